@@ -27,9 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("base/records", "log", "compaction")
 STAGES = {
-    "base/records": ["tests/records", "tests/log", "tests/golden"],
+    "base/records": ["tests/base/records", "tests/log", "tests/golden"],
     "log": ["tests/log", "tests/golden", "tests/crash"],
-    "compaction": ["tests/cleaner", "tests/compacted", "tests/golden", "tests/property"],
+    "compaction": ["tests/compaction", "tests/golden", "tests/property"],
 }
 _COMPARE = {
     "Lt": "<=",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
+from tests.support.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
 
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONGEST = ("spark", "property", "crash", "kafka", "operator", "cleaner", "log")
+LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
 
 

@@ -22,9 +22,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tests.kafka.broker import Broker
-from tests.kafka.clients import CLIENT_TIMEOUT_S
-from tests.kafka.logdir import checkpoint
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.clients import CLIENT_TIMEOUT_S
+from tests.support.kafka.logdir import checkpoint
 
 BACKOFF_MS = 100
 CLEANER_TIMEOUT_S = 900.0

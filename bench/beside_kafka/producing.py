@@ -23,9 +23,9 @@ from confluent_kafka import Producer
 
 from bench.beside_kafka.broker import TUNED, MeasuredBroker
 from bench.beside_kafka.workloads import IDLE, MAIN, WARM_UP, Chunk, RecordMaker, Workload
-from tests.kafka.jars import kafka_version
-from tests.kafka.logdir import active_base
-from tests.kafka.polling import poll_until
+from tests.support.kafka.jars import kafka_version
+from tests.support.kafka.logdir import active_base
+from tests.support.kafka.polling import poll_until
 
 WAITING_MAX = 200_000
 TAIL_KEY = b"tail"

@@ -19,7 +19,7 @@ from bench.beside_kafka.siltstone_side import ONE_SHOT, Session, one_shot
 from bench.beside_kafka.twins import copy_closed, settle, twin_of
 from bench.beside_kafka.workloads import IDLE, MAIN, WARM_UP, Workload
 from siltstone.commands.policies import DEFAULT_MASTER
-from tests.kafka.logdir import active_base
+from tests.support.kafka.logdir import active_base
 
 VARIANTS = {KAFKA_DEFAULT: DEFAULT, KAFKA_TUNED: TUNED}
 SESSIONS = (SPARK, "untuned", "in-process")

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.kafka.logdir import listing
+from tests.support.kafka.logdir import listing
 
 _READ_BYTES = 4 << 20
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.generate import WHERE, Generated
 from bench.measure import WrongResultError
 from siltstone.log.names import PARTITION_METADATA
-from tests.kafka.broker import Broker
+from tests.support.kafka.broker import Broker
 
 TOPIC = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": str(128 << 20)}
 """The records' times are of the past: a broker would delete them at once."""

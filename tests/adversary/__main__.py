@@ -14,7 +14,7 @@ from tests.adversary.bases import Bases
 from tests.adversary.drawing import every_one, flips, random_cases
 from tests.adversary.judging import FAILED, Case
 from tests.adversary.room import Found, run_room, say
-from tests.in_memory import FOLDER
+from tests.support.in_memory import FOLDER
 
 HOUR = 3600
 

@@ -17,7 +17,7 @@ from siltstone.base.config_table import BROKER_KEYS, TOPIC_KEYS, Kind
 from tests.adversary import writing
 from tests.adversary.plain import CODEC, HORIZON, TRANSACTIONAL, read, scan
 from tests.adversary.scene import DoesNotApplyError, Scene, regular
-from tests.records import twin
+from tests.support.records import twin
 
 Attack = Callable[[Random, Scene], str]
 ATTACKS: dict[str, Attack] = {}

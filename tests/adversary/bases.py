@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import golden_sets
 from tests.adversary import writing
-from tests.cleaner import lives
-from tests.cleaner.logs import DAY, NOW
+from tests.support import golden_sets
+from tests.support.cleaning import lives
+from tests.support.cleaning.logs import DAY, NOW
 
 LIVES = 24
 PARTS = {"golden": "g/golden", "legacy": "g/golden", "recovery": "", "old": "c/cleaned", "txn": "c/cleaned"}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from tests.records import twin
+from tests.support.records import twin
 
 CODEC, LOG_APPEND, TRANSACTIONAL, CONTROL, HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 HEADER = struct.Struct(">qiibIhiqqqhii")

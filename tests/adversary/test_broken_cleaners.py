@@ -15,7 +15,7 @@ from tests.adversary.drawing import random_cases
 from tests.adversary.judging import Case
 from tests.adversary.room import run_room
 from tests.adversary.test_hostile_cases import ci_cases
-from tests.in_memory import FOLDER
+from tests.support.in_memory import FOLDER
 
 SECONDS = 60
 QUEUES = ("odd_file", "extra_odd_segment")

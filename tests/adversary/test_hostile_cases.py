@@ -18,7 +18,7 @@ from tests.adversary.commands import COMMANDS, call_apart
 from tests.adversary.drawing import flips, random_cases
 from tests.adversary.judging import Case
 from tests.adversary.room import run_room
-from tests.in_memory import FOLDER
+from tests.support.in_memory import FOLDER
 
 SEED = 20
 CASES, FLIPS = 900, 300

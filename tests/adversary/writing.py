@@ -10,9 +10,9 @@ from pathlib import Path
 from crc32c import crc32c
 
 from siltstone.base.records.control import end_transaction_marker
-from tests.cleaner.logs import DAY, NOW, Rec, batch, one, write_segment
-from tests.golden_sets import write_checkpoint
-from tests.records import twin
+from tests.support.cleaning.logs import DAY, NOW, Rec, batch, one, write_segment
+from tests.support.golden_sets import write_checkpoint
+from tests.support.records import twin
 
 Segments = Mapping[int, Sequence[bytes]]
 Settings = tuple[dict[str, str], tuple[str, ...]]

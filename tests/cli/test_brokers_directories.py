@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.golden_sets import unpack_broker
+from tests.support.golden_sets import unpack_broker
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from siltstone.base import files
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
-from tests.golden_sets import read_checkpoint
-from tests.operator.staged import (
+from tests.support.golden_sets import read_checkpoint
+from tests.support.operator.staged import (
     SMALL_WAVES,
     Staged,
     in_process,

@@ -12,7 +12,7 @@ import pytest
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
-from tests.operator.staged import Staged, in_process, listing, stage
+from tests.support.operator.staged import Staged, in_process, listing, stage
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import claim_compaction
 from siltstone.runtime.manager import LogManager
-from tests.cleaner.logs import one, write_log
 from tests.cli.conftest import Command, tree
-from tests.cli.examples import printed, steps
+from tests.support.cleaning.logs import one, write_log
+from tests.support.examples import printed, steps
 
 EVENTS = TopicPartition("acme.shop.events", 0)
 NAME = "persistent://acme/shop/events"

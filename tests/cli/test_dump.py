@@ -20,7 +20,7 @@ from siltstone.cli.main import run
 from siltstone.log.coordinator_records import decode_record
 from siltstone.log.dump import MOST_FINDINGS, DumpOptions, dump_file, identify, printable
 from siltstone.log.indexes import Finding
-from tests.golden_sets import case_names, legacy_names, read_records
+from tests.support.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]
 Result = tuple[int, str, str]

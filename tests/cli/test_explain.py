@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, tree
-from tests.operator.staged import Staged, stage
+from tests.support.operator.staged import Staged, stage
 
 
 @pytest.fixture

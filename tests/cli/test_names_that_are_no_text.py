@@ -18,7 +18,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.interruption import Interruption
 from siltstone.cli import main
-from tests.cleaner.logs import one, write_log
+from tests.support.cleaning.logs import one, write_log
 
 NAME = os.fsdecode(b"l\xc3\xa9gs-\xff")
 POLICY = ["--topic", "topic", "--config", "cleanup.policy=compact"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.examples import printed, steps
+from tests.support.examples import printed, steps
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -10,8 +10,8 @@ import pytest
 
 from siltstone.base import files
 from siltstone.cli.main import run
-from tests import golden_sets
-from tests.cleaner.logs import tree
+from tests.support import golden_sets
+from tests.support.cleaning.logs import tree
 
 MARKER = ".kafka_cleanshutdown"
 FIELDS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.main import run
-from tests.operator.staged import Staged, listing, stage
+from tests.support.operator.staged import Staged, listing, stage
 
 
 @pytest.fixture

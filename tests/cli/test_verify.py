@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.commands import clean as app
 from tests.cli.conftest import Command, tree
-from tests.operator.staged import Staged, stage
+from tests.support.operator.staged import Staged, stage
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_one_directory_is_no_pair(siltstone: Command, pair: tuple[Staged, Path])
 def test_the_whole_broker_by_its_own_settings(
     siltstone: Command, stopped_broker: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    from tests.operator.staged import in_process
+    from tests.support.operator.staged import in_process
 
     before = tmp_path / "before"
     shutil.copytree(stopped_broker[0], before, copy_function=shutil.copy2)

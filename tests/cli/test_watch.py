@@ -27,12 +27,12 @@ from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
-from tests.cleaner.service.serving import SOON, USERS, Blocking, in_background, joined, serving, write
-from tests.cleaner.service.test_transactions_live import Writer
 from tests.cli.conftest import Command, Done, tree
-from tests.golden_sets import write_checkpoint
-from tests.log.managed import MINUTE, NOW
-from tests.operator.staged import in_process
+from tests.runtime.cleaner.test_transactions_live import Writer
+from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
+from tests.support.golden_sets import write_checkpoint
+from tests.support.log.managed import MINUTE, NOW
+from tests.support.operator.staged import in_process
 
 DAY = 24 * 60 * MINUTE
 Between = Callable[[], object]

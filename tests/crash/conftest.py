@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import in_memory
+from tests.support import in_memory
 
 
 @pytest.fixture

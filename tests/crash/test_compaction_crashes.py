@@ -17,9 +17,6 @@ from siltstone.base.clock import ManualClock
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.ledger.work import Settings
 from siltstone.log.names import TopicPartition
-from tests.cleaner.logs import NOW
-from tests.crash.disk import DROP, KEEP, Disk, Variant
-from tests.crash.missing_syncs import leave_out_syncs
 from tests.crash.test_ledger_crashes import (
     TABLE,
     Doing,
@@ -34,6 +31,9 @@ from tests.crash.test_ledger_crashes import (
     table,
     view,
 )
+from tests.support.cleaning.logs import NOW
+from tests.support.crash.disk import DROP, KEEP, Disk, Variant
+from tests.support.crash.missing_syncs import leave_out_syncs
 
 WHERE, END = TopicPartition("topic", 0), 16
 SEEDS = range(3)

@@ -27,13 +27,13 @@ from siltstone.log.names import segment_file
 from siltstone.log.partition import open_partition
 from siltstone.log.replacement import delete_oldest, finish_replacement
 from siltstone.log.segments import list_segments
-from tests.cleaner import logs
-from tests.cleaner.logs import NOW, Rec
-from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
-from tests.crash.missing_syncs import leave_out_syncs
 from tests.crash.test_swap_crashes import crash_after
-from tests.log.ledger import plainly
-from tests.log.views import view_of
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import NOW, Rec
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.crash.missing_syncs import leave_out_syncs
+from tests.support.log import plainly
+from tests.support.log.views import view_of
 
 SEEDS = range(3)
 WORDS = "a1 b1 c1 d1 e1 b2 f- a2 g1 c- h1 b3 i1 a3 j1 d2"

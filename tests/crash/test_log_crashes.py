@@ -23,13 +23,13 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import ServedDirectory
-from tests import in_memory
-from tests.cleaner.logs import NOW, tree
-from tests.crash.checking import LATER, start_and_check
-from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
-from tests.crash.session import open_manager
-from tests.crash.thoroughness import ALL
-from tests.crash.workloads import WORKLOADS, record
+from tests.support import in_memory
+from tests.support.cleaning.logs import NOW, tree
+from tests.support.crash.checking import LATER, start_and_check
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.crash.session import open_manager
+from tests.support.crash.thoroughness import ALL
+from tests.support.crash.workloads import WORKLOADS, record
 
 SEEDS = range(24 if ALL else 3)
 SECOND_CRASHES = 200

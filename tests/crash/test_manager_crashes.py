@@ -18,8 +18,8 @@ from siltstone.base.clock import ManualClock
 from siltstone.log.names import TopicPartition
 from siltstone.runtime import topics as topic_registry
 from siltstone.runtime.manager import LogManager
-from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
-from tests.log.managed import NOW, append, opened, values
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.log.managed import NOW, append, opened, values
 
 Seen = dict[str, object]
 """Topics with their settings, and of each partition: its start, its end, the records that can be read."""

@@ -18,9 +18,9 @@ from siltstone.base.config import LogConfig
 from siltstone.base.files import Operation
 from siltstone.log.directory import LogDirectory
 from siltstone.log.recovery.directories import Recovery, recover_directories
-from tests import golden_sets
-from tests.cleaner.logs import tree
-from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
+from tests.support import golden_sets
+from tests.support.cleaning.logs import tree
+from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
 HOW = Recovery(config_of=lambda where: CONFIG, now_ms=1_795_227_600_000, close=True)

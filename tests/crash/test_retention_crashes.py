@@ -25,11 +25,11 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
 from siltstone.log.producers import write_snapshot
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.cleaner import logs
-from tests.cleaner.logs import DAY, NOW, Rec
-from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.crash.test_swap_crashes import Table, crash_after
-from tests.crash.thoroughness import boundaries
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import DAY, NOW, Rec
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.crash.thoroughness import boundaries
 
 OLD, YOUNG = NOW - 2 * DAY, NOW - DAY // 2
 CONFIG = {"segment.bytes": 60, "cleanup.policy": "compact,delete", "retention.ms": DAY}

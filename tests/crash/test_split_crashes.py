@@ -11,11 +11,11 @@ from siltstone.base.config import LogConfig
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.cleaner import logs
-from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
 from tests.crash.test_swap_crashes import crash_after
-from tests.crash.thoroughness import boundaries
 from tests.log.test_overflow import WIDE, wide_log
+from tests.support.cleaning import logs
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.support.crash.thoroughness import boundaries
 
 LIVE = {f"k{number % 4}".encode(): offset for number, offset in enumerate(WIDE)}
 

@@ -26,10 +26,10 @@ from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.cleaner import logs
-from tests.cleaner.logs import NOW, Rec
-from tests.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
-from tests.crash.thoroughness import boundaries
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import NOW, Rec
+from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
+from tests.support.crash.thoroughness import boundaries
 
 CONFIG = {"segment.bytes": 250}
 SEEDS = range(3)

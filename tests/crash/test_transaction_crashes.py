@@ -19,12 +19,12 @@ import pytest
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import DAY, Append, End, Life, Living, Round
-from tests.cleaner.naive import read_partition
-from tests.crash.disk import DROP, KEEP, Disk, Variant, recorded
 from tests.crash.test_swap_crashes import BROKEN, crash_after
-from tests.crash.thoroughness import boundaries
+from tests.support.cleaning import judging, logs, oracle
+from tests.support.cleaning.lives import DAY, Append, End, Life, Living, Round
+from tests.support.cleaning.naive import read_partition
+from tests.support.crash.disk import DROP, KEEP, Disk, Variant, recorded
+from tests.support.crash.thoroughness import boundaries
 
 Seen = list[tuple[int, bytes | None, bytes | None]]
 SEEDS = (1, 2)

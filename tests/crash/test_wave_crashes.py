@@ -17,10 +17,10 @@ import pytest
 from siltstone.compaction.inplace.destination import DROPPED
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
-from tests.cleaner import logs, waves
-from tests.crash.disk import DROP, KEEP, Disk, Recording, recorded
 from tests.crash.test_swap_crashes import Table, check_names, crash_after, table
-from tests.crash.thoroughness import boundaries
+from tests.support.cleaning import logs, waves
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.support.crash.thoroughness import boundaries
 
 Outcome = tuple[object, ...]
 

@@ -17,9 +17,9 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.commit import load_writes
-from tests.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
-from tests.log.views import FixedLog
-from tests.tables.writes import CLOCK, job, left_over, numbered, values
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.log.views import FixedLog
+from tests.support.tables.writes import CLOCK, job, left_over, numbered, values
 
 VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1)
 BEFORE = numbered(1000, 4)

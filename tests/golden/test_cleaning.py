@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import golden_sets
-from tests.golden.rounds import WAYS, clean_and_compare
+from tests.support import golden_sets
+from tests.support.golden.rounds import WAYS, clean_and_compare
 
 NAMES = """
     basic basic_zipf_ts codec_gzip codec_lz4 codec_mixed codec_snappy codec_zstd compact_delete_bytes

@@ -15,8 +15,8 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.records.decode import decode_records
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
-from tests import golden_sets
-from tests.golden.rounds import WAYS, clean_and_compare, clean_round
+from tests.support import golden_sets
+from tests.support.golden.rounds import WAYS, clean_and_compare, clean_round
 
 NAMES = ["map_full", "map_full_lz4"]
 ENTRY_BYTES = 24

@@ -19,7 +19,7 @@ from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.segments import Segment, list_segments, windows
 from siltstone.log.validation import Origin
-from tests.golden_sets import DATA, Case, load_case
+from tests.support.golden_sets import DATA, Case, load_case
 
 STARTED_HIGHER = {"delete_records_compact"}
 """Sets whose first segment is not the log's first: what Kafka knew of what came before is not in it."""

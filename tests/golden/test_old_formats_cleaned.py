@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import golden_sets
-from tests.golden.rounds import WAYS, clean_and_compare
+from tests.support import golden_sets
+from tests.support.golden.rounds import WAYS, clean_and_compare
 
 NAMES = """
     v0_basic v0_gzip v0_lz4 v0_snappy v0_tombstones v0_v1_v2 v1_basic v1_grouping v1_gzip

@@ -15,7 +15,7 @@ from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.segments import list_segments, windows
-from tests.golden_sets import Case, legacy_names, load_case
+from tests.support.golden_sets import Case, legacy_names, load_case
 
 
 def staged(case: Case, target: Path) -> Path:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import golden_sets
-from tests.cleaner import naive, oracle
-from tests.cleaner.judging import differences
+from tests.support import golden_sets
+from tests.support.cleaning import naive, oracle
+from tests.support.cleaning.judging import differences
 
 EXPIRATION_MS = 86_400_000
 BUFFER, LOAD = "log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor"

@@ -17,8 +17,8 @@ from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from tests import golden_sets
-from tests.cleaner.logs import tree
+from tests.support import golden_sets
+from tests.support.cleaning.logs import tree
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
 NOW = 1_795_227_600_000

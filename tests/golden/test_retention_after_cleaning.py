@@ -11,11 +11,11 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.commands import clean as app
 from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.segments import count_records, list_segments
-from tests import golden_sets
-from tests.cleaner.logs import tree
-from tests.golden import rounds
-from tests.golden.rounds import WAYS, clean_round, compare_file, mtimes_after
-from tests.operator.staged import Listing, listing, stage
+from tests.support import golden_sets
+from tests.support.cleaning.logs import tree
+from tests.support.golden import rounds
+from tests.support.golden.rounds import WAYS, clean_round, compare_file, mtimes_after
+from tests.support.operator.staged import Listing, listing, stage
 
 AFTER_DELETION = """
     compact_delete_bytes compact_delete_ms compact_then_delete_ms2

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests import golden_sets
-from tests.cleaner.logs import logs_of
+from tests.support import golden_sets
+from tests.support.cleaning.logs import logs_of
 
 NAMES = """
     cs_1_cleaned cs_2_log_swap_rest_cleaned cs_3_swap cs_5_swap_all_deleted us_1_cleaned us_1b_cleaned_torn

@@ -20,10 +20,10 @@ from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
 from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.metadata_log import read_cluster_metadata
-from tests.cleaner.logs import records_in
-from tests.golden_sets import unpack_broker, unpack_brokers
-from tests.operator.staged import in_process, listing, no_engine
-from tests.records import twin
+from tests.support.cleaning.logs import records_in
+from tests.support.golden_sets import unpack_broker, unpack_brokers
+from tests.support.operator.staged import in_process, listing, no_engine
+from tests.support.records import twin
 
 KRAFT = ("whole_43", "whole_39")
 DEFAULTS_BEFORE_4 = {"message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"}

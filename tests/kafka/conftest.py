@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from . import clients, siltstone_command
-from .broker import Broker
-from .jars import kafka_libs
-from .logdir import copy_of
-from .records import Partition, Record
-from .scenario import (
+from tests.support.kafka import clients, siltstone_command
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.jars import kafka_libs
+from tests.support.kafka.logdir import copy_of
+from tests.support.kafka.records import Partition, Record
+from tests.support.kafka.scenario import (
     BYSTANDER,
     COMPACTED_TOPICS,
     MD5_PAIR_TOPIC,

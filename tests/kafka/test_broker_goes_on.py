@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from . import clients, tools
-from .broker import Broker
-from .logdir import CLEAN_MARKER, active_base, cleaner_checkpoint, copy_of
-from .records import compacted, workload
-from .scenario import CODECS, PARTITIONS, RECORD_COUNT, Written, start_ms
+from tests.support.kafka import clients, tools
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import CLEAN_MARKER, active_base, cleaner_checkpoint, copy_of
+from tests.support.kafka.records import compacted, workload
+from tests.support.kafka.scenario import CODECS, PARTITIONS, RECORD_COUNT, Written, start_ms
 
 pytestmark = pytest.mark.kafka
 

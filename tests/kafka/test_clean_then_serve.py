@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from . import clients, tools
-from .logdir import cleaner_checkpoint, listing, stray_files
-from .records import Partition, Record, Sent, latest_values
-from .scenario import BYSTANDER, MD5_PAIR_TOPIC, PARTITIONS, Served, Written, md5_pair, start_ms
+from tests.support.kafka import clients, tools
+from tests.support.kafka.logdir import cleaner_checkpoint, listing, stray_files
+from tests.support.kafka.records import Partition, Record, Sent, latest_values
+from tests.support.kafka.scenario import (
+    BYSTANDER,
+    MD5_PAIR_TOPIC,
+    PARTITIONS,
+    Served,
+    Written,
+    md5_pair,
+    start_ms,
+)
 
 pytestmark = pytest.mark.kafka
 

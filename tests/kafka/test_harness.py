@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from . import tools
-from .broker import Broker
-from .logdir import CLEAN_MARKER, active_base, checkpoint, cleaner_checkpoint, copy_of
-from .records import compacted
-from .scenario import COMPACTED_TOPICS, MD5_PAIR_TOPIC, PARTITIONS, Written, md5_pair
+from tests.support.kafka import tools
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import CLEAN_MARKER, active_base, checkpoint, cleaner_checkpoint, copy_of
+from tests.support.kafka.records import compacted
+from tests.support.kafka.scenario import COMPACTED_TOPICS, MD5_PAIR_TOPIC, PARTITIONS, Written, md5_pair
 
 pytestmark = pytest.mark.kafka
 

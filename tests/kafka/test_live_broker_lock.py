@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from . import siltstone_command
-from .broker import Broker
-from .logdir import CLEAN_MARKER, FileState, closed_segments, copy_of
-from .records import Partition
-from .scenario import COMPACTED_TOPICS, PARTITIONS, Written
+from tests.support.kafka import siltstone_command
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import CLEAN_MARKER, FileState, closed_segments, copy_of
+from tests.support.kafka.records import Partition
+from tests.support.kafka.scenario import COMPACTED_TOPICS, PARTITIONS, Written
 
 pytestmark = pytest.mark.kafka
 

@@ -10,10 +10,9 @@ import siltstone as st
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import LogReader
 from siltstone.runtime.topics import TOPICS_FILE
-
-from .broker import Broker
-from .logdir import CLEAN_MARKER, checkpoint
-from .records import Sent
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import CLEAN_MARKER, checkpoint
+from tests.support.kafka.records import Sent
 
 pytestmark = pytest.mark.kafka
 

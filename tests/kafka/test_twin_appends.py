@@ -18,12 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.in_memory import FOLDER
-from tests.log.crafted import Row, table
-
-from . import tools
-from .appended import Outcome, Stored, of_kafka, of_us
-from .scenario import Served
+from tests.support.in_memory import FOLDER
+from tests.support.kafka import tools
+from tests.support.kafka.appended import Outcome, Stored, of_kafka, of_us
+from tests.support.kafka.scenario import Served
+from tests.support.log.crafted import Row, table
 
 pytestmark = pytest.mark.kafka
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from siltstone.compaction.report import CLEANED
-from tests.cleaner import judging, oracle
-from tests.cleaner.naive import read_partition
-
-from .broker import Broker
-from .logdir import cleaner_checkpoint, copy_of, segment_bases
-from .twins import (
+from tests.support.cleaning import judging, oracle
+from tests.support.cleaning.naive import read_partition
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import cleaner_checkpoint, copy_of, segment_bases
+from tests.support.kafka.twins import (
     TOPICS,
     RandomTopic,
     TopicWriter,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from . import siltstone_command, tools
-from .broker import Broker
-from .logdir import cleaner_checkpoint, copy_of, listing, stray_files
-from .scenario import BYSTANDER, COMPACTED_TOPICS, PARTITIONS, Written
+from tests.support.kafka import siltstone_command, tools
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import cleaner_checkpoint, copy_of, listing, stray_files
+from tests.support.kafka.scenario import BYSTANDER, COMPACTED_TOPICS, PARTITIONS, Written
 
 pytestmark = pytest.mark.kafka
 

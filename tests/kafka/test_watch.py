@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from .broker import Broker
-from .logdir import closed_segments, copy_of
-from .records import Partition
-from .scenario import PARTITIONS, Written
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import closed_segments, copy_of
+from tests.support.kafka.records import Partition
+from tests.support.kafka.scenario import PARTITIONS, Written
 
 pytestmark = pytest.mark.kafka
 LOOKS = 3

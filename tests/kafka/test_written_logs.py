@@ -28,13 +28,12 @@ from siltstone.log.producers import read_snapshot
 from siltstone.log.reading import HasView, LogReader
 from siltstone.log.recovery import partition as recovery
 from siltstone.log.validation import Origin
-
-from . import clients, real_clients, siltstone_command, tools
-from .broker import Broker
-from .logdir import copy_of, segment_bases
-from .our_writer import FIRST_PRODUCER_ID, OurWriter, batch_of
-from .records import Partition, Record, Sent, workload
-from .scenario import start_ms
+from tests.support.kafka import clients, real_clients, siltstone_command, tools
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.logdir import copy_of, segment_bases
+from tests.support.kafka.our_writer import FIRST_PRODUCER_ID, OurWriter, batch_of
+from tests.support.kafka.records import Partition, Record, Sent, workload
+from tests.support.kafka.scenario import start_ms
 
 pytestmark = pytest.mark.kafka
 

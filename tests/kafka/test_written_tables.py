@@ -17,11 +17,10 @@ from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryLockedError
 from siltstone.tables.commit import StagedFile, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
-from tests.tables.writes import TYPES
-
-from .broker import Broker
-from .records import Record, Sent, workload
-from .scenario import start_ms
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.records import Record, Sent, workload
+from tests.support.kafka.scenario import start_ms
+from tests.support.tables.writes import TYPES
 
 pytestmark = pytest.mark.kafka
 

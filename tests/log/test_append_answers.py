@@ -18,7 +18,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import Bytes
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.validation import Origin
-from tests.log.batches import TIME, array, edited, sent
+from tests.support.log.batches import TIME, array, edited, sent
 
 NOW = TIME + 60_000
 

@@ -13,7 +13,7 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint, read_properties, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition
-from tests import golden_sets
+from tests.support import golden_sets
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 OFFSETS = st.dictionaries(

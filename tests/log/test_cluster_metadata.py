@@ -9,16 +9,16 @@ import pytest
 
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.metadata_log import BROKER, TOPIC, ClusterImage, read_cluster_metadata
-from tests.cleaner.logs import write_segment
-from tests.log.metadata_logs import (
+from tests.support.cleaning.logs import write_segment
+from tests.support.log.metadata_logs import (
     LEADER_CHANGE,
     control,
     records,
     write_metadata_log,
     write_snapshot,
 )
-from tests.records import frames
-from tests.records.frames import ABORT, BEGIN, END, remove_topic, topic, topic_config
+from tests.support.records import frames
+from tests.support.records.frames import ABORT, BEGIN, END, remove_topic, topic, topic_config
 
 COMPACT = topic_config("users", "cleanup.policy", "compact")
 WITHOUT_POLICY = topic_config("users", "cleanup.policy", None)

@@ -19,9 +19,9 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.recovery.partition import recover_partition
-from tests.golden_sets import write_checkpoint
-from tests.in_memory import FOLDER
-from tests.log.crafted import TOPICS, Row, table
+from tests.support.golden_sets import write_checkpoint
+from tests.support.in_memory import FOLDER
+from tests.support.log.crafted import TOPICS, Row, table
 
 NOW = 1_800_000_000_000
 KEEP_ALL = {"retention.ms": "-1"}

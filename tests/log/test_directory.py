@@ -15,8 +15,8 @@ from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.names import TopicPartition
-from tests.cleaner import logs
-from tests.cleaner.logs import one
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
 
 HOLD = """
 import fcntl, sys

@@ -24,10 +24,10 @@ from siltstone.log.fetch import (
     offset_for_time,
     read,
 )
-from tests.cleaner.logs import one
-from tests.golden_sets import case_names, legacy_names
-from tests.log.views import entries_of, random_segments, view_of, write_aborted, write_segments
-from tests.records import twin
+from tests.support.cleaning.logs import one
+from tests.support.golden_sets import case_names, legacy_names
+from tests.support.log.views import entries_of, random_segments, view_of, write_aborted, write_segments
+from tests.support.records import twin
 
 Listed = list[tuple[int, twin.Batch]]
 logs = st.tuples(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([0, 200, 4096]))

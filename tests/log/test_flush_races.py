@@ -11,9 +11,9 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.log.partition import PartitionLog
 from siltstone.log.segment import LiveSegment
-from tests.cleaner.logs import NOW, WHERE
-from tests.log import driving
-from tests.log.model import Stored
+from tests.support.cleaning.logs import NOW, WHERE
+from tests.support.log import driving
+from tests.support.log.model import Stored
 
 
 def open_log(path: Path) -> PartitionLog:

@@ -14,8 +14,8 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder, read_entries
 from siltstone.log.names import parse_segment_file
-from tests import golden_sets
-from tests.records.arrays import array
+from tests.support import golden_sets
+from tests.support.records.arrays import array
 
 
 def test_the_indexes_of_every_cleaned_segment_are_kafkas(golden: Path) -> None:

@@ -20,10 +20,10 @@ from siltstone.log.lookup import (
     first_offset_at_or_after,
     position_of_offset,
 )
-from tests.cleaner.logs import Rec, batch
-from tests.golden_sets import case_names, legacy_names
-from tests.records import twin
-from tests.records.twin import LOG_APPEND
+from tests.support.cleaning.logs import Rec, batch
+from tests.support.golden_sets import case_names, legacy_names
+from tests.support.records import twin
+from tests.support.records.twin import LOG_APPEND
 
 READS = [61, 100, 1000, 16 << 10]
 

@@ -13,10 +13,10 @@ from siltstone.base.records.decode import decode_records
 from siltstone.log.fetch import LogView, offset_for_time, read
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
-from tests.golden_sets import legacy_names
-from tests.records import twin
-from tests.records.arrays import records_of
-from tests.records.test_golden_records import listed_segments
+from tests.base.records.test_golden_records import listed_segments
+from tests.support.golden_sets import legacy_names
+from tests.support.records import twin
+from tests.support.records.arrays import records_of
 
 NAMES = [
     *("v0_basic", "v0_gzip", "v0_lz4", "v0_snappy", "v0_v1_v2"),

@@ -16,9 +16,9 @@ from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
-from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
-from tests.log.index_checks import check_indexes
-from tests.records import twin
+from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
+from tests.support.log.index_checks import check_indexes
+from tests.support.records import twin
 
 FAR = INT_MAX + 10
 WIDE = [3, 7, INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX]

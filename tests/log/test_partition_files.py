@@ -15,9 +15,9 @@ from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory, partition_files, refuse_unsafe_files
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import find_segment, list_segments
-from tests.cleaner import logs
-from tests.cleaner.logs import one
-from tests.operator.staged import is_root
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
+from tests.support.operator.staged import is_root
 
 LOG = f"{4:020d}.log"
 NAMES = [

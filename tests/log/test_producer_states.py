@@ -12,8 +12,8 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.producers import ProducerBatch, ProducerEntry, ProducerStates, read_snapshot
 from siltstone.log.validation import Origin
-from tests.cleaner.logs import Rec
-from tests.log.batches import TIME, edited, of_records, sent
+from tests.support.cleaning.logs import Rec
+from tests.support.log.batches import TIME, edited, of_records, sent
 
 
 def at(data: Bytes, offset: int) -> Bytes:

@@ -14,9 +14,9 @@ from siltstone.log.producers import (
     write_snapshot,
 )
 from siltstone.log.segments import list_segments
-from tests import golden_sets
-from tests.cleaner import logs
-from tests.cleaner.logs import Rec, batch, one
+from tests.support import golden_sets
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec, batch, one
 
 
 def entry(producer: int, last_offset: int, **given: int) -> ProducerEntry:

@@ -22,10 +22,10 @@ from siltstone.base.errors import (
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import HEADER
 from siltstone.log.reading import AtTime, LogReader
-from tests.cleaner.logs import Rec, batch, one
-from tests.cleaner.transactional import a_log
-from tests.golden_sets import case_names, legacy_names, read_records
-from tests.log.views import (
+from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.cleaning.transactional import a_log
+from tests.support.golden_sets import case_names, legacy_names, read_records
+from tests.support.log.views import (
     FixedLog,
     entries_of,
     random_segments,
@@ -33,7 +33,7 @@ from tests.log.views import (
     write_aborted,
     write_segments,
 )
-from tests.records.arrays import records_of
+from tests.support.records.arrays import records_of
 
 COMMITTED = "read_committed"
 

@@ -22,9 +22,9 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.reading import LogReader
-from tests.cleaner.logs import Rec, batch, write_segment
-from tests.log.views import FixedLog
-from tests.records import twin
+from tests.support.cleaning.logs import Rec, batch, write_segment
+from tests.support.log.views import FixedLog
+from tests.support.records import twin
 
 TOTAL = 900
 NOW = 1_800_000_000_000

@@ -9,10 +9,10 @@ import pytest
 from siltstone.base.errors import MessageTooLargeError
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.validation import Origin
-from tests.cleaner.logs import Rec, records_in
-from tests.log.appending import LARGE, append, assert_in_order, assert_refused
-from tests.log.batches import TIME, of_records, sent
-from tests.records import twin
+from tests.support.cleaning.logs import Rec, records_in
+from tests.support.log.appending import LARGE, append, assert_in_order, assert_refused
+from tests.support.log.batches import TIME, of_records, sent
+from tests.support.records import twin
 
 
 @pytest.mark.parametrize("count", [1, LARGE])

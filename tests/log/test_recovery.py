@@ -22,8 +22,8 @@ from siltstone.log.producers import ProducerStates, read_snapshot, write_snapsho
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.recovery.scan import fold, rows_that_matter
 from siltstone.log.segments import list_segments
-from tests.cleaner.logs import Rec, batch, logs_of, one, run, tree, write_log
-from tests.cleaner.transactional import a_log, write_index
+from tests.support.cleaning.logs import Rec, batch, logs_of, one, run, tree, write_log
+from tests.support.cleaning.transactional import a_log, write_index
 
 CONFIG = LogConfig(index_interval_bytes=100)
 NOW = 1_700_000_001_000

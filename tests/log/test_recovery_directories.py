@@ -19,8 +19,8 @@ from siltstone.log.recovery.directories import (
     Recovery,
     recover_directories,
 )
-from tests.cleaner.logs import one, tree, write_segment
-from tests.golden_sets import read_checkpoint, write_checkpoint
+from tests.support.cleaning.logs import one, tree, write_segment
+from tests.support.golden_sets import read_checkpoint, write_checkpoint
 
 NOW = 1_700_000_001_000
 MARKER = ".kafka_cleanshutdown"

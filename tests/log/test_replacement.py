@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.log.replacement import finish_replacement
-from tests.cleaner.logs import logs_of, one, write_log
+from tests.support.cleaning.logs import logs_of, one, write_log
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition, run_now
 from siltstone.log.retention import Decision, SegmentFacts, by_age, by_size, decide, segment_facts
 from siltstone.runtime.manager import LogManager
-from tests import golden_sets
-from tests.log.managed import append
+from tests.support import golden_sets
+from tests.support.log.managed import append
 
 DAY = 86_400_000
 DELETES = LogConfig(retention_ms=-1)

@@ -19,8 +19,8 @@ from siltstone.log.segments import (
     unchanged,
     windows,
 )
-from tests.cleaner import logs
-from tests.cleaner.logs import Rec, batch, one
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec, batch, one
 
 
 def write(tmp_path: Path, data: bytes) -> Path:

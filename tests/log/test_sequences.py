@@ -12,9 +12,9 @@ from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.producers import ProducerBatch, ProducerStates, read_snapshot
 from siltstone.log.validation import Origin
-from tests.log import sequence_twin as twin
-from tests.log.batches import edited, sent
-from tests.log.sequence_twin import Sent, Stored
+from tests.support.log import sequence_twin as twin
+from tests.support.log.batches import edited, sent
+from tests.support.log.sequence_twin import Sent, Stored
 
 TOP = 2**31 - 1
 

@@ -17,11 +17,11 @@ from siltstone.base.errors import OffsetOutOfRangeError
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
-from tests.cleaner import logs
-from tests.cleaner.logs import WHERE
-from tests.log import driving
-from tests.log.index_checks import check_indexes
-from tests.log.machine import LogRules
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import WHERE
+from tests.support.log import driving
+from tests.support.log.index_checks import check_indexes
+from tests.support.log.machine import LogRules
 
 
 class LogMachine(LogRules):

@@ -15,7 +15,7 @@ from siltstone.log.names import CLEANED, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.replacement import swap_leftovers
 from tests.log import test_reading_while_it_changes as changing
-from tests.log.driving import read_all
+from tests.support.log.driving import read_all
 
 
 @pytest.fixture

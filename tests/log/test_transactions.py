@@ -25,8 +25,8 @@ from siltstone.log.transactions import (
     expected_markers,
     transaction_indexes,
 )
-from tests.cleaner import logs
-from tests.cleaner.logs import Rec, batch
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec, batch
 
 DATA, COMMIT, ABORT, GONE = "data", "commit", "abort", "gone"
 

@@ -21,10 +21,10 @@ from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import Bytes
 from siltstone.log import validation
 from siltstone.log.validation import NAMED_RECORDS, Origin
-from tests.cleaner.logs import Rec, records_in
-from tests.log.appending import LARGE, append, assert_in_order, assert_refused
-from tests.log.batches import TIME, array, edited, of_body, of_records, record, sent
-from tests.records import twin
+from tests.support.cleaning.logs import Rec, records_in
+from tests.support.log.appending import LARGE, append, assert_in_order, assert_refused
+from tests.support.log.batches import TIME, array, edited, of_body, of_records, record, sent
+from tests.support.records import twin
 
 DAY = 86_400_000
 

@@ -23,12 +23,12 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, Two
 from siltstone.compaction.report import LogResult
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
-from tests.cleaner.logs import NOW, WHERE, logs_of, offsets, one, records_in, write_log
-from tests.golden_sets import write_checkpoint
-from tests.log.views import FixedLog
-from tests.operator import high_ratio
-from tests.operator.staged import in_process, listing
-from tests.tables.tables import table_of
+from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, records_in, write_log
+from tests.support.golden_sets import write_checkpoint
+from tests.support.log.views import FixedLog
+from tests.support.operator import high_ratio
+from tests.support.operator.staged import in_process, listing
+from tests.support.tables.tables import table_of
 
 MEBIBYTE = 1 << 20
 BATCHES, BATCH_BYTES = 12, 30_000_000
@@ -44,7 +44,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         high_ratio.packed_log(folder / name / "grown", batches, size, grown=True)
         high_ratio.packed_message_sets(folder / name / "old", batches, size)
     assert (partition / f"{0:020d}.log").stat().st_size < 50_000
-    command = [sys.executable, "-m", "tests.operator.high_ratio", str(folder)]
+    command = [sys.executable, "-m", "tests.support.operator.high_ratio", str(folder)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout)

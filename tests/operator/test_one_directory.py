@@ -37,10 +37,10 @@ from siltstone.runtime.manager import LogManager
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan
 from siltstone.tables.writing import WriteOptions, plan_write
-from tests.cleaner import logs
-from tests.cleaner.logs import NOW, one
-from tests.golden_sets import write_checkpoint
-from tests.operator.staged import in_process, listing, no_engine
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import NOW, one
+from tests.support.golden_sets import write_checkpoint
+from tests.support.operator.staged import in_process, listing, no_engine
 
 PARTITIONS = 24
 OTHER = TopicPartition("another", 7)

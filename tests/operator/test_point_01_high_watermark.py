@@ -7,9 +7,9 @@ import pytest
 from siltstone.commands import clean as app
 from siltstone.compaction.report import LogResult
 from siltstone.log.segments import list_segments
-from tests.cleaner import logs
-from tests.golden_sets import read_checkpoint, write_checkpoint
-from tests.operator.staged import (
+from tests.support.cleaning import logs
+from tests.support.golden_sets import read_checkpoint, write_checkpoint
+from tests.support.operator.staged import (
     Staged,
     in_process,
     last_values,

@@ -7,7 +7,7 @@ import pytest
 
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.commands import clean as app
-from tests.operator.staged import in_process, listing, no_engine, stage, stage_several
+from tests.support.operator.staged import in_process, listing, no_engine, stage, stage_several
 
 NOW_MS = 1_795_230_724_700
 TOPICS_CONFIG = Path(__file__).resolve().parents[2] / "demo" / "topics.config"

@@ -13,7 +13,7 @@ import pytest
 from siltstone.base import files
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError
 from siltstone.commands import clean as app
-from tests.operator.staged import Staged, in_process, listing, no_engine, stage
+from tests.support.operator.staged import Staged, in_process, listing, no_engine, stage
 
 HOLDER = """
 import fcntl, os, sys

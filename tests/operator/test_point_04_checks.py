@@ -14,7 +14,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.rewrite import Offsets
 from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Extracted, Group, LogWork
-from tests.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
+from tests.support.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
 Change = Callable[[LogDone], None]
 

@@ -13,7 +13,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.staging import LogDone, rewrite_group
 from siltstone.compaction.work import LogWork
-from tests.operator.staged import Staged, listing, no_leftovers, stage
+from tests.support.operator.staged import Staged, listing, no_leftovers, stage
 
 
 @pytest.fixture

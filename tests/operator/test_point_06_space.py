@@ -13,7 +13,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.staging import RetainedFile, Rewritten
 from siltstone.compaction.work import Group, LogWork
-from tests.operator.staged import (
+from tests.support.operator.staged import (
     Staged,
     in_process,
     last_values,

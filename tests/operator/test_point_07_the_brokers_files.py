@@ -10,7 +10,7 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
-from tests.operator.staged import Staged, is_root, stage
+from tests.support.operator.staged import Staged, is_root, stage
 
 OWNER, GROUP = 12345, 23456
 FILE_MODE, FOLDER_MODE = 0o640, 0o2750

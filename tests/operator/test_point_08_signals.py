@@ -12,8 +12,8 @@ import pytest
 from siltstone.cli import main
 from siltstone.commands import clean as app
 from siltstone.log.directory import LogDirectory
-from tests.operator.interrupting import Interrupted, interrupt
-from tests.operator.staged import in_process, last_values, log_bytes, stage_several
+from tests.support.operator.interrupting import Interrupted, interrupt
+from tests.support.operator.staged import in_process, last_values, log_bytes, stage_several
 
 SETS = ("basic_zipf_ts", "codec_mixed", "grouping")
 SOON_SECONDS = 15

@@ -17,8 +17,8 @@ from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction.inplace import cleaner as cleaner_module
 from siltstone.compaction.report import read_cleanings
-from tests.golden_sets import REPOSITORY
-from tests.operator.staged import (
+from tests.support.golden_sets import REPOSITORY
+from tests.support.operator.staged import (
     SMALL_WAVES,
     Staged,
     in_process,
@@ -36,7 +36,7 @@ KILLED_HALF_WAY = """
 import os, signal, sys
 from pathlib import Path
 from siltstone.base import files
-from tests.operator.staged import stage
+from tests.support.operator.staged import stage
 
 left = int(sys.argv[3])
 

@@ -18,7 +18,7 @@ from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.commands.clean import fingerprints
 from siltstone.compaction.engine import Engine
-from tests.operator.staged import (
+from tests.support.operator.staged import (
     Listing,
     in_process,
     is_root,

@@ -16,8 +16,8 @@ from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoSto
 from siltstone.base.files import Operation, Space
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
-from tests.in_memory import FOLDER
-from tests.operator.staged import Listing, in_process, listing, names_in, stage_several
+from tests.support.in_memory import FOLDER
+from tests.support.operator.staged import Listing, in_process, listing, names_in, stage_several
 
 FIRST, SECOND = "basic-0", "tombstones-0"
 

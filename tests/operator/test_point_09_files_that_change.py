@@ -16,7 +16,7 @@ from siltstone.base.errors import SiltstoneError
 from siltstone.base.files import Operation
 from siltstone.commands import clean as app
 from siltstone.compaction.report import FAILED
-from tests.operator.staged import in_process, is_root, last_values, listing, stage_several
+from tests.support.operator.staged import in_process, is_root, last_values, listing, stage_several
 
 BAD = "tombstones"
 SETS = ["basic", BAD]

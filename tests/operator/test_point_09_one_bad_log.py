@@ -10,7 +10,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction import staging
 from siltstone.compaction.report import LogResult, failures
 from siltstone.log.segments import list_segments
-from tests.operator.staged import in_process, listing, no_leftovers, stage_several
+from tests.support.operator.staged import in_process, listing, no_leftovers, stage_several
 
 SETS = ["basic", "tombstones", "codec_zstd", "jcodec_none"]
 BAD = "tombstones"

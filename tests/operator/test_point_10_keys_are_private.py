@@ -8,7 +8,7 @@ import pytest
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.log.segments import list_segments
-from tests.operator.staged import Staged, in_process, records, stage
+from tests.support.operator.staged import Staged, in_process, records, stage
 
 SHORTEST = 4
 

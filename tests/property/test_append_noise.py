@@ -18,8 +18,8 @@ from siltstone.base.records.layout import BATCH, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.producers import ProducerStates
 from siltstone.log.validation import Origin, validate_and_assign
-from tests.cleaner.logs import Rec, records_in
-from tests.log.batches import TIME, array, of_body, of_records, sent
+from tests.support.cleaning.logs import Rec, records_in
+from tests.support.log.batches import TIME, array, of_body, of_records, sent
 
 bounded = settings(max_examples=200, deadline=None, print_blob=True)
 CONFIG = LogConfig(max_decompressed_message_bytes=1 << 16)

@@ -18,10 +18,10 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.compaction.work import InputSplit, LogWork, splits_by_task
-from tests import in_memory
-from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
-from tests.log.index_checks import check_indexes
+from tests.support import in_memory
+from tests.support.cleaning import judging, logs, oracle
+from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
+from tests.support.log.index_checks import check_indexes
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,8 +16,8 @@ from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
-from tests.records import twin
-from tests.records.arrays import array, complete_directory, records_of
+from tests.support.records import twin
+from tests.support.records.arrays import array, complete_directory, records_of
 
 LIMIT = 1 << 16
 ROOM_MAX = 4 << 20

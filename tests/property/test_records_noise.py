@@ -13,8 +13,8 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import BATCH, Directory
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
-from tests.records import twin
-from tests.records.arrays import array, decoded
+from tests.support.records import twin
+from tests.support.records.arrays import array, decoded
 
 LIMIT = 1 << 16
 NOISE = st.binary(max_size=400)

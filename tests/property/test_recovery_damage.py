@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from tests import in_memory
-from tests.cleaner import logs
-from tests.cleaner.logs import Rec, batch, tree, write_log
-from tests.records import twin
+from tests.support import in_memory
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec, batch, tree, write_log
+from tests.support.records import twin
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_index_bytes=4096)
 NOW = logs.RECORD_TIME + 1000

@@ -22,7 +22,7 @@ from siltstone.spark import jobs
 from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
 from siltstone.spark.jobs import BARRIER_BYTES, Job, can_use_barrier, run, run_in_barrier, run_with_shuffles
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
-from tests.spark.jobs_on_spark import HOLD, hold
+from tests.support.spark.jobs_on_spark import HOLD, hold
 
 pytestmark = pytest.mark.spark
 TARGETS = 7

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.jobs import BARRIER_BYTES
-from tests.cleaner.lives import Life, Living, lives
-from tests.compacted.driving import How, compact_and_check, opened
-from tests.compacted.oracle import Model
+from tests.support.cleaning.lives import Life, Living, lives
+from tests.support.ledger.driving import How, compact_and_check, opened
+from tests.support.ledger.oracle import Model
 
 pytestmark = pytest.mark.spark
 

@@ -13,15 +13,15 @@ import siltstone as st
 from siltstone.base.config import Config, parse_assignments
 from siltstone.runtime.compactions import SUCCESS
 from siltstone.spark.internals import running_session
-from tests.cleaner.service.serving import TOPIC, write
-from tests.compacted.service.serving import seen
+from tests.support.cleaning.serving import TOPIC, write
+from tests.support.ledger.serving import seen
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.timeout(280)
 def test_a_killed_java_process_is_survived_by_both_ways(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.spark.embedded_compaction", str(tmp_path / "logs")]
+    command = [sys.executable, "-m", "tests.support.spark.embedded_compaction", str(tmp_path / "logs")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "compacted, killed, compacted"

@@ -20,7 +20,7 @@ from siltstone.spark import clean as pipeline
 from siltstone.spark import jobs as spark_jobs
 from siltstone.spark import tasks as spark_tasks
 from siltstone.spark.clean import SparkEngine
-from tests.operator.staged import (
+from tests.support.operator.staged import (
     SMALL_WAVES,
     Staged,
     listing,
@@ -30,7 +30,7 @@ from tests.operator.staged import (
     stage,
     stage_several,
 )
-from tests.spark.ways import WAYS
+from tests.support.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
 

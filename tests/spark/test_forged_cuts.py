@@ -15,10 +15,10 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
 from siltstone.compaction.work import are_cut, place_near, splits_by_task
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
-from tests.cleaner import logs
-from tests.cleaner.lives import splits_of_any_size
-from tests.cleaner.logs import Rec, batch, one
-from tests.spark.ways import WAYS
+from tests.support.cleaning import logs
+from tests.support.cleaning.lives import splits_of_any_size
+from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_sets import REPOSITORY
+from tests.support.golden_sets import REPOSITORY
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 280

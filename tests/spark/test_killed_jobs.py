@@ -26,10 +26,10 @@ from siltstone.spark import clean as pipeline
 from siltstone.spark import explain, verify
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.tasks import task_numbers
-from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Living
 from tests.crash.test_transaction_crashes import ROUND, committed, write
-from tests.operator.staged import stage_several
+from tests.support.cleaning import judging, logs, oracle
+from tests.support.cleaning.lives import Living
+from tests.support.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_sets import REPOSITORY
-from tests.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
-from tests.spark.killed_processes import SET
+from tests.support.golden_sets import REPOSITORY
+from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
+from tests.support.spark.killed_processes import SET
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.timeout(240)
 def test_the_log_stays_whole_and_the_next_run_cleans_it(golden: Path, tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.spark.killed_processes", str(golden), str(tmp_path)]
+    script = [sys.executable, "-m", "tests.support.spark.killed_processes", str(golden), str(tmp_path)]
     done = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout)

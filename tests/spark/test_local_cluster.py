@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_sets import REPOSITORY
-from tests.operator.staged import logs_in, no_leftovers, stage
+from tests.support.golden_sets import REPOSITORY
+from tests.support.operator.staged import logs_in, no_leftovers, stage
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 600
@@ -17,7 +17,7 @@ PATIENCE_S = 600
 
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.spark.on_local_cluster", str(golden), str(tmp_path)]
+    script = [sys.executable, "-m", "tests.support.spark.on_local_cluster", str(golden), str(tmp_path)]
     done = subprocess.run(
         script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )

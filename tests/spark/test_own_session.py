@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests import golden_sets
-from tests.cleaner import logs
-from tests.cleaner.logs import one
+from tests.support import golden_sets
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
 
-SCRIPT = Path(__file__).with_name("own_session.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "own_session.py"
 
 
 @pytest.mark.spark

@@ -18,9 +18,9 @@ from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import LogResult
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import BARRIER_BYTES
-from tests import in_memory
-from tests.cleaner import judging, logs, oracle
-from tests.cleaner.lives import Life, Living, Round, lives, splits_of_any_size
+from tests.support import in_memory
+from tests.support.cleaning import judging, logs, oracle
+from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
 
 pytestmark = pytest.mark.spark
 

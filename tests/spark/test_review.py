@@ -13,11 +13,11 @@ from siltstone.commands import review
 from siltstone.spark.explain import SparkObserver
 from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
-from tests import golden_sets
-from tests.explain.asking import asked
-from tests.operator.staged import stage
-from tests.verify.editing import Spoiler
-from tests.verify.staging import stage_pair
+from tests.support import golden_sets
+from tests.support.asking import asked
+from tests.support.operator.staged import stage
+from tests.support.verify.editing import Spoiler
+from tests.support.verify.staging import stage_pair
 from tests.verify.test_spoiled_results import SPOILINGS
 
 pytestmark = pytest.mark.spark

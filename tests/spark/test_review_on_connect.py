@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from siltstone.commands import review
-from tests import golden_sets
-from tests.explain.asking import asked
-from tests.operator.staged import stage
+from tests.support import golden_sets
+from tests.support.asking import asked
+from tests.support.operator.staged import stage
 
 pytestmark = pytest.mark.spark
-SCRIPT = Path(__file__).with_name("on_connect.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "on_connect.py"
 
 
 @pytest.mark.usefixtures("connect_port")

@@ -24,9 +24,9 @@ from siltstone.spark.clean import SparkEngine
 from siltstone.spark.exchange import Stage
 from siltstone.spark.jobs import Job
 from siltstone.spark.rows import Row, rows_of
-from tests.cleaner.lives import Life, lives
-from tests.operator.staged import stage
 from tests.spark.test_compaction import live
+from tests.support.cleaning.lives import Life, lives
+from tests.support.operator.staged import stage
 
 pytestmark = pytest.mark.spark
 Said = list[pa.RecordBatch]

@@ -19,10 +19,10 @@ from siltstone.compaction.report import CLEANED, FAILED, UNCLEANABLE, LogResult
 from siltstone.spark import clean as second_pass
 from siltstone.spark import rows
 from siltstone.spark.clean import SparkEngine, dirty_task
-from tests.cleaner import logs
-from tests.cleaner.logs import NOW, Rec, one
-from tests.cleaner.test_lookup import write
-from tests.spark.ways import WAYS
+from tests.compaction.test_broadcast import write
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import NOW, Rec, one
+from tests.support.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 import siltstone as st
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.arrow import to_arrow
-from tests.cleaner.logs import Rec, batch
-from tests.tables.tables import log_directory
+from tests.support.cleaning.logs import Rec, batch
+from tests.support.tables.tables import log_directory
 
 pytestmark = pytest.mark.spark
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

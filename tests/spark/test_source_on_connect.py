@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaner.logs import Rec, batch
-from tests.golden_sets import REPOSITORY
-from tests.tables.tables import log_directory
+from tests.support.cleaning.logs import Rec, batch
+from tests.support.golden_sets import REPOSITORY
+from tests.support.tables.tables import log_directory
 
 pytestmark = pytest.mark.spark
-SCRIPT = Path(__file__).with_name("source_on_connect.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "source_on_connect.py"
 
 
 @pytest.mark.usefixtures("connect_port")

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone.runtime.manager import LogManager
-from tests.tables.writes import left_over, records, values
+from tests.support.tables.writes import left_over, records, values
 
 pytestmark = pytest.mark.spark
 

@@ -20,9 +20,9 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import Split
 from siltstone.tables.table import plan, read_split
-from tests.cleaner import logs
-from tests.cleaner.logs import NOW, one
-from tests.operator.staged import in_process
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import NOW, one
+from tests.support.operator.staged import in_process
 
 SEGMENTS = {0: [one(0, "a"), one(1, "b")], 2: [one(2, "a"), one(3, "c")], 4: [one(4, "b")]}
 LAST = [2, 3, 4]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
-from tests.cleaner.logs import Rec, batch, one
-from tests.cleaner.transactional import marker
-from tests.log.views import write_aborted
-from tests.tables.tables import log_directory, offsets, table_of
+from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.cleaning.transactional import marker
+from tests.support.log.views import write_aborted
+from tests.support.tables.tables import log_directory, offsets, table_of
 
 
 @pytest.fixture

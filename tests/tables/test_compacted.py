@@ -15,9 +15,9 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import Predicate
 from siltstone.tables.table import plan, read_split
-from tests.cleaner.logs import NOW, Rec, batch
-from tests.log.views import write_segments
-from tests.tables.tables import log_directory, offsets, table_of
+from tests.support.cleaning.logs import NOW, Rec, batch
+from tests.support.log.views import write_segments
+from tests.support.tables.tables import log_directory, offsets, table_of
 
 
 def records(first: int, end: int) -> bytes:

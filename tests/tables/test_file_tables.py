@@ -14,8 +14,8 @@ from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import REPLICATION_CHECKPOINT
 from siltstone.log.producers import read_snapshot
-from tests.cleaner.logs import Rec, batch, one, write_log
-from tests.golden_sets import unpack_brokers
+from tests.support.cleaning.logs import Rec, batch, one, write_log
+from tests.support.golden_sets import unpack_brokers
 from tests.tables.test_forensics import table_of
 
 BROKERS = ("whole_28", "whole_39", "whole_43")

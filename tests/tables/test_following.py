@@ -17,7 +17,7 @@ from siltstone.tables import following
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import read_split
-from tests.log.managed import NOW, append, opened
+from tests.support.log.managed import NOW, append, opened
 
 A, B = TopicPartition("events", 0), TopicPartition("events", 1)
 

@@ -17,9 +17,9 @@ from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import EVERYTHING
 from siltstone.tables.table import plan, read_split, schema_of
-from tests.cleaner.logs import Rec, batch, one
-from tests.golden_sets import case_names
-from tests.tables.tables import log_directory
+from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.golden_sets import case_names
+from tests.support.tables.tables import log_directory
 
 RECORDS = 6
 """In each batch of ``spoiled``."""

@@ -30,10 +30,10 @@ from siltstone.tables.splits import (
     unpack_offsets,
 )
 from siltstone.tables.table import plan, read_split
-from tests.cleaner.logs import Rec, batch
-from tests.log.views import entries_of, random_segments, write_segments
-from tests.records import twin
-from tests.tables.tables import log_directory, offsets, rows, table_of
+from tests.support.cleaning.logs import Rec, batch
+from tests.support.log.views import entries_of, random_segments, write_segments
+from tests.support.records import twin
+from tests.support.tables.tables import log_directory, offsets, rows, table_of
 
 
 @settings(max_examples=40, deadline=None)

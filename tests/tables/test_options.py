@@ -18,7 +18,7 @@ from siltstone.tables.options import (
     time_ms,
 )
 from siltstone.tables.writing import WRITE_OPTIONS
-from tests.golden_sets import REPOSITORY
+from tests.support.golden_sets import REPOSITORY
 
 PATH = {"path": "/logs"}
 

@@ -19,11 +19,11 @@ from siltstone.tables import reading, splits
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan, read_split
-from tests.cleaner.logs import Rec, batch, one
-from tests.golden_sets import case_names, legacy_names
-from tests.log.views import random_segments, write_segments
-from tests.records import twin
-from tests.tables.tables import log_directory, offsets, rows, table_of
+from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.golden_sets import case_names, legacy_names
+from tests.support.log.views import random_segments, write_segments
+from tests.support.records import twin
+from tests.support.tables.tables import log_directory, offsets, rows, table_of
 
 
 def plain(directory: Path, **options: str) -> list[dict[str, object]]:

@@ -34,7 +34,7 @@ from siltstone.tables.writing import (
     spans_of,
     stage_task,
 )
-from tests.tables.writes import (
+from tests.support.tables.writes import (
     CLOCK,
     NOW,
     TYPES,

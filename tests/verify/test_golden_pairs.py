@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import golden_sets
-from tests.golden.rounds import WAYS, clean_round
 from tests.golden.test_cleaning import NAMES, ONLY_RETENTION, TRANSACTIONS
 from tests.golden.test_old_formats_cleaned import NAMES as OLD
 from tests.golden.test_old_formats_cleaned import _rounds as old_rounds
-from tests.verify.staging import Pair, stage_pair
+from tests.support import golden_sets
+from tests.support.golden.rounds import WAYS, clean_round
+from tests.support.verify.staging import Pair, stage_pair
 
 CASES = [*NAMES, *sorted(ONLY_RETENTION)]
 

@@ -20,11 +20,11 @@ from siltstone.compaction.report import CLEANED
 from siltstone.verify.checking import check_here, verify
 from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import Terms, terms_of
-from tests.cleaner import logs, oracle
-from tests.cleaner.lives import Life, Living, lives
-from tests.cleaner.naive import batches_of
-from tests.cleaner.test_against_oracle import RandomLog, _write, random_logs
-from tests.verify.editing import read_batches
+from tests.compaction.inplace.test_against_oracle import RandomLog, _write, random_logs
+from tests.support.cleaning import logs, oracle
+from tests.support.cleaning.lives import Life, Living, lives
+from tests.support.cleaning.naive import batches_of
+from tests.support.verify.editing import read_batches
 
 
 @pytest.fixture(autouse=True, scope="module")

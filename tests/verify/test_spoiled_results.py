@@ -13,9 +13,9 @@ import pytest
 
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.verify.findings import KINDS
-from tests import golden_sets
-from tests.records.twin import Record
-from tests.verify.editing import (
+from tests.support import golden_sets
+from tests.support.records.twin import Record
+from tests.support.verify.editing import (
     CONTROL,
     HORIZON,
     TRANSACTIONAL,
@@ -25,7 +25,7 @@ from tests.verify.editing import (
     patched,
     read_batches,
 )
-from tests.verify.staging import stage_pair
+from tests.support.verify.staging import stage_pair
 
 SEEDS = (1, 2, 3)
 

@@ -18,10 +18,9 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.retention import SegmentFacts, decide
 from siltstone.runtime.manager import LogManager
-from tests.cleaner import logs
-from tests.log import managed
-from tests.log.ledger import plainly
-from tests.log.managed import NOW
+from tests.support.cleaning import logs
+from tests.support.log import managed, plainly
+from tests.support.log.managed import NOW
 
 DAY = 86_400_000
 WHERE = TopicPartition("topic", 0)

@@ -27,10 +27,9 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import AtTime, LogReader
 from siltstone.log.validation import Origin
 from siltstone.runtime.embedded import Log
-from tests.cleaner.logs import NOW, Rec
-from tests.log import driving
-from tests.log.ledger import plainly
-from tests.log.model import Stored
+from tests.support.cleaning.logs import NOW, Rec
+from tests.support.log import driving, plainly
+from tests.support.log.model import Stored
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=60)
 Pairs = list[tuple[int, bytes | None]]

@@ -25,9 +25,8 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
-from tests.log import managed
-from tests.log.ledger import plainly
-from tests.log.managed import NOW
+from tests.support.log import managed, plainly
+from tests.support.log.managed import NOW
 
 WHERE = TopicPartition("topic", 0)
 KEYS = 12

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
 from siltstone.log.ledger.store import LedgerStore, forget_behind
-from tests.cleaner.logs import Rec
-from tests.log.ledger import plainly
+from tests.support.cleaning.logs import Rec
+from tests.support.log import plainly
 
 LOG = "00000000000000000020.log"
 

@@ -14,8 +14,8 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.ledger.reading import without
 from siltstone.log.reading import Polled
-from tests.cleaner.logs import Rec, batch
-from tests.log.ledger import plainly
+from tests.support.cleaning.logs import Rec, batch
+from tests.support.log import plainly
 
 
 def polled(offsets: list[int]) -> Polled:

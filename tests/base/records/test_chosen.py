@@ -1,0 +1,97 @@
+"""Chosen records, and keys alone, are what decoding everything finds of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.base.errors import CheckFailedError
+from siltstone.base.records.columns import KEY_COLUMNS, RecordColumns
+from siltstone.base.records.decode import (
+    ChosenOffsets,
+    decode_chosen_records,
+    decode_record_keys,
+    decode_records,
+)
+from tests.support.records import twin
+from tests.support.records.arrays import directory
+
+ALL = 1 << 62
+POSITIONS = ("start", "key_start", "value_start", "headers_start")
+COLUMNS = [field.name for field in fields(RecordColumns) if field.name != "data"]
+
+
+@st.composite
+def logs(draw: st.DrawFn, modern: bool) -> bytes:
+    parts, offset = [], draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(1, 5))):
+        codec = draw(st.sampled_from((twin.NONE, twin.NONE, twin.ZSTD)))
+        key = st.sampled_from((None, b"", b"key", b"k" * 70))
+        if not modern:
+            parts.append(twin.message(offset, draw(key), b"value", magic=1))
+            offset += draw(st.integers(1, 3))
+            continue
+        deltas = sorted(draw(st.sets(st.integers(0, 200), max_size=6)))
+        records = [twin.record(delta, delta * 7, draw(key), b"v" * delta) for delta in deltas]
+        last = deltas[-1] if deltas else 0
+        parts.append(twin.batch(records, base_offset=offset, last_delta=last, codec=codec))
+        offset += last + draw(st.integers(1, 3))
+    return b"".join(parts)
+
+
+@settings(deadline=None)
+@given(st.booleans().flatmap(logs), st.data())
+def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> None:
+    window, batches = directory(log)
+    full = decode_records(window, batches)
+    rows = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(batches)))))), np.int64)
+    all_from = np.array([data.draw(st.sampled_from((0, 50, ALL))) for _ in rows], np.int64)
+    limit = dict(zip(rows.tolist(), all_from.tolist(), strict=True))
+    among = [row in limit for row in full.batch.tolist()]
+    contested = [i for i, row in enumerate(full.batch.tolist()) if among[i] and full.offset[i] < limit[row]]
+    wanted = data.draw(st.sets(st.sampled_from(contested))) if contested else set()
+    before = data.draw(st.integers(0, 2))
+    base = int(batches["base_offset"][0]) - before
+    offsets = [*range(before), *(int(full.offset[i]) - base for i in sorted(wanted))]
+    choice = ChosenOffsets(offsets=np.array(offsets, np.uint32), base=base, met=before, all_from=all_from)
+    found = decode_chosen_records(window, batches, rows, choice)
+    stay = [i for i in range(len(full)) if among[i] and (i not in contested or i in wanted)]
+    shared = found.columns.data is full.data
+    for name in COLUMNS if shared else [name for name in COLUMNS if name not in POSITIONS]:
+        assert getattr(found.columns, name).tolist() == getattr(full, name)[stay].tolist(), name
+    for row, i in enumerate(stay):
+        assert (found.columns.key(row), found.columns.value(row)) == (full.key(i), full.value(i))
+    left = [i for i in contested if i not in wanted]
+    assert (found.met, found.left_out) == (before + len(wanted), len(left))
+    assert found.keyless == sum(full.key(i) is None for i in left)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        twin.batch([twin.record(0, 1, b"a", b""), twin.record(2, 1, b"b", b"")], last_delta=2),
+        twin.message(0, b"a", b"", magic=1) + twin.message(2, b"b", b"", magic=1),
+    ],
+)
+def test_a_chosen_offset_that_no_record_has_is_refused(log: bytes) -> None:
+    window, batches = directory(log)
+    rows = np.arange(len(batches))
+    choice = ChosenOffsets(
+        offsets=np.array([0, 1, 2], np.uint32), base=0, met=0, all_from=np.full(len(rows), ALL)
+    )
+    with pytest.raises(CheckFailedError, match="a chosen offset is not among the records"):
+        decode_chosen_records(window, batches, rows, choice, path="a.log")
+
+
+@settings(deadline=None)
+@given(st.booleans().flatmap(logs))
+def test_keys_alone_are_those_of_all(log: bytes) -> None:
+    window, batches = directory(log)
+    full, keys = decode_records(window, batches), decode_record_keys(window, batches)
+    assert np.array_equal(full.data, keys.data)
+    for name in KEY_COLUMNS:
+        assert getattr(full, name).tolist() == getattr(keys, name).tolist(), name

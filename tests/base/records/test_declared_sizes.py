@@ -1,0 +1,139 @@
+"""What compressed bytes say of their size: never less than what comes out, and never far over what can."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Iterator
+
+import cramjam
+import numpy as np
+import pytest
+import zstandard
+
+from siltstone.base.records.codecs import (
+    UNDECLARED,
+    DecompressionError,
+    Scratch,
+    compress,
+    declared_sizes,
+    decompress,
+)
+from tests.support.records import twin
+from tests.support.records.arrays import array
+
+SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+RATIO = {twin.GZIP: 1032, twin.SNAPPY: 64, twin.LZ4: 255, twin.ZSTD: 1 << 17}
+"""What a byte of each codec can become at most."""
+
+
+def texts() -> list[bytes]:
+    dice = random.Random(3)
+    words = [dice.randbytes(dice.randrange(3, 12)) for _ in range(40)]
+    mixed = b"".join(dice.choice(words) for _ in range(30_000))
+    return [b"x", bytes(700_000), dice.randbytes(300_000), mixed, mixed + bytes(400_000)]
+
+
+def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
+    """The declared size of bytes in the middle of others."""
+    data = array(before + packed + b"\xff" * 9)
+    spans = (np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
+    sizes, exact = declared_sizes(data, *spans)
+    return int(sizes[0]), bool(exact[0])
+
+
+def lz4_frames(text: bytes) -> Iterator[bytes]:
+    for linked in (False, True):
+        compressor = cramjam.lz4.Compressor(content_checksum=linked, block_linked=linked)
+        compressor.compress(text)
+        yield bytes(compressor.finish())
+    yield twin.lz4_frame(text)
+    yield bytes(compress(twin.LZ4, array(text)))
+
+
+def streams() -> Iterator[tuple[int, bytes, bytes, bool]]:
+    """(codec, packed, plain, is its size exact)."""
+    for text in texts():
+        yield twin.NONE, text, text, True
+        for codec in (twin.GZIP, twin.SNAPPY, twin.ZSTD):
+            yield codec, bytes(compress(codec, array(text))), text, True
+        for frame in lz4_frames(text):
+            yield twin.LZ4, frame, text, False
+        yield twin.SNAPPY, twin.compress(twin.SNAPPY, text), text, True
+        yield twin.SNAPPY, bytes(cramjam.snappy.compress_raw(text)), text, True
+        plain = zstandard.ZstdCompressor(write_content_size=False).compress(text)
+        whole = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
+        yield twin.ZSTD, plain, text, False
+        yield twin.ZSTD, SKIPPED + whole + SKIPPED + whole, 2 * text, True
+        yield twin.ZSTD, whole + plain, 2 * text, False
+        yield twin.GZIP, gzip.compress(text, 1) + gzip.compress(b"more"), text + b"more", False
+
+
+def test_it_is_what_comes_out_or_a_bound_of_it() -> None:
+    for codec, packed, plain, exact in streams():
+        size, is_exact = declared(codec, packed)
+        assert is_exact is exact
+        assert size == len(plain) if exact else size >= len(plain)
+
+
+def test_lz4_tells_its_size_where_it_says_so() -> None:
+    text = texts()[3][:200_000]
+    frame = twin.lz4_frame(text)
+    header = frame[:4] + bytes((frame[4] | 8, frame[5])) + len(text).to_bytes(8, "little") + b"\0"
+    assert declared(twin.LZ4, header + frame[7:]) == (len(text), True)
+
+
+@pytest.mark.parametrize("codec", RATIO)
+def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
+    """Cut, flipped, or nothing but noise: no size beyond what the codec can make of so many bytes."""
+    dice = random.Random(codec)
+    whole = bytes(compress(codec, array(texts()[3][:3000])))
+    forged = [whole[:end] for end in range(0, len(whole), 7)]
+    for place in range(min(len(whole), 400)):
+        flipped = bytearray(whole)
+        flipped[place] ^= dice.choice([1, 0x80, 0xFF])
+        forged.append(bytes(flipped))
+    forged += [whole[:16] + dice.randbytes(dice.randrange(200)) for _ in range(300)]
+    for data in forged:
+        size, exact = declared(codec, data)
+        assert UNDECLARED <= size <= RATIO[codec] * len(data)
+        assert size != UNDECLARED or not exact
+        try:
+            came = decompress(codec, array(data), Scratch(), 1 << 22)
+        except DecompressionError:
+            continue
+        assert came <= size and (came == size or not exact)
+
+
+def test_a_zstd_frame_cannot_promise_what_its_blocks_do_not_have() -> None:
+    small = zstandard.ZstdCompressor().compress(b"some records " * 30)
+    assert small[4] >> 6 == 1  # its size is in two bytes
+    forged = small[:4] + bytes((small[4] & 0x3F | 0x80,)) + (200 << 20).to_bytes(4, "little") + small[7:]
+    assert declared(twin.ZSTD, forged) == (1 << 17, True)
+    with pytest.raises(DecompressionError):
+        decompress(twin.ZSTD, array(forged), Scratch(), 1 << 30)
+
+
+@pytest.mark.parametrize("said", [0, 1, 2999, 3001, 1 << 20])
+def test_a_gzip_trailer_that_lies_is_refused(said: int) -> None:
+    packed = gzip.compress(bytes(3000))
+    forged = packed[:-4] + said.to_bytes(4, "little")
+    assert declared(twin.GZIP, forged) == (min(said, 1032 * len(packed)), True)
+    with pytest.raises(DecompressionError):
+        decompress(twin.GZIP, array(forged), Scratch(), 1 << 30)
+
+
+def test_a_number_in_front_of_a_snappy_block_that_lies_is_refused() -> None:
+    block = bytes(cramjam.snappy.compress_raw(bytes(60_000)))
+    for said in (b"\x01", b"\xff\xff\xff\x7f"):
+        forged = twin.XERIAL + len(said + block[3:]).to_bytes(4, "big") + said + block[3:]
+        assert declared(twin.SNAPPY, forged)[0] <= 64 * len(forged)
+        with pytest.raises(DecompressionError):
+            decompress(twin.SNAPPY, array(forged), Scratch(), 1 << 30)
+
+
+def test_unknown_codecs_and_empty_spans() -> None:
+    assert declared(5, b"anything") == (UNDECLARED, False)
+    assert declared(twin.ZSTD, b"") == (0, True)
+    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNDECLARED, False)

@@ -1,0 +1,126 @@
+"""Every golden segment decoded three times: by the product, by the twin, and by Kafka's own reader."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.decode import decode_records
+from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.scan import ScanEnd, scan_batches
+from tests.support.golden_sets import read_records
+from tests.support.records import twin
+from tests.support.records.arrays import complete_directory, inner_checksums_hold, records_of
+
+Row = tuple[int, int, int, int, int]
+"""Of a batch: position, base offset, last offset, record count, size."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """What Kafka's reader listed of one file."""
+
+    rows: list[Row] = field(default_factory=list)
+    valid: list[bool] = field(default_factory=list)
+    records: list[list[twin.Record]] = field(default_factory=list)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _record(line: dict[str, Any]) -> twin.Record:
+    return twin.Record(
+        offset=line["offset"],
+        timestamp=line["ts"],
+        key=_bytes(line["k"]),
+        value=_bytes(line["v"]),
+        headers=tuple((name.encode(), _bytes(content)) for name, content in line.get("h", [])),
+        size=line["size"],
+    )
+
+
+def listed_segments(path: Path) -> dict[str, Segment]:
+    """The segments of one records file, by file name."""
+    found: dict[str, Segment] = {}
+    for line in read_records(path):
+        if line["t"] == "segment":
+            segment = found[line["file"]] = Segment()
+        elif line["t"] == "batch":
+            row = ("position", "baseOffset", "lastOffset", "count", "size")
+            segment.rows.append(tuple(line[name] for name in row))  # type: ignore[arg-type]
+            segment.valid.append(line["valid"])
+            segment.records.append([])
+        elif line["t"] == "rec":
+            segment.records[-1].append(_record(line))
+    return found
+
+
+def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
+    """Every listed segment file of every set, with its listing.
+
+    ``records_after.jsonl`` lists ``after``; of a whole broker ``records_after/data0/topic-0.jsonl`` lists
+    ``after/data0/topic-0``.
+    """
+    for listing in sorted(golden.rglob("*.jsonl")):
+        parts = [part.removeprefix("records_") for part in listing.relative_to(golden).with_suffix("").parts]
+        directory = golden.joinpath(*parts)
+        if directory.is_dir():  # the whole broker's `before` is packed elsewhere
+            yield from ((directory / name, found) for name, found in listed_segments(listing).items())
+
+
+def check_batches(path: Path, segment: Segment, data: Bytes) -> Directory:
+    """Compare the headers; returns the whole batches that the scanner found."""
+    scan = scan_batches(data)
+    found = len(scan.batches)
+    # Kafka's tool reads on over an unknown magic byte; the scanner stops there.
+    assert found == len(segment.rows) or scan.outcome == ScanEnd.BAD_MAGIC, (path, scan.outcome)
+    fields = ("position", "size")
+    got = list(zip(*(scan.batches[name].tolist() for name in fields), strict=True))
+    assert got == [(row[0], row[4]) for row in segment.rows[:found]], path
+    bad = [row for row in range(found) if first_bad_checksum(data, scan.batches[row : row + 1]) is not None]
+    assert bad == [row for row in range(found) if not segment.valid[row]], path
+    return np.delete(scan.batches, bad)
+
+
+def check_records(path: Path, segment: Segment, data: Bytes, batches: Directory, scratch: Scratch) -> int:
+    """Compare the records of the batches that are right; returns how many."""
+    columns = decode_records(data, batches, scratch)
+    complete = complete_directory(batches, columns)
+    positions = set(batches["position"].tolist())
+    kept = [at for at, row in enumerate(segment.rows) if row[0] in positions]
+    fields = ("position", "base_offset", "last_offset", "count", "size")
+    got = list(zip(*(complete[name].tolist() for name in fields), strict=True))
+    assert got == [segment.rows[at] for at in kept], path
+    records = records_of(columns)
+    assert records == [found for at in kept for found in segment.records[at]], path
+    entries = [entry for entry in twin.decode_log(data.tobytes()) if entry.position in positions]
+    assert [found for entry in entries for found in entry.records] == records, path
+    assert [(entry.first, entry.last, entry.valid) for entry in entries] == [
+        (segment.rows[at][1], segment.rows[at][2], True) for at in kept
+    ], path
+    old = batches[batches["magic"] < 2]
+    messages = decode_records(data, old, scratch)
+    assert inner_checksums_hold(messages)
+    assert len(messages) == complete["count"][batches["magic"] < 2].sum()
+    return len(records)
+
+
+def test_kafkas_reader_the_twin_and_the_product_see_the_same_records(golden: Path) -> None:
+    scratch = Scratch(64)
+    by_magic = np.zeros(3, np.int64)
+    total = 0
+    for path, segment in golden_segments(golden):
+        data = np.fromfile(path, np.uint8)
+        batches = check_batches(path, segment, data)
+        total += check_records(path, segment, data, batches, scratch)
+        by_magic += np.bincount(batches["magic"], minlength=3)
+    assert total > 10_000
+    assert (by_magic > 200).all(), by_magic

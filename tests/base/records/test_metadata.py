@@ -1,0 +1,92 @@
+"""Metadata records: what Kafka writes is read, and damage is said to be damage, never anything else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.base.records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    DamagedMetadataError,
+    EndTransactionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode_metadata,
+)
+from tests.support.records import frames
+
+SETTING = frames.topic_config("users", "cleanup.policy", "compact")
+
+
+def test_each_record_is_read() -> None:
+    assert decode_metadata(frames.topic("a.b", 7)) == TopicRecord("a.b", frames.topic_id(7))
+    assert decode_metadata(frames.remove_topic(7)) == RemoveTopicRecord(frames.topic_id(7))
+    assert decode_metadata(SETTING) == ConfigRecord(2, "users", "cleanup.policy", "compact")
+    assert decode_metadata(frames.BEGIN) == BeginTransactionRecord()
+    assert decode_metadata(frames.END) == EndTransactionRecord()
+    assert decode_metadata(frames.ABORT) == AbortTransactionRecord()
+
+
+def test_null_and_the_empty_text_are_different_values() -> None:
+    removed = decode_metadata(frames.topic_config("t", "retention.ms", None))
+    empty = decode_metadata(frames.topic_config("t", "cleanup.policy", ""))
+    assert isinstance(removed, ConfigRecord) and removed.value is None
+    assert isinstance(empty, ConfigRecord) and empty.value == ""
+
+
+def test_an_id_is_written_as_in_partition_metadata() -> None:
+    found = decode_metadata(frames.frame(2, frames.text("t") + b"\xff" * 16))
+    assert found == TopicRecord("t", "_" * 21 + "w")
+
+
+@pytest.mark.parametrize("api_key", [0, 3, 5, 12, 17, 20, 27, 28, 300])
+def test_other_kinds_are_passed_over_whatever_they_hold(api_key: int) -> None:
+    assert decode_metadata(frames.frame(api_key, b"\xff\x00garbage", version=3)) is None
+
+
+def test_tagged_fields_are_passed_over() -> None:
+    tags = (
+        frames.varint(2) + frames.varint(0) + b"\x01x" + frames.varint(9000) + frames.varint(200) + b"y" * 200
+    )
+    assert decode_metadata(SETTING[:-1] + tags) == decode_metadata(SETTING)
+
+
+@pytest.mark.parametrize(
+    ("data", "position", "word"),
+    [
+        (b"", 0, "beyond"),
+        (b"\x02" + SETTING[1:], 0, "frame version 2"),
+        (frames.frame(4, SETTING[3:-1], version=1), 2, "ConfigRecord version 1"),
+        (SETTING[:-3], 26, "beyond"),
+        (SETTING + b"!", len(SETTING), "left over"),
+        (frames.frame(2, frames.text(None) + bytes(16)), 3, "null"),
+        (frames.frame(2, b"\x03\xc3\x28" + bytes(16)), 4, "UTF-8"),
+        (frames.frame(2, b"\xff" * 6), 3, "varint"),
+        (frames.frame(2, b"\xff\xff\xff\xff\x0f" + bytes(20)), 8, "beyond"),
+        (SETTING[:-1] + frames.varint(1 << 31), len(SETTING) + 4, "beyond"),
+    ],
+)
+def test_damage_has_its_position_and_its_reason(data: bytes, position: int, word: str) -> None:
+    with pytest.raises(DamagedMetadataError, match=word) as caught:
+        decode_metadata(data)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize("data", [SETTING, frames.topic("users", 1), frames.remove_topic(1), frames.BEGIN])
+def test_every_cut_is_noticed(data: bytes) -> None:
+    for size in range(len(data)):
+        with pytest.raises(DamagedMetadataError):
+            decode_metadata(data[:size])
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.binary(max_size=60))
+def test_garbage_is_a_record_or_damage(data: bytes) -> None:
+    for start in (b"", b"\x01\x02\x00", b"\x01\x04\x00", b"\x01\x17\x00"):
+        try:
+            decode_metadata(start + data)
+        except DamagedMetadataError as error:
+            assert 0 <= error.position <= len(start + data)

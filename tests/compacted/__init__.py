@@ -1,1 +1,0 @@
-"""Tests of compaction beside the originals."""

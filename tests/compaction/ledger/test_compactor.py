@@ -1,0 +1,409 @@
+"""What a compaction refuses, leaves alone and reads, and what it does when files are not as they were."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import (
+    CheckFailedError,
+    CompactionFailedError,
+    LedgerError,
+    SiltstoneError,
+    SourceChangedError,
+    UsageError,
+)
+from siltstone.compaction.ledger import work as sources_module
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
+from siltstone.compaction.ledger.work import Compacted, CompactionWork, Settings
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.names import COMPACTED
+from siltstone.log.partition import PartitionLog
+from tests.support.cleaning.logs import NOW, WHERE, Rec, batch, write_log
+from tests.support.ledger.driving import How, compact, compact_and_check, in_ledger, opened
+from tests.support.ledger.oracle import Model
+from tests.support.log.batches import of_records
+from tests.support.log.driving import open_log
+from tests.support.records import twin
+
+
+def a_log(folder: Path, **config: object) -> PartitionLog:
+    directory = folder / str(WHERE)
+    directory.mkdir(parents=True, exist_ok=True)
+    return open_log(directory, LogConfig(**config), ManualClock(NOW)).log  # type: ignore[arg-type]
+
+
+def put(log: PartitionLog, *pairs: tuple[str | None, str | None], time: int = NOW, codec: int = 0) -> None:
+    records = [
+        Rec(
+            offset=number,
+            key=None if key is None else key.encode(),
+            value=None if value is None else value.encode(),
+            timestamp=time,
+        )
+        for number, (key, value) in enumerate(pairs)
+    ]
+    log.append(of_records(records, codec=codec))
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted((directory / COMPACTED).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_nothing_new_is_a_success_at_once(tmp_path: Path) -> None:
+    log = a_log(tmp_path)
+    first = compact(log, Model())
+    assert (first.changed, first.ledger_id, first.entries) == (False, None, 0)
+    put(log, ("a", "1"))
+    made = compact(log, Model())
+    before = tree(log.directory)
+    again = compact(log, Model())
+    assert not again.changed and again.ledger_id == made.ledger_id == 0
+    assert (again.horizon, again.entries, again.size) == (made.horizon, made.entries, made.size)
+    assert tree(log.directory) == before
+
+
+def test_originals_are_never_touched(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    for number in range(5):
+        put(log, (f"{number % 2}", "x"), ("a", f"{number}"))
+        log.roll()
+    before = {path.name: path.read_bytes() for path in log.directory.glob("*.*") if path.is_file()}
+    compact_and_check(log, model)
+    assert {path.name: path.read_bytes() for path in log.directory.glob("*.*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("other", [{"order": "time"}, {"retain_null_key": True}, {"order": "size"}])
+def test_another_way_than_the_ledger_was_made_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
+    log = a_log(tmp_path)
+    put(log, ("a", "1"), (None, "1"))
+    compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
+    compactor.compact(log)
+    put(log, ("b", "1"))
+    before = tree(log.directory)
+    with pytest.raises(UsageError):
+        compactor.compact(log, **other)  # type: ignore[arg-type]
+    assert tree(log.directory) == before
+
+
+def test_a_ledger_beyond_the_logs_end_is_refused(tmp_path: Path) -> None:
+    log, shorter = a_log(tmp_path / "log"), a_log(tmp_path / "shorter")
+    put(log, ("a", "1"), ("b", "1"))
+    compact(log, Model())
+    put(shorter, ("a", "1"))
+    shutil.copytree(log.directory / COMPACTED, shorter.directory / COMPACTED)
+    with pytest.raises(CompactionFailedError, match="--reset"):
+        compact(shorter, Model())
+
+
+def test_the_end_is_the_high_watermark(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    for number in range(6):
+        put(log, ("a", f"{number}"), ("b", f"{number}"))
+    log.set_high_watermark(7)  # in the middle of a batch
+    assert compact_and_check(log, model).horizon == 7
+    log.set_high_watermark(None)
+    assert compact_and_check(log, model).horizon == 12
+
+
+def test_a_tail_is_read_from_where_it_begins_in_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, model = a_log(tmp_path, index_interval_bytes=0), Model()
+    for number in range(200):
+        put(log, (f"{number}", "x" * 50))
+    compact_and_check(log, model)
+    put(log, ("new", "1"))
+    starts = []
+    hold = sources_module.hold_tail
+    monkeypatch.setattr(
+        "siltstone.compaction.ledger.compactor.hold_tail",
+        lambda *given: starts.append(tail := hold(*given)) or tail,
+    )
+    result = compact_and_check(log, model)
+    (source,) = starts[0].sources
+    assert source.start > source.size * 0.9 and result.read_records == 1
+
+
+def test_old_formats_are_compacted_too(tmp_path: Path) -> None:
+    old = [
+        twin.message(0, b"a", b"1", magic=0),
+        twin.message(1, b"b", b"2", magic=1, timestamp=70),
+        twin.wrapper(
+            4,
+            b"".join(twin.message(i, b"k%d" % i, b"v", magic=1, timestamp=80 + i) for i in range(3)),
+            twin.GZIP,
+            magic=1,
+            timestamp=82,
+        ),
+        twin.message(5, b"a", None, magic=1, timestamp=90),
+        twin.message(6, b"k1", b"", magic=1, timestamp=91),
+        twin.message(7, b"k2", b"w", magic=1, timestamp=92),
+    ]
+    modern = [batch([Rec(offset=8, key=b"b", value=b"3")]), batch([Rec(offset=9, key=b"c")])]
+    write_log(tmp_path, {0: old[:2], 2: [*old[2:], modern[0]], 9: modern[1:]})
+    log, model = opened(tmp_path), Model()
+    compact(log, model)
+    found = {each.key: (each.offset, each.value, each.timestamp) for each in in_ledger(log.directory)}
+    assert found[b"k0"] == (2, b"v", 80) and found[b"k2"] == (7, b"w", 92) and found[b"b"][0] == 8
+    assert set(found) == {b"b", b"k0", b"k2", b"c"}
+
+
+def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
+    log = a_log(tmp_path)
+    put(log, ("", "1"), ("a", "1"), ("", "2"))
+    compact_and_check(log, Model())
+    assert [(each.offset, each.key) for each in in_ledger(log.directory)] == [(1, b"a"), (2, b"")]
+
+
+def test_a_tail_of_nothing_but_deletions_adds_no_generation(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    put(log, *((f"{number}", "x") for number in range(50)))
+    compact_and_check(log, model)
+    put(log, ("3", None), ("7", ""))
+    result = compact_and_check(log, model)
+    ledger = LedgerStore(log.directory).current()
+    assert ledger is not None and len(ledger.runs) == 1
+    assert (result.removed.tombstones, result.superseded, result.entries) == (2, 2, 48)
+    assert ledger.runs[0].end_offset == ledger.horizon == 52
+
+
+def test_generations_that_are_not_folded_are_not_written_again(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    put(log, *((f"{number}", "x" * 100) for number in range(500)))
+    compact_and_check(log, model)
+    first = log.directory / COMPACTED / "generation-0"
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in first.iterdir()}
+    for run in range(4):
+        put(log, (f"{run}", "new"), (f"new-{run}", "1"))
+        compact_and_check(log, model)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in first.iterdir()} == before
+
+
+def damaged_keys(directory: Path) -> None:
+    path = directory / COMPACTED / "generation-0" / "keys"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def damaged_source(directory: Path) -> None:
+    path = max(directory.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [damaged_keys, damaged_source])
+@pytest.mark.parametrize("spread", [False, True])
+def test_damage_ends_a_run_with_the_ledger_as_it_was(
+    tmp_path: Path, damage: Callable[[Path], None], spread: bool
+) -> None:
+    log = a_log(tmp_path)
+    put(log, ("a", "1"), ("b", "1"))
+    compact(log, Model())
+    log.roll()
+    put(log, ("a", "2"))
+    damage(log.directory)
+    before = tree(log.directory)
+    with pytest.raises((CompactionFailedError, LedgerError)):
+        compact(log, Model(), How(spread=spread))
+    assert tree(log.directory) == before
+
+
+class Losing(InProcessCompactionEngine):
+    """An engine between whose tasks something gets lost."""
+
+    def __init__(self, lose: Callable[[Compacted], object]) -> None:
+        super().__init__()
+        self._lose = lose
+
+    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+        done = super().compact(work, whole)
+        self._lose(done)
+        return done
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda done: done.written.popitem(),
+        lambda done: done.add(Compacted(written=done.written)),
+        lambda done: done.keys.pop(),
+        lambda done: setattr(done, "arrived", done.arrived - 1),
+        lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
+        lambda done: done.retained.update({0: 1}),
+        lambda done: setattr(done, "deleted", 3),
+    ],
+)
+def test_what_does_not_add_up_is_not_committed(tmp_path: Path, lose: Callable[[Compacted], object]) -> None:
+    log = a_log(tmp_path)
+    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+    with pytest.raises(CheckFailedError):
+        compact(log, Model(), How(engine=lambda _: Losing(lose)))
+    assert tree(log.directory) == {}
+
+
+def test_a_segment_that_is_written_wrongly_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log(tmp_path)
+    put(log, ("a", "1"), ("b", "1"))
+    write = files.Writer.write
+
+    def flip(self: files.Writer, data: object) -> None:
+        if self.path.endswith(".log"):
+            flipped = np.frombuffer(bytearray(memoryview(data).cast("B")), np.uint8)  # type: ignore[arg-type]
+            flipped[70] ^= 1
+            data = flipped.data
+        write(self, data)
+
+    monkeypatch.setattr(files.Writer, "write", flip)
+    with pytest.raises(SiltstoneError):
+        compact(log, Model())
+    assert tree(log.directory) == {}
+
+
+def test_a_full_disk_leaves_the_ledger_as_it_was(tmp_path: Path) -> None:
+    log = a_log(tmp_path)
+    put(log, ("a", "1"), ("b", "1"))
+    compact(log, Model())
+    put(log, ("a", "2"))
+    before, steps = tree(log.directory), []
+    with files.observe(steps.append):
+        compact(log, Model())
+    for step in range(len(steps)):
+        _fails_at(tmp_path / f"{step}", step, before)
+
+
+def _fails_at(folder: Path, step: int, before: dict[str, bytes]) -> None:
+    """The same run, whose step number ``step`` finds no room."""
+    log = a_log(folder)
+    put(log, ("a", "1"), ("b", "1"))
+    compact(log, Model())
+    put(log, ("a", "2"))
+    number = 0
+
+    def fail(operation: files.Operation) -> None:
+        nonlocal number
+        number += 1
+        if number == step + 1 and operation[0] in ("create", "write", "mkdir", "link"):
+            raise OSError(errno.ENOSPC, "no space left", operation[1])
+
+    try:
+        with files.observe(fail):
+            result = compact(log, Model())
+    except (OSError, SiltstoneError):
+        assert len(in_ledger(log.directory)) == 2
+        assert not list((log.directory / COMPACTED).glob("run-*"))
+        result = compact(log, Model())
+    assert result.changed and result.entries == 2
+    assert [each.value for each in in_ledger(log.directory)] == [b"1", b"2"]
+
+
+def test_without_links_the_segments_own_names_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(files, "link", refuse)
+    log, model = a_log(tmp_path), Model()
+    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+    assert compact_and_check(log, model).entries == 2
+
+
+def test_a_segment_that_is_swapped_while_it_is_held_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, model = a_log(tmp_path), Model()
+    put(log, ("a", "1"), ("b", "1"))
+    log.roll()
+    put(log, ("a", "2"))
+    link, calls = files.link, []
+
+    def swapped_once(source: Path, target: Path) -> None:
+        if not calls:
+            other = tmp_path / "other"
+            other.write_bytes(b"another segment's bytes")
+            source = other
+        calls.append(source)
+        link(source, target)
+
+    monkeypatch.setattr(files, "link", swapped_once)
+    assert compact_and_check(log, model).entries == 2
+    assert len(calls) == 3
+
+
+def test_segments_that_change_again_and_again_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(source: Path, target: Path) -> None:
+        raise FileNotFoundError(errno.ENOENT, "renamed", str(source))
+
+    monkeypatch.setattr(files, "link", gone)
+    log = a_log(tmp_path)
+    put(log, ("a", "1"))
+    with pytest.raises(SourceChangedError, match="run again"):
+        compact(log, Model())
+    assert tree(log.directory) == {}
+
+
+def test_originals_that_go_while_they_are_compacted_are_held(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    for number in range(4):
+        put(log, (f"{number}", "1"), ("a", f"{number}"))
+        log.roll()
+
+    class Deleting(InProcessCompactionEngine):
+        def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+            for path in log.delete_prefix(3):
+                path.unlink()
+            return super().compact(work, whole)
+
+    compact(log, model, How(engine=lambda _: Deleting()))
+    assert [each.key for each in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]
+
+
+def test_keys_are_hashed_under_the_ledgers_own_key(tmp_path: Path) -> None:
+    keys = set()
+    for number in range(2):
+        log, model = a_log(tmp_path / str(number)), Model()
+        for value in "123":
+            put(log, ("a", value), ("b", value))
+            compact_and_check(log, model)
+        ledger = LedgerStore(log.directory).current()
+        assert ledger is not None
+        keys.add(ledger.hash_key)
+    assert len(keys) == 2
+
+
+def test_new_segments_are_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    log, model = a_log(tmp_path), Model()
+    for start in range(0, 300, 10):
+        value = np.random.default_rng(start).bytes(5000).hex()
+        put(log, *((f"{number}", value) for number in range(start, start + 10)))
+    compact_and_check(log, model, How(settings=Settings(segment_bytes=600_000)))
+    ledger = LedgerStore(log.directory).current()
+    assert ledger is not None
+    sizes = [segment.size for segment in ledger.runs[0].segments]
+    assert len(sizes) > 4 and max(sizes) <= 600_000
+
+
+def test_what_lies_below_the_start_in_a_message_set_is_not_compacted(tmp_path: Path) -> None:
+    """A compressed message set is stored under its last message's offset: its first ones may be below."""
+    inner = b"".join(twin.message(i, b"k%d" % i, b"v", magic=1, timestamp=80 + i) for i in range(4))
+    entries = [twin.wrapper(3, inner, twin.GZIP, magic=1)]
+    partition = write_log(tmp_path, {0: entries, 4: [batch([Rec(offset=4, key=b"c")])]}, log_start=2)
+    compact(opened(tmp_path), Model())
+    assert [each.offset for each in in_ledger(partition)] == [2, 3, 4]

@@ -1,0 +1,115 @@
+"""Key index files: written in parts, put together, read by ranges, and refused when damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from siltstone.base.errors import CorruptFileError
+from siltstone.base.records.layout import Words
+from siltstone.compaction.ledger import keys
+from siltstone.compaction.ledger.keys import PARTITIONS, KeysPart, assemble, read_keys, write_part
+from tests.compaction.ledger.test_keys import spread_entries
+
+HASH_KEY = (11, 12)
+HEADER = 32 + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+
+
+def some_entries(count: int, words: int = 3) -> tuple[Words, np.ndarray]:
+    random = np.random.default_rng(7)
+    return spread_entries(random.integers(0, 1 << 64, (count, words), np.uint64))
+
+
+def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> list[KeysPart]:
+    each, parts = PARTITIONS // buckets, []
+    for bucket in range(buckets):
+        mine = bounds[bucket * each : (bucket + 1) * each + 1]
+        part = entries[mine[0] : mine[-1]]
+        parts.append(write_part(folder, part, mine - mine[0], bucket * each, "0"))
+    return parts
+
+
+def written(folder: Path, count: int = 5000, buckets: int = 4, words: int = 3) -> tuple[Path, Words]:
+    folder.mkdir(exist_ok=True)
+    entries, bounds = some_entries(count, words)
+    path = folder / "keys"
+    size, _ = assemble(path, parts_of(folder, entries, bounds, buckets), words, HASH_KEY)
+    assert size == path.stat().st_size
+    return path, entries
+
+
+def everything(path: Path, words: int = 3, first: int = 0, behind: int = PARTITIONS) -> Words:
+    parts = [entries for _, entries, _ in read_keys(path, HASH_KEY, words, first, behind)]
+    return np.concatenate([np.empty((0, words), np.uint64), *parts])
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 1024])
+@pytest.mark.parametrize("words", [3, 4])
+def test_what_was_written_in_parts_is_read_by_ranges(tmp_path: Path, buckets: int, words: int) -> None:
+    path, entries = written(tmp_path, buckets=buckets, words=words)
+    assert np.array_equal(everything(path, words), entries)
+    _, bounds = some_entries(5000, words)
+    assert np.array_equal(everything(path, words, 256, 512), entries[bounds[256] : bounds[512]])
+
+
+def test_large_ranges_come_some_partitions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_READ_BYTES", 1000)
+    path, entries = written(tmp_path)
+    found = list(read_keys(path, HASH_KEY, 3))
+    assert len(found) > 50 and np.array_equal(np.concatenate([each for _, each, _ in found]), entries)
+    for first, part, bounds in found:
+        partitions = (part[:, 0] >> np.uint64(54)).astype(np.int64) - first
+        assert np.array_equal(np.searchsorted(partitions, np.arange(len(bounds))), bounds)
+
+
+def test_the_bytes_do_not_hang_on_the_number_of_buckets(tmp_path: Path) -> None:
+    one, _ = written(tmp_path / "one", buckets=1)
+    many, _ = written(tmp_path / "many", buckets=16)
+    assert one.read_bytes() == many.read_bytes()
+
+
+def test_an_index_without_entries_is_one(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, count=0)
+    assert len(everything(path)) == 0
+
+
+@pytest.mark.parametrize("position", [0, 9, 12, 24, 40, 32 + 8 * PARTITIONS, HEADER - 8, HEADER, -1])
+def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
+    path, _ = written(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=str(path)):
+        everything(path)
+
+
+@pytest.mark.parametrize("size", [0, 10, HEADER - 1, HEADER, -24, -1])
+def test_a_cut_file_is_noticed(tmp_path: Path, size: int) -> None:
+    path, _ = written(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CorruptFileError, match=str(path)):
+        everything(path)
+
+
+def test_another_hash_key_is_noticed(tmp_path: Path) -> None:
+    path, _ = written(tmp_path)
+    with pytest.raises(CorruptFileError, match="another hash key"):
+        next(read_keys(path, (11, 13), 3))
+
+
+def test_another_number_of_words_is_noticed(tmp_path: Path) -> None:
+    path, _ = written(tmp_path)
+    with pytest.raises(CorruptFileError, match="another order"):
+        everything(path, 4)
+
+
+def test_a_part_that_changed_before_it_was_put_together_is_noticed(tmp_path: Path) -> None:
+    entries, bounds = some_entries(500)
+    parts = parts_of(tmp_path, entries, bounds, 2)
+    data = bytearray(Path(parts[1].path).read_bytes())
+    data[-3] ^= 1
+    Path(parts[1].path).write_bytes(data)
+    with pytest.raises(CorruptFileError, match="damaged"):
+        assemble(tmp_path / "keys", parts, 3, HASH_KEY)

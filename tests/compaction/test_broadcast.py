@@ -1,0 +1,201 @@
+"""A second pass: keys of the clean part are looked up in a map of the dirty ones, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.base.records.control import end_transaction_marker
+from siltstone.compaction import broadcast as lookup
+from siltstone.compaction.engine import InProcessEngine, small_work
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.keys import EntryBlob
+from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, LogResult
+from siltstone.compaction.work import LogWork
+from siltstone.log.segments import list_segments
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
+
+SPREAD = RunLimits(whole_log_bytes=0)
+
+
+def write(path: Path, more: Sequence[bytes] = ()) -> Path:
+    """Three clean segments and two dirty ones; the checkpoint lies within the third."""
+    return logs.write_log(
+        path,
+        {
+            0: [one(offset, f"a{offset}") for offset in range(10)],
+            10: [one(offset, f"b{offset}") for offset in range(10, 20)],
+            20: [one(20, "c"), one(21, "a3", None), one(22, "b12"), one(23, "d")],
+            24: [one(24, "a1"), one(25, "d"), one(26, "e"), *more],
+            40: [one(40, "a1"), one(41, "f")],
+            50: [one(50, "a9")],
+        },
+        checkpoint=22,
+    )
+
+
+def clean(path: Path, *, clean_share: float, **choices: bool) -> LogResult:
+    return logs.run(
+        path,
+        config={"segment.bytes": 900},
+        limits=SPREAD,
+        engine=lambda: InProcessEngine(2, clean_share=clean_share),
+        **choices,
+    )
+
+
+def test_it_leaves_what_the_other_way_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = {name: write(tmp_path / name) for name in ("looked up", "brought together")}
+    used: list[LogWork] = []
+    real = lookup.dirty_entries
+    monkeypatch.setattr(lookup, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more))
+    results = [clean(path.parent, clean_share=99 * number) for number, path in enumerate(pairs.values())]
+    assert len(used) == 1
+    for each in results:
+        each.seconds, each.directory = 0.0, ""
+    assert results[0] == results[1] and results[0].status == CLEANED
+    assert results[0].distinct_dirty_keys == 5 and results[0].removed.superseded == 4
+    trees = [logs.tree(path) for path in pairs.values()]
+    assert trees[0] == trees[1]
+
+
+def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = {"looked up": 0, "brought together": 99}
+    used: list[LogWork] = []
+    real = lookup.dirty_entries
+    monkeypatch.setattr(lookup, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more))
+    pays, results = lookup.pays, []
+    for name, share in shares.items():
+        monkeypatch.setattr(lookup, "pays", lambda work, _, share=share: pays(work, share))
+        path = write(tmp_path / name)
+        results.append(logs.run(path.parent, config={"segment.bytes": 900}, engine=InProcessEngine))
+    assert len(used) == 1
+    for each in results:
+        each.seconds, each.directory = 0.0, ""
+    assert results[0] == results[1] and results[0].status == CLEANED
+    trees = [logs.tree(path) for path in sorted(tmp_path.glob("*/*")) if path.is_dir()]
+    assert len(trees) == 2 and trees[0] == trees[1]
+
+
+def test_records_without_a_key_stop_it(tmp_path: Path) -> None:
+    partition = write(tmp_path, [one(27, None)])
+    before = logs.tree(partition)
+    result = clean(tmp_path, clean_share=0, drop_keyless=False)
+    assert result.status == SKIPPED and "without a key" in result.reason
+    assert logs.tree(partition) == before
+
+
+def test_a_log_with_transactions_goes_the_other_way(tmp_path: Path) -> None:
+    """Some groups were rewritten when the transaction is met: nothing of them is left."""
+    partition = write(tmp_path)
+    shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    marker = end_transaction_marker(
+        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
+    )
+    marker[:8] = np.frombuffer((11).to_bytes(8, "big"), np.uint8)
+    logs.write_segment(partition, 10, one(10, "b10", **shape) + marker.tobytes())
+    result = clean(tmp_path, clean_share=0)
+    assert result.status == CLEANED and not (partition / ".siltstone").exists()
+
+
+def test_a_last_record_that_is_not_met_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = write(tmp_path)
+    before = logs.tree(partition)
+    real = lookup.OffsetMap.of
+
+    def with_another(blobs: Sequence[EntryBlob]) -> lookup.OffsetMap:
+        found = real(blobs)
+        return replace(
+            found,
+            entries=np.concatenate([found.entries, np.array([[5, 5, 30 << 1]], np.uint64)]),
+        )
+
+    monkeypatch.setattr(lookup.OffsetMap, "of", with_another)
+    result = clean(tmp_path, clean_share=0)
+    assert result.status == FAILED and "6 dirty keys, but the last records of 5 were met" in result.reason
+    assert logs.tree(partition) == before
+
+
+def test_a_dirty_record_whose_key_was_not_collected_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    real = lookup.OffsetMap.of
+    monkeypatch.setattr(lookup.OffsetMap, "of", lambda blobs: real(blobs[:0]))
+    result = clean(tmp_path, clean_share=0)
+    assert result.status == FAILED and "after their keys had been collected" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("first_dirty", "memory", "share", "wanted"),
+    [(100, 1 << 20, 1.5, True), (0, 1 << 20, 1.5, False), (100, 1000, 1.5, False), (100, 1 << 20, 4, False)],
+)
+def test_when_it_pays(tmp_path: Path, first_dirty: int, memory: int, share: float, wanted: bool) -> None:
+    partition = logs.write_log(
+        tmp_path, {base: [one(base + i, f"k{i}") for i in range(50)] for base in range(0, 150, 10)[::5]}
+    )
+    work = small_work(partition, "log")
+    work = replace(
+        work,
+        segments=tuple(list_segments(partition)),
+        first_dirty=first_dirty,
+        end=150,
+        limits=replace(work.limits, memory_bytes=memory),
+    )
+    assert lookup.pays(work, share) is wanted
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 1000)), max_size=60),
+    st.lists(st.integers(0, 40), max_size=40),
+)
+def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> None:
+    """Hashes that differ in one half only, too."""
+
+    def words(key: int) -> tuple[int, int]:
+        return key % 7, key // 7
+
+    entries = np.array(
+        [(words(key)[0], words(key)[1] << 32 | offset) for key, offset in dirty], np.uint64
+    ).reshape(-1, 2)
+    cut = len(entries) // 2
+    blobs = [
+        EntryBlob(bucket=0, dirty=True, base_offset=1 << 40, entries=part)
+        for part in (entries[:cut], entries[cut:])
+    ]
+    found = lookup.OffsetMap.of(blobs)
+    wanted: dict[tuple[int, int], int] = {}
+    for key, offset in dirty:
+        wanted[words(key)] = max(wanted.get(words(key), 0), (1 << 40) + offset)
+    assert {(int(a), int(b)): int(o) >> 1 for a, b, o in found.entries} == wanted
+    low, high = (np.array([words(key)[half] for key in asked], np.uint64) for half in (0, 1))
+    offset = np.array([wanted.get(words(key), 0) - key % 2 for key in asked], np.int64)
+    keep, met, missing = found.look_up(found.tables(), low, high, offset, 1 << 62)
+    stays = [words(key) not in wanted or key % 2 == 0 for key in asked]
+    assert keep.tolist() == stays and missing == 0
+    assert met == sum(words(key) in wanted and key % 2 == 0 for key in asked)
+    assert found.look_up(found.tables(), low, high, offset, -1)[2] == sum(
+        words(key) not in wanted for key in asked
+    )
+
+
+def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
+    """Most that are not there are told by the bits, some get as far as the table."""
+    dice = np.random.default_rng(4)
+    hashes = dice.integers(0, 1 << 64, (60_000, 2), np.uint64)
+    low, high = hashes.T.copy()
+    entries = np.stack((low, (high << np.uint64(32)) | np.arange(60_000, dtype=np.uint64)), 1)[:20_000]
+    found = lookup.OffsetMap.of([EntryBlob(bucket=0, dirty=True, base_offset=0, entries=entries)])
+    offset = np.arange(60_000)
+    offset[:10_000] -= 1
+    keep, met, missing = found.look_up(found.tables(), low, high, offset, 50_000)
+    assert keep.tolist() == [not i < 10_000 for i in range(60_000)]
+    assert (met, missing) == (10_000, 10_000)
+    assert found.look_up(found.tables(), low, high, offset, 1 << 62)[2] == 0

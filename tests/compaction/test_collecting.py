@@ -1,0 +1,233 @@
+"""Collecting entries: each kernel beside a dictionary, the same offsets retained whatever room there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.decode import decode_records
+from siltstone.compaction import keys as collecting
+from siltstone.compaction.keys import (
+    EntryBlob,
+    KeyCollector,
+    latest_of_each,
+    merge_bucket,
+    pack,
+    put,
+    table_for,
+)
+from tests.compaction.test_keys import LOW, WORDS, pairs, partition_of, words
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import Rec
+from tests.support.records.arrays import directory
+
+Rows = list[tuple[int, int, int]]
+
+
+def plainly(rows: Rows) -> dict[tuple[int, int], int]:
+    """The largest offset of each key, in order of first meeting."""
+    found: dict[tuple[int, int], int] = {}
+    for first, high, offset in rows:
+        found[first, high] = max(offset, found.get((first, high), -1))
+    return found
+
+
+def rows_of(entries: np.ndarray) -> Rows:
+    return [(first, rest >> 32, rest & LOW) for first, rest in entries.tolist()]
+
+
+@given(pairs, pairs)
+@settings(deadline=None, derandomize=True, max_examples=80)
+def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
+    entries = words([*before, *rows])
+    mine = entries[len(before) :]
+    kept = latest_of_each(mine, table_for(len(rows)), mine)
+    assert rows_of(entries[: len(before)]) == before
+    expected = [(*key, offset) for key, offset in plainly(rows).items()]
+    assert rows_of(entries[len(before) : len(before) + kept]) == expected
+
+
+@given(pairs, st.integers(1, 9), st.integers(1, 70), st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_partitions_hold_what_was_put_until_one_is_full(
+    rows: Rows, partitions: int, room: int, spares: bool
+) -> None:
+    """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
+    counts, bounds = np.zeros(partitions, np.int64), np.empty(partitions + 1, np.int64)
+    entries, table = np.empty((partitions * room, 2), np.uint64), table_for(room)
+    done = put(words(rows), 0, room, spares, entries, counts, table)
+    mine: list[Rows] = [[] for _ in range(partitions)]
+    expected_done = len(rows)
+    for number, row in enumerate(rows):
+        each = mine[partition_of(row[0], partitions)]
+        if len(each) == room:
+            if spares:
+                each[:] = [(*key, offset) for key, offset in plainly(each).items()]
+            if len(each) > room // 2:
+                expected_done = number
+                break
+        each.append(row)
+    assert done == expected_done
+    assert counts.tolist() == [len(each) for each in mine]
+    pack(entries, room, spares, counts, table, bounds)
+    for p, each in enumerate(mine):
+        wanted = [(*key, offset) for key, offset in plainly(each).items()] if spares else each
+        assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
+
+
+def columns_of(records: list[Rec]) -> RecordColumns:
+    return decode_records(*directory(logs.batch(records)))
+
+
+def collect(
+    runs: list[list[Rec]], *, first_dirty: int, buckets: int = 1, capacity: int = 1 << 20
+) -> list[EntryBlob]:
+    """All blobs, copied when they come, since a collector uses its buffers again."""
+    collector = KeyCollector(hash_key=WORDS, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
+    found = []
+    for records in runs:
+        columns = columns_of(records)
+        for blob in collector.add(columns, columns.key_size >= 0):
+            found.append(replace(blob, entries=blob.entries.copy()))
+    return found + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
+
+
+def winners_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
+    offsets: list[int] = []
+    for bucket in range(buckets):
+        offsets += merge_bucket([b for b in blobs if b.bucket == bucket], bucket, buckets).offsets.tolist()
+    return sorted(offsets)
+
+
+def expected_of(runs: list[list[Rec]], first_dirty: int) -> list[int]:
+    latest = {r.key: r.offset for run in runs for r in run if r.key is not None and r.offset >= first_dirty}
+    clean = [
+        r.offset
+        for run in runs
+        for r in run
+        if r.key is not None and r.offset < first_dirty and r.key not in latest
+    ]
+    return sorted([*clean, *latest.values()])
+
+
+def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
+    rng = np.random.default_rng(seed)
+    offset, found = 0, []
+    for _ in range(count):
+        keys = rng.integers(0, 60, rng.integers(1, 12)).tolist()
+        found.append(
+            [Rec(offset=offset + i, key=b"k%d" % key if key else None) for i, key in enumerate(keys)]
+        )
+        offset += len(keys)
+    return found
+
+
+def test_any_capacity_and_any_number_of_buckets_give_the_same_winners() -> None:
+    for seed in range(4):
+        runs = _runs(seed)
+        for first_dirty in (0, 77, 10_000):
+            wanted = expected_of(runs, first_dirty)
+            for buckets in (1, 2, 5, 700):
+                for capacity in (1, 13, 40, 1 << 20):
+                    blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
+                    assert winners_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
+
+
+def test_a_small_capacity_bounds_what_is_kept() -> None:
+    runs = _runs(9)
+    collector = KeyCollector(hash_key=WORDS, first_dirty=50, buckets=3, capacity=16)
+    for records in runs:
+        columns = columns_of(records)
+        list(collector.add(columns, columns.key_size >= 0))
+        assert all(len(kept.entries) <= 16 for kept in collector._kinds.values())
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3, 7, 500, 513, 2000])
+@pytest.mark.parametrize("expected", [None, 0, 100, 5000, 10**6, 10**9])
+def test_a_bucket_is_a_run_of_partitions_with_room_for_what_is_expected(
+    buckets: int, expected: int | None
+) -> None:
+    collector = KeyCollector(
+        hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
+    )
+    assert collector._count % buckets == 0
+    assert collector._count * collector._room <= max(4 << 20, buckets * 4096)
+    if expected is not None and expected < 1 << 20 and buckets < 8:
+        assert collector._count * collector._room >= expected
+
+
+def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
+    runs = [[Rec(offset=10 * i + j, key=b"hot%d" % (j % 3)) for j in range(10)] for i in range(100)]
+    blobs = collect(runs, first_dirty=0, capacity=40)
+    assert sum(len(blob.entries) for blob in blobs) == 3
+
+
+def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_PARTITION_ENTRIES", 40)
+    monkeypatch.setattr(collecting, "_PARTITIONS", 1)
+
+    def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
+        runs = [
+            [Rec(offset=10 * i + j, key=b"k%d" % ((10 * i + j) % distinct)) for j in range(10)]
+            for i in range(40)
+        ]
+        blobs = collect(runs, first_dirty=0, capacity=capacity)
+        assert winners_of(blobs, 1) == expected_of(runs, 0)
+        return sum(len(blob.entries) for blob in blobs)
+
+    assert handed_on(20) == 20  # half of the first room
+    assert handed_on(28) == 28  # it grew once
+    assert handed_on(28, capacity=40) > 28  # it may not
+    assert handed_on(39) > 300  # hardly any are spared: it need not
+
+
+def test_one_hot_key_among_many_does_not_empty_the_rest() -> None:
+    runs = [
+        [Rec(offset=100 * i + j, key=b"hot" if j % 2 else b"k%d" % (50 * i + j // 2)) for j in range(100)]
+        for i in range(60)
+    ]
+    blobs = collect(runs, first_dirty=0, buckets=4, capacity=4096)
+    assert sum(len(blob.entries) for blob in blobs) <= 3003  # the hot one may go several times
+    assert winners_of(blobs, 4) == expected_of(runs, 0)
+
+
+def test_what_is_left_is_handed_on_once() -> None:
+    collector = KeyCollector(hash_key=WORDS, first_dirty=2, buckets=2, capacity=100)
+    assert not list(collector.finish())
+    for start in (0, 1 << 40):
+        columns = columns_of([Rec(offset=start + i, key=b"k%d" % i) for i in range(5)])
+        assert not list(collector.add(columns, columns.key_size >= 0))
+        assert sum(len(blob.entries) for blob in collector.finish()) == 5
+        assert not list(collector.finish())
+
+
+def test_a_blob_that_is_kept_stays_as_it_is() -> None:
+    collector = KeyCollector(hash_key=WORDS, first_dirty=0, buckets=1, capacity=20)
+    kept, copies = [], []
+    for i in range(12):
+        columns = columns_of([Rec(offset=10 * i + j, key=b"k%d" % (10 * i + j)) for j in range(10)])
+        for blob in collector.add(columns, columns.key_size >= 0):
+            kept.append(blob.kept())
+            copies.append(blob.entries.tolist())
+    assert len(kept) > 2
+    assert [blob.entries.tolist() for blob in kept] == copies
+
+
+def test_clean_entries_all_arrive() -> None:
+    runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
+    blobs = collect(runs, first_dirty=1000, capacity=8)
+    assert winners_of(blobs, 1) == list(range(20))
+    assert not any(blob.dirty for blob in blobs)
+
+
+def test_offsets_farther_apart_than_32_bits() -> None:
+    far = [0, 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, 1 << 45]
+    runs = [[Rec(offset=offset, key=b"k%d" % (i % 4))] for i, offset in enumerate(far)]
+    for first_dirty in (0, 1 << 32, 1 << 50):
+        blobs = collect(runs, first_dirty=first_dirty, buckets=2)
+        assert winners_of(blobs, 2) == expected_of(runs, first_dirty)

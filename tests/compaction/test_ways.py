@@ -1,0 +1,81 @@
+"""Which logs go through one task each, and which are spread."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.report import CLEANED
+from siltstone.compaction.staging import LogDone
+from siltstone.compaction.work import LogWork
+from siltstone.log.checkpoints import write_checkpoint
+from siltstone.log.directory import LogDirectory
+from siltstone.log.names import TopicPartition
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
+
+SIZE = 10 * len(one(0, "key"))
+"""Bytes of a log's closed segment."""
+
+
+class TwoWorkers(InProcessEngine):
+    """Remembers which way each log went."""
+
+    workers = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole: list[str] = []
+        self.spread: list[str] = []
+
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+        self.whole += [work.name for work in works]
+        return super().clean_whole(works)
+
+    def clean_spread(self, work: LogWork) -> LogDone:
+        self.spread.append(work.name)
+        return super().clean_spread(work)
+
+
+def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:
+    """So many logs of ``SIZE`` bytes."""
+    engine = TwoWorkers()
+    first = logs.write_log(root, {0: [one(offset, "key") for offset in range(10)], 10: [one(10, "key")]})
+    for number in range(1, count):
+        shutil.copytree(first, root / f"topic-{number}")
+    ends = {TopicPartition("topic", number): 11 for number in range(count)}
+    write_checkpoint(root / "replication-offset-checkpoint", ends)
+    with LogDirectory.open(root) as directory:
+        states = [
+            LogState(where=where, path=path, directory=directory, config=logs.settings({}))
+            for where, path in directory.partitions.items()
+        ]
+        cleaner = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
+        results = cleaner.run(states, Choices(now_ms=logs.NOW, force=True))
+    assert [each.status for each in results] == [CLEANED] * count
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("count", "whole_log_bytes", "whole"),
+    [
+        pytest.param(1, SIZE, True, id="small"),
+        pytest.param(1, SIZE - 1, False, id="one larger log takes all workers"),
+        pytest.param(2, SIZE - 1, True, id="enough of them for all workers"),
+        pytest.param(2, SIZE // 4, True, id="four times as large"),
+        pytest.param(2, SIZE // 4 - 1, False, id="too large"),
+        pytest.param(3, 0, False, id="never whole"),
+    ],
+)
+def test_larger_logs_go_whole_where_all_workers_have_one(
+    tmp_path: Path, count: int, whole_log_bytes: int, whole: bool
+) -> None:
+    engine = clean(tmp_path, count, whole_log_bytes)
+    assert (len(engine.whole), len(engine.spread)) == ((count, 0) if whole else (0, count))

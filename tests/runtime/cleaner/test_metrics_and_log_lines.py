@@ -1,0 +1,211 @@
+"""What can be measured of a manager with a cleaner, and what that tells, by Kafka's names and words."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from siltstone.base.clock import ManualClock
+from siltstone.commands.watch import prometheus_text
+from siltstone.compaction.engine import Engine
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.log_cleaner import UNCLEANABLE_BYTES, UNCLEANABLE_COUNT
+from siltstone.runtime.manager import LogManager, Sample
+from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
+from tests.support.log.managed import NOW, opened
+
+LOG_NAMES = {f"kafka_log_log_{each}" for each in ("size", "numlogsegments", "logstartoffset", "logendoffset")}
+CLEANER_NAMES = {
+    "kafka_log_logcleaner_max_buffer_utilization_percent",
+    "kafka_log_logcleaner_cleaner_recopy_percent",
+    "kafka_log_logcleaner_max_clean_time_secs",
+    "kafka_log_logcleaner_max_compaction_delay_secs",
+    "kafka_log_logcleaner_deadthreadcount",
+    "kafka_log_logcleanermanager_max_dirty_percent",
+    "kafka_log_logcleanermanager_time_since_last_run_ms",
+    UNCLEANABLE_COUNT,
+    UNCLEANABLE_BYTES,
+}
+
+
+def value(found: list[Sample], name: str, **labels: str) -> float:
+    (sample,) = [each for each in found if each.name == name and dict(each.labels) == labels]
+    return sample.value
+
+
+def test_each_log_is_measured_by_kafkas_four_names(tmp_path: Path) -> None:
+    topic = {"cleanup.policy": "compact,delete"}
+    with serving(tmp_path, topic=topic, partitions=2) as (manager, _):
+        log = manager[USERS]
+        write(log, 60)
+        manager.delete_records(USERS, 7)
+        found, where = manager.samples(), {"topic": "users", "partition": "0"}
+        on_disk = sum(path.stat().st_size for path in (tmp_path / "users-0").glob("*.log"))
+        assert value(found, "kafka_log_log_size", **where) == on_disk > 0
+        assert value(found, "kafka_log_log_numlogsegments", **where) == len(log.view.segments)
+        assert value(found, "kafka_log_log_logstartoffset", **where) == 7
+        assert value(found, "kafka_log_log_logendoffset", **where) == 60
+        assert value(found, "kafka_log_log_logendoffset", topic="users", partition="1") == 0
+
+
+def test_all_names_are_kafkas_and_each_has_one_help_and_type(tmp_path: Path) -> None:
+    with serving(tmp_path, partitions=2) as (manager, cleaner):
+        found = manager.samples()
+        directories = {
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "kafka_log_logmanager_logdirectoryoffline",
+        }
+        assert {each.name for each in found} == LOG_NAMES | CLEANER_NAMES | directories
+        assert cleaner.metrics().keys() == CLEANER_NAMES
+        for name in {each.name for each in found}:
+            (meaning,) = {(each.help, each.type) for each in found if each.name == name}
+            assert meaning[0].endswith(".") and meaning[1] == "gauge"
+
+
+def test_a_manager_without_a_cleaner_has_none_of_its_gauges(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        assert not [each for each in manager.samples() if "cleaner" in each.name]
+
+
+def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    with LogManager.open(paths, clock=ManualClock(NOW)) as manager, serving(tmp_path / "other") as (_, other):
+        manager.topics.create("users", 2, {"segment.bytes": "1000", "cleanup.policy": "compact"})
+        manager.services.append(other)
+        other._manager.services.remove(other)
+        other._manager = manager
+        for number in range(2):
+            write(manager["users", number], 20)
+        held = {where: manager.directory_of(where).path for where in manager}
+        manager.mark_uncleanable(USERS, "damaged", NOW)
+        found = manager.samples()
+        mine, theirs = str(held[USERS]), str(held[TopicPartition("users", 1)])
+        assert value(found, UNCLEANABLE_COUNT, logDirectory=mine) == 1
+        assert value(found, UNCLEANABLE_BYTES, logDirectory=mine) == manager[USERS].size
+        assert value(found, UNCLEANABLE_COUNT, logDirectory=theirs) == 0
+        manager.directory_of(USERS).go_offline("the disk failed")
+        found = manager.samples()
+        assert value(found, "kafka_log_logmanager_offlinelogdirectorycount") == 1
+        assert value(found, "kafka_log_logmanager_logdirectoryoffline", logDirectory=mine) == 1
+        assert value(found, "kafka_log_logmanager_logdirectoryoffline", logDirectory=theirs) == 0
+        assert {each.labels["partition"] for each in found if each.name == "kafka_log_log_size"} == {"1"}
+
+
+def test_prometheus_reads_the_page_as_it_was_measured(tmp_path: Path) -> None:
+    with serving(tmp_path, partitions=2) as (manager, cleaner):
+        write(manager[USERS], 60)
+        cleaner.clean_once()
+        found = manager.samples()
+    page = prometheus_text(found).decode()
+    families = {each.name: each for each in text_string_to_metric_families(page)}
+    read = [(s.name, sorted(s.labels.items()), s.value) for f in families.values() for s in f.samples]
+    measured = [(each.name, sorted(each.labels.items()), float(each.value)) for each in found]
+    assert sorted(read) == sorted(measured)
+    for each in found:
+        assert (families[each.name].type, families[each.name].documentation) == ("gauge", each.help)
+    assert page.count("# TYPE kafka_log_log_size ") == 1
+
+
+def test_labels_that_need_quoting_come_through(tmp_path: Path) -> None:
+    odd = 'a "quoted" \\ path\nover two lines'
+    sample = Sample(name="kafka_log_x", value=1.5, help="Help.", labels={"logDirectory": odd})
+    ((family),) = text_string_to_metric_families(prometheus_text([sample]).decode())
+    assert family.samples[0].labels == {"logDirectory": odd}
+
+
+def test_a_cleaning_is_told_from_its_beginning_to_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(NOW)
+    with caplog.at_level(logging.INFO, "siltstone"), serving(tmp_path, clock=clock) as (manager, cleaner):
+        log = manager[USERS]
+        write(log, 5, value=None)
+        write(log, 60, keys=60)
+        active, count = log.view.segments[-1].base_offset, len(log.view.segments) - 1
+        size = sum(segment.size for segment in log.view.segments[:-1])
+        cleaner.clean_once()
+        first = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+        caplog.clear()
+        clock.advance(2 * 24 * 3600 * 1000)
+        cleaner.clean_once()
+        second = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+    assert first[:3] == [
+        "Beginning cleaning of log users-0",
+        f"Building offset map for log users-0 for {count} segments in offset range [0, {active}); "
+        f"dirty ratio 1.000, {size} bytes",
+        f"Cleaning log users-0 (cleaning prior to {active})",
+    ]
+    assert first[3].startswith(
+        f"Log cleaner cleaned log users-0 (dirty section = [0, {active}]): "
+    ) and re.search(r"MB of log processed in [\d.]+ seconds \([\d.]+ MB/sec\), end size", first[3])
+    assert second[:2] == [
+        "Beginning cleaning of log users-0",
+        f"Cleaning log users-0 (cleaning prior to {active}, for its tombstones)",
+    ]
+    assert second[2].endswith("removed: 5 tombstones")
+
+
+def test_a_log_that_is_marked_uncleanable_is_told_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "siltstone.cleaner"), serving(tmp_path) as (manager, cleaner):
+        write(manager[USERS], 60)
+        segment = manager[USERS].view.segments[1].path()
+        raw = segment.read_bytes()
+        segment.write_bytes(raw[:150] + bytes([raw[150] ^ 1]) + raw[151:])
+        cleaner.clean_once()
+        reason = manager.uncleanable[USERS].reason
+    (line,) = caplog.messages
+    assert line == (
+        f"Unexpected exception thrown when cleaning log {tmp_path / 'users-0'}. "
+        f"Marking its partition (users-0) as uncleanable: {reason}"
+    )
+
+
+def test_abort_pause_and_resume_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Blocking()
+    with caplog.at_level(logging.DEBUG, "siltstone"), serving(tmp_path, lambda: engine) as (manager, cleaner):
+        write(manager[USERS], 60)
+        cleaning = in_background(cleaner.clean_once)
+        assert engine.staged.wait(SOON)
+        manager.topics.alter("users", {"cleanup.policy": "delete"})
+        engine.go_on.set()
+        joined(cleaning)
+        manager.cleaning.abort_and_pause(USERS)
+        manager.cleaning.resume(USERS)
+        manager.topics.alter("users", {"cleanup.policy": "compact"})
+    told = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+    wanted = [
+        "The cleaning for partition users-0 is aborted and paused",
+        "Cleaning of log users-0 was aborted",
+        "Cleaning for partition users-0 is paused 2 times",
+        "A pause of partition users-0 is over; there are 1 more",
+        "Cleaning for partition users-0 is resumed",
+    ]
+    assert [line for line in told if line in wanted] == wanted
+
+
+def test_the_start_the_end_and_a_dead_thread_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fatal(BaseException):
+        pass
+
+    def start() -> Engine:
+        raise Fatal("out of luck")
+
+    with caplog.at_level(logging.INFO, "siltstone"), serving(tmp_path, start) as (manager, cleaner):
+        write(manager[USERS], 60)
+        cleaner.start()
+        joined(cleaner._threads[0])
+        found = manager.samples()
+        assert value(found, "kafka_log_logcleaner_deadthreadcount") == 1
+    assert "Starting the log cleaner" in caplog.messages
+    assert caplog.messages.count("Shutting down the log cleaner") == 1
+    (dead,) = [each for each in caplog.records if each.levelno == logging.CRITICAL]
+    assert dead.getMessage().startswith("[siltstone-log-cleaner-0]: Error due to")
+    assert dead.exc_info is not None and dead.exc_info[0] is Fatal

@@ -1,0 +1,279 @@
+"""Compactions in a manager: triggered, by threshold, refused, failing, and over restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from siltstone.base.clock import ManualClock
+from siltstone.base.errors import (
+    CompactionInProgressError,
+    EngineError,
+    LedgerError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
+from siltstone.log.ledger.store import LedgerStore
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.compactions import ERROR, NOT_RUN, RUNNING, SUCCESS, Compactions
+from tests.support.ledger.serving import SOON, USERS, Blocking, compacted, put, seen, serving
+from tests.support.log.managed import NOW
+
+BROKERS = "brokerServiceCompactionThresholdInBytes"
+
+
+def test_worked_example_22(tmp_path: Path) -> None:
+    """Compact; read with and without; append; read again: ledger, then tail."""
+    with serving(tmp_path) as (manager, compactions):
+        log = manager[USERS]
+        put(log, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", None))
+        compacted(compactions, "persistent://public/default/users")
+        assert seen(log) == [(2, "a", "2"), (3, "c", "1")]
+        assert [offset for offset, _, _ in seen(log, read_compacted=False)] == [0, 1, 2, 3, 4]
+        put(log, ("a", "3"), ("d", "1"))
+        assert seen(log) == [(2, "a", "2"), (3, "c", "1"), (5, "a", "3"), (6, "d", "1")]
+        assert [offset for offset, _, _ in seen(log, read_compacted=False)] == [0, 1, 2, 3, 4, 5, 6]
+        compacted(compactions)
+        assert seen(log) == [(3, "c", "1"), (5, "a", "3"), (6, "d", "1")]
+
+
+# Triggers
+
+
+def test_a_topic_goes_before_its_broker_and_that_before_its_namespace(tmp_path: Path) -> None:
+    """Each threshold is above or below the backlog; only the one that counts decides."""
+    low, high = "10", "100000"
+    cases = {
+        "topic": ({"compactionThreshold": low}, high, high, True),
+        "not-the-topic": ({"compactionThreshold": high}, low, low, False),
+        "broker": ({}, low, high, True),
+        "not-the-broker": ({}, high, low, False),
+        "namespace": ({}, None, low, True),
+        "not-the-namespace": ({}, None, high, False),
+        "off": ({"compactionThreshold": "0"}, low, low, False),
+        "nothing": ({}, None, None, False),
+    }
+    for name, (topic, broker, namespace, begins) in cases.items():
+        config = {} if broker is None else {BROKERS: broker}
+        with serving(tmp_path / name, topic=topic, config=config) as (manager, compactions):
+            if namespace is not None:
+                manager.topics.alter_namespace("public/default", {"compactionThreshold": namespace})
+            put(manager[USERS], ("a", "1"))
+            assert compactions.check() == ([USERS] if begins else []), name
+            assert compactions.wait(SOON)
+
+
+def test_the_logs_are_looked_at_every_interval(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    config = {"brokerServiceCompactionMonitorIntervalInSeconds": "7", "compactionThreshold": "100"}
+    with serving(tmp_path, config=config, clock=clock) as (manager, compactions):
+        compactions.start()
+        compactions.start()
+        log = manager[USERS]
+        put(log, ("a", "1" * 200))
+
+        def horizon_after(seconds: int) -> int | None:
+            clock.advance(seconds * 1000)
+            manager.tick()
+            assert compactions.wait(SOON)
+            cursor = LedgerStore(log.directory).cursor()
+            return None if cursor is None else cursor.horizon
+
+        assert horizon_after(6) is None
+        assert horizon_after(1) == 1
+        put(log, ("b", "1"))
+        assert horizon_after(7) == 1, "the backlog is below the threshold"
+        put(log, ("b", "1" * 200))
+        assert horizon_after(7) == 3
+
+
+def test_a_tick_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
+    clock, engine = ManualClock(NOW), Blocking()
+    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as found:
+        manager, compactions = found
+        compactions.start()
+        put(manager[USERS], ("a", "1"))
+        clock.advance(60_000)
+        manager.tick()
+        assert engine.staged.wait(SOON)
+        clock.advance(60_000)
+        manager.tick()
+        engine.go_on.set()
+        assert compactions.wait(SOON)
+        assert compactions.status("users").succeeded == 1
+
+
+def test_what_is_not_there_cannot_be_triggered(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, compactions):
+        for call in (compactions.trigger, compactions.status):
+            with pytest.raises(UnknownTopicError):
+                call("persistent://public/default/nobody")
+            with pytest.raises(UsageError, match="only persistent"):
+                call("non-persistent://public/default/users")
+
+
+def test_one_partition_or_all_of_a_topic(tmp_path: Path) -> None:
+    with serving(tmp_path, partitions=3) as (manager, compactions):
+        for number in range(3):
+            put(manager["users", number], ("a", "1"), ("a", "2"))
+        assert compactions.trigger("persistent://public/default/users-partition-1") == [
+            TopicPartition("users", 1)
+        ]
+        assert compactions.wait(SOON)
+        assert [len(seen(manager["users", number])) for number in range(3)] == [2, 1, 2]
+        assert len(compactions.trigger("users")) == 3
+        assert compactions.wait(SOON)
+        assert [len(seen(manager["users", number])) for number in range(3)] == [1, 1, 1]
+
+
+# One at a time
+
+
+def test_a_second_run_is_refused_and_the_status_says_running(tmp_path: Path) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine) as (manager, compactions):
+        put(manager[USERS], ("a", "1"))
+        assert compactions.status("users").status == NOT_RUN
+        compactions.trigger("users")
+        assert compactions.status("users").status == RUNNING
+        for _ in range(2):
+            with pytest.raises(CompactionInProgressError, match="Compaction already in progress"):
+                compactions.trigger("users")
+        engine.go_on.set()
+        assert compactions.wait(SOON)
+        found = compactions.status("users")
+        assert (found.status, found.last_error, found.succeeded) == (SUCCESS, "", 1)
+
+
+def test_two_who_compact_the_same_logs_do_not_meet(tmp_path: Path) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine) as (manager, compactions):
+        put(manager[USERS], ("a", "1"))
+        compactions.trigger("users")
+        with Compactions(manager, InProcessCompactionEngine) as others:
+            with pytest.raises(CompactionInProgressError):
+                others.trigger("users")
+            assert others.check() == []
+        engine.go_on.set()
+        assert compactions.wait(SOON)
+
+
+def test_nothing_new_is_a_success_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, compactions):
+        compacted(compactions)
+        assert compactions.status("users").status == SUCCESS
+        assert LedgerStore(manager[USERS].directory).cursor() is None
+        put(manager[USERS], ("a", "1"))
+        compacted(compactions)
+        before = LedgerStore(manager[USERS].directory).cursor()
+        compacted(compactions)
+        assert LedgerStore(manager[USERS].directory).cursor() == before
+        assert compactions.status("users").succeeded == 3
+
+
+# Failures
+
+
+def test_a_failure_is_told_and_the_next_run_can_succeed(tmp_path: Path) -> None:
+    engine = Blocking(ValueError("odd"))
+    engine.go_on.set()
+    with serving(tmp_path, lambda: engine) as (manager, compactions):
+        put(manager[USERS], ("a", "1"), ("a", "2"))
+        compacted(compactions)
+        found = compactions.status("users")
+        assert (found.status, found.failed) == (ERROR, 1) and "ValueError: odd" in found.last_error
+        assert len(seen(manager[USERS])) == 2, "without a ledger the originals are read"
+        engine.error = None
+        compacted(compactions)
+        assert compactions.status("users").status == SUCCESS
+        assert len(seen(manager[USERS])) == 1
+
+
+def test_a_lost_engine_is_started_anew(tmp_path: Path) -> None:
+    started, stopped = list[Blocking](), list[object]()
+
+    def start() -> Blocking:
+        started.append(Blocking(None if started else EngineError("Java is gone")))
+        started[-1].go_on.set()
+        return started[-1]
+
+    with serving(tmp_path) as (manager, _):
+        with Compactions(manager, start, stop_engine=stopped.append) as compactions:
+            put(manager[USERS], ("a", "1"))
+            compacted(compactions)
+            assert "Java is gone" in compactions.status("users").last_error
+            assert stopped == started[:1]
+            compacted(compactions)
+            assert compactions.status("users").status == SUCCESS
+        assert stopped == started and len(started) == 2
+
+
+def test_a_log_that_fails_is_not_tried_at_every_look(tmp_path: Path) -> None:
+    clock, engine = ManualClock(NOW), Blocking(ValueError("odd"))
+    engine.go_on.set()
+    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as found:
+        manager, compactions = found
+        put(manager[USERS], ("a", "1"))
+        tries = []
+        for minute in range(12):
+            clock.advance(60_000)
+            tries += [minute] * len(compactions.check())
+            assert compactions.wait(SOON)
+        assert tries == [0, 2, 6]
+        compacted(compactions)
+        assert compactions.status("users").failed == 4, "who triggers does not wait"
+
+
+def test_a_damaged_ledger_is_an_error_with_its_name(tmp_path: Path) -> None:
+    with serving(tmp_path, topic={"compactionThreshold": "1"}) as (manager, compactions):
+        log = manager[USERS]
+        put(log, ("a", "1"))
+        compacted(compactions)
+        (log.directory / ".compacted" / "ledger-0.json").unlink()
+        with pytest.raises(LedgerError, match=r"ledger-0\.json.*missing"):
+            seen(log)
+        put(log, ("a", "2"))
+        assert compactions.check() == [USERS]
+        assert compactions.wait(SOON)
+        assert "ledger-0.json: missing" in compactions.status("users").last_error
+        (log.directory / ".compacted" / "cursor.json").write_bytes(b"{}")
+        compacted(compactions)
+        assert "cursor.json" in compactions.status("users").last_error
+
+
+# Over restarts
+
+
+def test_the_status_outlives_a_restart(tmp_path: Path) -> None:
+    with serving(tmp_path) as (manager, compactions):
+        put(manager[USERS], ("a", "1"), ("a", "2"))
+        compacted(compactions)
+        before = compactions.status("users")
+    with serving(tmp_path) as (manager, compactions):
+        assert compactions.status("users") == before and before.status == SUCCESS
+        assert seen(manager[USERS]) == [(1, "a", "2")]
+
+
+def test_closing_ends_what_runs_without_a_trace(tmp_path: Path) -> None:
+    engine = Blocking()
+    with serving(tmp_path, lambda: engine, partitions=4) as (manager, compactions):
+        for number in range(4):
+            put(manager["users", number], ("a", "1"))
+        compactions.trigger("users")
+        assert engine.staged.wait(SOON)
+        manager.compacting.abort(USERS)
+        manager.compacting.abort(TopicPartition("users", 1))
+        engine.go_on.set()
+        compactions.close()
+        compactions.close()
+        with pytest.raises(EngineError, match="being closed"):
+            compactions.trigger("users")
+        status = compactions.status("users-partition-0")
+        assert status.status == ERROR and "aborted" in status.last_error
+    with serving(tmp_path, partitions=4) as (manager, compactions):
+        compacted(compactions)
+        assert compactions.status("users").status == SUCCESS
+        folder = manager[USERS].directory / ".compacted"
+        assert not list(folder.glob("run-*"))

@@ -1,0 +1,254 @@
+"""A manager on a KRaft broker's own directories goes by the settings that the broker gave its topics."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+import siltstone as st
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, ConfigSource, Setting
+from siltstone.base.errors import (
+    DirectoryRefusedError,
+    InvalidRecordError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import run_now
+from siltstone.runtime.manager import LogManager
+from siltstone.runtime.topics import TOPICS_FILE
+from tests.support.golden_sets import unpack_broker
+from tests.support.log.managed import append
+from tests.support.operator.staged import Listing, listing
+
+YEAR = 365 * 86_400_000
+LATER = 1_800_000_000_000 + YEAR
+"""Long after the broker was stopped: by any retention time that there is, all of its records are old."""
+COMPACTED = {"ledger", "altered", "__consumer_offsets", "reborn", "users", "lagged", "held_back", "orders"}
+COMPACTED |= {"maxlag", "turned", "__transaction_state"}
+METADATA = "__cluster_metadata-0"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> tuple[Path, Path]:
+    return unpack_broker(tmp_path / "broker")
+
+
+def opened(*directories: Path, config: Config | None = None) -> LogManager:
+    return LogManager.open(directories, config=config, clock=ManualClock(LATER), background=run_now)
+
+
+def metadata_of(directory: Path) -> Listing:
+    return listing(directory / METADATA)
+
+
+def logs_of(directories: tuple[Path, ...], topics: set[str]) -> dict[str, bytes]:
+    """Every log of these topics, by path."""
+    return {
+        str(path): path.read_bytes()
+        for directory in directories
+        for path in sorted(directory.glob("*/*.log"))
+        if path.parent.name.rpartition("-")[0] in topics
+    }
+
+
+def damaged(directory: Path) -> None:
+    path = min((directory / METADATA).glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[200] ^= 0xFF
+    path.write_bytes(data)
+    for snapshot in (directory / METADATA).glob("*.checkpoint"):
+        snapshot.unlink()
+
+
+def test_topics_have_the_settings_that_their_broker_gave_them(broker: tuple[Path, Path]) -> None:
+    with opened(*broker) as logs:
+        assert {where.topic for where in logs if logs[where].config.compacts} >= COMPACTED
+        assert all(not logs[where].config.deletes for where in logs if where.topic in COMPACTED)
+        assert logs["users", 0].config.delete_retention_ms == 1000
+        assert logs["by_bytes", 0].config.retention_bytes == 30_000
+        assert logs["audit", 0].config.retention_ms == 86_400_000
+        assert logs["by_bytes", 0].config.retention_ms == 345_600_000  # set for this broker at run time
+        assert logs["orders", 0].config.delete_retention_ms == 43_200_000  # set for all brokers
+        assert logs.topics.describe("users").config["delete.retention.ms"] == "1000"
+        assert logs.topics.describe("users").topic_id == "E81dl4PySeO2i3uojNje3Q"
+
+
+def test_no_retention_touches_a_compacted_topic(broker: tuple[Path, Path]) -> None:
+    before, metadata = logs_of(broker, COMPACTED), metadata_of(broker[0])
+    assert len(before) > 40
+    with opened(*broker) as logs:
+        gone = logs.upkeep.delete_old_segments()
+        logs.tick(LATER + YEAR)
+        assert {each.rpartition("-")[0] for each in gone} == {"audit", "by_bytes", "events.cd"}
+    assert logs_of(broker, COMPACTED) == before
+    assert metadata_of(broker[0]) == metadata
+
+
+def test_the_metadata_log_is_no_log_of_ours(broker: tuple[Path, Path]) -> None:
+    where, before = TopicPartition("__cluster_metadata", 0), metadata_of(broker[0])
+    with opened(*broker) as logs:
+        assert where not in logs and where.topic not in logs.topics.names()
+        with pytest.raises(UnknownTopicError):
+            logs[where]
+        with pytest.raises(InvalidTopicError):
+            logs.get_or_create(where)
+    with pytest.raises(DirectoryRefusedError, match="never opened for a change"):
+        st.Log(broker[0] / METADATA)
+    assert metadata_of(broker[0]) == before
+
+
+def test_appends_and_deletions_go_by_the_policy(broker: tuple[Path, Path]) -> None:
+    with opened(*broker) as logs:
+        end = logs["users", 0].log_end_offset
+        with pytest.raises(InvalidRecordError):
+            st.append(logs["users", 0], [st.NewRecord(value=b"no key")])
+        append(logs["users", 0])
+        assert logs["users", 0].log_end_offset == end + 1
+        with pytest.raises(PolicyViolationError):
+            logs.delete_records(TopicPartition("users", 0), -1)
+        assert logs.delete_records(TopicPartition("audit", 0), -1) == logs["audit", 0].log_end_offset
+
+
+def test_one_partition_opened_by_itself_has_its_settings_too(broker: tuple[Path, Path]) -> None:
+    before = logs_of(broker, COMPACTED)
+    with st.Log(broker[0] / "users-0", clock=ManualClock(LATER), upkeep=False) as log:
+        assert log.log.config.policies == ("compact",)
+        log._manager.upkeep.delete_old_segments()
+    assert logs_of(broker, COMPACTED) == before
+
+
+def test_an_altered_topic_keeps_what_its_broker_gave_it(broker: tuple[Path, Path]) -> None:
+    with opened(*broker) as logs:
+        logs.topics.alter("users", {"min.cleanable.dirty.ratio": "0.25"})
+        assert logs["users", 0].config.policies == ("compact",)
+        assert logs["users", 0].config.delete_retention_ms == 1000
+    with opened(*broker) as logs:
+        described = logs.topics.describe("users").config
+        assert described["cleanup.policy"] == "compact" and described["min.cleanable.dirty.ratio"] == "0.25"
+        assert logs["users", 0].config.delete_retention_ms == 1000
+        logs.topics.alter("users", remove=["delete.retention.ms"])
+        assert logs["users", 0].config.delete_retention_ms == 43_200_000
+
+
+def test_what_is_left_of_a_deleted_topic_is_passed_over(broker: tuple[Path, Path]) -> None:
+    (broker[0] / "reborn-1").mkdir()
+    (broker[0] / "reborn-1" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: DNBQGazITYep2N_VW9ngBQ\n"
+    )
+    (broker[0] / "never-0").mkdir()
+    before = listing(broker[0] / "reborn-1")
+    with opened(*broker) as logs:
+        assert TopicPartition("reborn", 1) not in logs and TopicPartition("never", 0) not in logs
+        reasons = {Path(each.path).name: each.reason for each in logs.directories[0].directory.passed_over}
+        assert "left over from a deleted topic" in reasons["reborn-1"]
+        assert "it was deleted" in reasons["never-0"]
+    assert listing(broker[0] / "reborn-1") == before
+
+
+def test_a_topic_made_here_is_ours_beside_the_brokers(broker: tuple[Path, Path]) -> None:
+    with opened(*broker) as logs:
+        logs.topics.create("mine", partitions=1)
+        assert logs["mine", 0].config.retention_ms == 345_600_000
+    with opened(*broker) as logs:
+        assert TopicPartition("mine", 0) in logs and TopicPartition("users", 0) in logs
+
+
+def test_damaged_metadata_opens_nothing_for_a_change(broker: tuple[Path, Path]) -> None:
+    damaged(broker[0])
+    before = [listing(each) for each in broker]
+    with pytest.raises(DirectoryRefusedError, match="cannot be read") as refused:
+        opened(*broker)
+    assert str(broker[0] / METADATA) in str(refused.value) and "open the directory read-only" in str(
+        refused.value
+    )
+    for directory, known in zip(broker, before, strict=True):
+        found = listing(directory)
+        assert {name: found[name] for name in found if name != ".lock"} == known
+    with st.open(broker) as logs:
+        assert logs["users", 0].log_end_offset > 0
+    assert not (broker[0] / TOPICS_FILE).exists()
+
+
+def test_a_bad_setting_refuses_only_its_topic(
+    broker: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from siltstone.log.metadata_log import ClusterSettings
+
+    known = ClusterSettings.own_texts
+
+    def spoiled(self: ClusterSettings, topic: str) -> dict[str, str]:
+        return {**known(self, topic), **({"retention.ms": "soon"} if topic == "audit" else {})}
+
+    monkeypatch.setattr(ClusterSettings, "own_texts", spoiled)
+    with opened(*broker) as logs:
+        assert "retention.ms" in logs.refused[TopicPartition("audit", 0)]
+        assert TopicPartition("users", 0) in logs
+    monkeypatch.undo()
+    with opened(*broker) as logs:
+        assert TopicPartition("audit", 0) in logs
+
+
+def test_without_the_directory_that_has_the_metadata_nothing_goes_by_age(broker: tuple[Path, Path]) -> None:
+    before = logs_of(broker[1:], {path.name.rpartition("-")[0] for path in broker[1].glob("*-*")})
+    with opened(broker[1]) as logs:
+        assert logs["orders", 0].config.retention_ms == -1
+        assert logs.upkeep.delete_old_segments() == {}
+    assert logs_of(broker[1:], {path.name.rpartition("-")[0] for path in broker[1].glob("*-*")}) == before
+
+
+def test_a_default_that_the_program_knows_of_counts(broker: tuple[Path, Path]) -> None:
+    said = Setting(value=5, source="server.properties", origin=ConfigSource.STATIC_BROKER_CONFIG)
+    with opened(broker[1], config=Config(static={"log.retention.ms": said})) as logs:
+        assert logs["audit", 0].config.retention_ms == 5
+
+
+def test_a_topic_made_here_keeps_kafkas_default(tmp_path: Path) -> None:
+    with opened(tmp_path / "own") as logs:
+        logs.topics.create("mine", partitions=1)
+        assert logs["mine", 0].config.retention_ms == 7 * 86_400_000
+
+
+def test_the_log_says_where_the_settings_are_from(
+    broker: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "siltstone")
+    opened(*broker).close()
+    assert any(
+        METADATA in each.getMessage() and "up to offset" in each.getMessage() for each in caplog.records
+    )
+
+
+def test_no_topic_is_altered_without_the_metadata_that_has_its_other_settings(
+    broker: tuple[Path, Path],
+) -> None:
+    without = next(each for each in broker if not (each / METADATA).exists())
+    before = logs_of((without,), COMPACTED)
+    with opened(without) as logs:
+        name = next(name for name in logs.topics.names() if name in COMPACTED)
+        with pytest.raises(DirectoryRefusedError, match=r"name all of the broker's log\.dirs"):
+            logs.topics.alter(name, {"segment.bytes": "1000000"})
+        logs.tick(LATER + YEAR)
+    assert logs_of((without,), COMPACTED) == before and not (without / TOPICS_FILE).exists()
+
+
+def test_a_partition_that_the_broker_kept_elsewhere_has_the_topics_id_and_settings(
+    broker: tuple[Path, Path],
+) -> None:
+    with opened(*broker) as logs:
+        known = logs.topics.describe("users")
+    for path in [each for directory in broker for each in directory.glob("users-*")]:
+        shutil.rmtree(path)
+    with opened(*broker) as logs:
+        assert "users" not in logs.topics.names()
+        logs.get_or_create(TopicPartition("users", 0))
+        assert logs.topics.describe("users").topic_id == known.topic_id
+        assert logs.topics.describe("users").config == known.config
+        with pytest.raises(TopicExistsError):
+            logs.topics.create("users", 1)

@@ -1,0 +1,486 @@
+"""Log directories in service: opening and closing, several of them, upkeep as time passes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from siltstone.base import files
+from siltstone.base.clock import ManualClock, SystemClock
+from siltstone.base.errors import (
+    DirectoryLockedError,
+    DirectoryRefusedError,
+    NotALogDirectoryError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicError,
+)
+from siltstone.base.records.fetch_results import decode_multi_message_set_send, encode_multi_message_set_send
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
+from siltstone.log.directory import LogDirectory
+from siltstone.log.fetch import read
+from siltstone.log.names import TopicPartition
+from siltstone.runtime.manager import LogManager
+from tests.support.log.managed import MINUTE, NOW, append, opened, values
+
+EVENTS = TopicPartition("events", 0)
+HOUR = 60 * MINUTE
+
+
+def names_in(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+@contextmanager
+def failing(below: Path, *verbs: str, error: int = errno.EIO) -> Iterator[list[files.Operation]]:
+    """Within the block, operations below a path fail; those that did."""
+    failed: list[files.Operation] = []
+
+    def observer(operation: files.Operation) -> None:
+        if operation[1].startswith(str(below)) and (not verbs or operation[0] in verbs):
+            failed.append(operation)
+            raise OSError(error, os.strerror(error), operation[1])
+
+    with files.observe(observer):
+        yield failed
+
+
+# Opening and closing
+
+
+def test_a_new_directory_and_its_identity(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", tmp_path / "b", config={"node.id": "7"}) as manager:
+        assert len(manager) == 0 and not manager.offline
+        assert names_in(tmp_path / "a") == {".lock", names.META_PROPERTIES}
+    first, second = (read_properties(tmp_path / each / names.META_PROPERTIES) for each in "ab")
+    assert first["version"] == "1" and first["node.id"] == second["node.id"] == "7"
+    assert first["cluster.id"] == second["cluster.id"] and len(first["cluster.id"]) == 22
+    assert first["directory.id"] != second["directory.id"]
+    assert (tmp_path / "a" / names.CLEAN_SHUTDOWN).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    before = (tmp_path / "a" / names.META_PROPERTIES).read_bytes()
+    with opened(tmp_path / "a", tmp_path / "c") as manager:
+        assert names.CLEAN_SHUTDOWN not in names_in(tmp_path / "a")
+    assert (tmp_path / "a" / names.META_PROPERTIES).read_bytes() == before
+    assert read_properties(tmp_path / "c" / names.META_PROPERTIES)["cluster.id"] == first["cluster.id"]
+
+
+def test_what_is_not_ours_is_refused_and_stays_clean(tmp_path: Path) -> None:
+    for each in "ab":
+        opened(tmp_path / each).close()
+    with pytest.raises(DirectoryRefusedError, match=r"cluster\.id"):
+        opened(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(DirectoryRefusedError, match="node 0"):
+        opened(tmp_path / "a", config={"node.id": "3"})
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    with pytest.raises(NotALogDirectoryError):
+        opened(tmp_path / "home")
+    with opened(tmp_path / "a"), pytest.raises(DirectoryLockedError):
+        opened(tmp_path / "a")
+    assert all((tmp_path / each / names.CLEAN_SHUTDOWN).exists() for each in "ab")
+    assert names_in(tmp_path / "home") == {"letter.txt"}
+
+
+def test_records_checkpoints_and_marker_across_a_clean_close(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        append(manager[EVENTS], 3)
+        append(manager["events", 0], 2)
+        manager.delete_records(EVENTS, 2)
+    written = {
+        name: read_checkpoint(tmp_path / name)
+        for name in (names.RECOVERY_CHECKPOINT, names.REPLICATION_CHECKPOINT, names.LOG_START_CHECKPOINT)
+    }
+    other = TopicPartition("events", 1)
+    assert written == {
+        names.RECOVERY_CHECKPOINT: {EVENTS: 5, other: 0},
+        names.REPLICATION_CHECKPOINT: {EVENTS: 5, other: 0},
+        names.LOG_START_CHECKPOINT: {EVENTS: 2},
+    }
+    assert {f"{5:020d}.snapshot", names.PARTITION_METADATA} < names_in(tmp_path / "events-0")
+    with opened(tmp_path) as manager:
+        log = manager[EVENTS]
+        assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (2, 5, 5)
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(1)
+    assert LogDirectory.open(tmp_path).was_stopped_cleanly
+
+
+_watching: list[list[str]] = []
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _watching and event == "open":
+        _watching[-1].append(str(arguments[0]))
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def watched_opens() -> Iterator[list[str]]:
+    """Every file that Python opens within the block."""
+    _watching.append([])
+    try:
+        yield _watching[-1]
+    finally:
+        _watching.pop()
+
+
+def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each partition the active segment's tail, the ends of the indexes, and the small files once."""
+    with opened(tmp_path, config={"segment.bytes": "30000"}) as manager:
+        manager.topics.create("events", partitions=4)
+        for where in manager:
+            for _ in range(60):
+                append(manager[where], 1, size=1000)
+        assert all(len(manager[where].view.segments) > 2 for where in manager)
+    was_read = []
+    plain, plain_into = files.Reader.read, files.Reader.read_into
+
+    def count(self: files.Reader, position: int, size: int) -> bytes:
+        was_read.append(size)
+        return plain(self, position, size)
+
+    def count_into(self: files.Reader, buffer: object, position: int) -> int:
+        was_read.append(plain_into(self, buffer, position))  # type: ignore[arg-type]
+        return was_read[-1]
+
+    monkeypatch.setattr(files.Reader, "read", count)
+    monkeypatch.setattr(files.Reader, "read_into", count_into)
+    with watched_opens() as opens:
+        manager = opened(tmp_path)
+    inside = [Path(path) for path in opens if "events-" in path]
+    logs = [path for path in inside if path.suffix == ".log"]
+    active = [manager[where].view.segments[-1].path() for where in manager]
+    assert sorted(logs) == sorted(active), "no closed segment, and each active one once"
+    assert len([path for path in inside if path.suffix == ".snapshot"]) <= len(manager)
+    assert sum(was_read) / len(manager) < 20_000
+    manager.close()
+
+
+def test_nothing_is_written_when_nothing_has_changed(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=3)
+        append(manager[EVENTS])
+    changes: list[files.Operation] = []
+    with files.observe(changes.append):
+        opened(tmp_path).close()
+    inside = {(verb, Path(path).name) for verb, path, _ in changes}
+    assert {name for _, name in inside} <= {".lock", names.CLEAN_SHUTDOWN, f"{names.CLEAN_SHUTDOWN}.tmp"} | {
+        tmp_path.name
+    }
+
+
+def test_a_crash_is_recovered_from(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.topics.create("events", partitions=2)
+    append(manager[EVENTS], 3)
+    manager[EVENTS].flush()
+    manager._abandon()
+    with (tmp_path / "events-0" / f"{0:020d}.log").open("ab") as log:
+        log.write(b"torn")
+    with opened(tmp_path) as manager:
+        assert values(manager[EVENTS]) == 3
+        assert manager.topics.names() == ["events"] and len(manager) == 2
+
+
+def test_a_log_that_makes_no_sense_is_refused_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        append(manager[EVENTS], 3)
+    (tmp_path / "events-0" / names.PARTITION_METADATA).write_bytes(b"nonsense")
+    with opened(tmp_path) as manager:
+        assert list(manager) == [TopicPartition("events", 1)]
+        with pytest.raises(StorageError):
+            manager.get(EVENTS)
+    assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT)[EVENTS] == 3
+
+
+def test_kafkas_metadata_log_and_leftovers_are_left_alone(stopped_broker: tuple[Path, Path]) -> None:
+    data0, data1 = stopped_broker
+    metadata = {path: path.stat().st_mtime_ns for path in (data0 / "__cluster_metadata-0").iterdir()}
+    before = {
+        name: read_checkpoint(data0 / name)
+        for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT)
+    }
+    clock = ManualClock(NOW)
+    with opened(data0, data1, clock=clock) as manager:
+        assert len(manager) == 16 and not manager.refused
+        assert TopicPartition(names.CLUSTER_METADATA, 0) not in manager
+        assert manager["users", 0].log_end_offset == 758
+        assert manager["events.cd", 0].log_start_offset == 33
+        assert manager.topics.describe("ledger").partitions == (0, 1)
+    assert metadata == {path: path.stat().st_mtime_ns for path in (data0 / "__cluster_metadata-0").iterdir()}
+    for name, entries in before.items():
+        assert read_checkpoint(data0 / name) == entries
+    assert "siltstone-topics.json" not in names_in(data0)
+
+
+def test_one_partition_by_itself(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        for where in manager:
+            append(manager[where], 2)
+    other = TopicPartition("events", 1)
+    with LogManager.open([tmp_path], clock=ManualClock(NOW), only=EVENTS) as manager:
+        assert list(manager) == [EVENTS]
+        append(manager[EVENTS])
+        with pytest.raises(UnknownTopicError):
+            manager.get_or_create(TopicPartition("events", 7))
+        with pytest.raises(DirectoryRefusedError):
+            manager.topics.create("more")
+    assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT) == {EVENTS: 3, other: 2}
+    assert (tmp_path / names.CLEAN_SHUTDOWN).exists()
+    (tmp_path / names.CLEAN_SHUTDOWN).unlink()
+    LogManager.open([tmp_path], clock=ManualClock(NOW), only=EVENTS).close()
+    assert not (tmp_path / names.CLEAN_SHUTDOWN).exists(), "the other one may still be torn"
+
+
+# Several directories
+
+
+def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=5)
+        assert sorted(len(each.logs) for each in manager.directories) == [2, 3]
+        manager.get_or_create(TopicPartition("more", 3))
+        assert manager.get_or_create(TopicPartition("more", 3)) is manager["more", 3]
+        assert sorted(len(each.logs) for each in manager.directories) == [3, 3]
+    with opened(a, b) as manager:
+        assert len(manager) == 6
+
+
+def test_a_directory_that_fails_goes_offline_alone(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    clock = ManualClock(NOW)
+    manager = opened(a, b, clock=clock)
+    manager.topics.create("events", partitions=4)
+    of_a = sorted(manager.directories[0].logs)
+    of_b = sorted(manager.directories[1].logs)
+    for where in manager:
+        append(manager[where], 2)
+    manager.flush()
+    append(manager[of_a[0]])
+    with failing(a, "fsync"), pytest.raises(StorageError):
+        manager[of_a[0]].flush()
+    manager.tick()
+    assert list(manager.offline) == [a] and list(manager) == of_b
+    for where in of_a:
+        with pytest.raises(StorageError, match="offline"):
+            manager.get(where)
+        with pytest.raises(StorageError):
+            manager.get_or_create(where)
+    append(manager[of_b[0]])
+    manager.topics.create("later", partitions=2)
+    assert {path.name for path in b.iterdir()} >= {"later-0", "later-1"}
+    manager.close()
+    assert not (a / names.CLEAN_SHUTDOWN).exists() and (b / names.CLEAN_SHUTDOWN).exists()
+    with opened(a, b) as manager:
+        assert not manager.offline and len(manager) == 6
+        assert [values(manager[where]) for where in of_b] == [3, 2]
+        assert min(values(manager[where]) for where in of_a) == 2
+
+
+def test_a_directory_that_cannot_be_opened(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    opened(a, b).close()
+    with failing(a):
+        manager = opened(a, b)
+    assert list(manager.offline) == [a]
+    manager.topics.create("events")
+    manager.close()
+    with failing(a), pytest.raises(StorageError, match="no log directory can be used"):
+        opened(a)
+    with opened(a, b) as manager:
+        assert not manager.offline and list(manager) == [EVENTS]
+        assert (a / "siltstone-topics.json").read_bytes() == (b / "siltstone-topics.json").read_bytes()
+
+
+def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events")
+        with failing(tmp_path, "write", error=errno.ENOSPC), pytest.raises(StorageError):
+            append(manager[EVENTS])
+        manager.tick()
+        append(manager[EVENTS])
+        assert not manager.offline and values(manager[EVENTS]) == 1
+
+
+def test_a_partition_of_a_directory_that_was_not_named_is_not_made_again(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=2)
+        elsewhere = next(iter(manager.directories[1].logs))
+    with opened(a) as manager:
+        assert len(manager) == 1
+        for call in (manager.get, manager.get_or_create):
+            with pytest.raises(StorageError, match="none of the directories"):
+                call(elsewhere)
+    with opened(a, b) as manager:
+        assert len(manager) == 2
+
+
+# As time passes
+
+
+def test_the_periodic_tasks_and_their_times(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    config = {"log.initial.task.delay.ms": "1000", "log.retention.check.interval.ms": "10000"}
+    with opened(tmp_path, clock=clock, config=config) as manager:
+        assert manager.tick() == []
+        clock.advance(1000)
+        assert sorted(manager.tick()) == [
+            "checkpoint-log-starts",
+            "checkpoint-recovery-points",
+            "expire-producers",
+            "retention",
+        ]
+        clock.advance(10_000)
+        assert manager.tick() == ["retention"]
+        clock.advance(50_000)
+        assert sorted(manager.tick()) == ["checkpoint-log-starts", "checkpoint-recovery-points", "retention"]
+
+
+def test_retention_then_the_unlinking(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        config = {"segment.bytes": "200", "retention.ms": str(HOUR), "file.delete.delay.ms": "60000"}
+        manager.topics.create("events", config=config)
+        log = manager[EVENTS]
+        for minute in range(4):
+            append(log, 1, NOW + minute * MINUTE, size=100)
+        view, folder = log.view, tmp_path / "events-0"
+        clock.advance(HOUR + MINUTE + 1)
+        manager.tick()
+        assert [segment.base_offset for segment in log.view.segments] == [2, 3]
+        assert (log.log_start_offset, log.log_end_offset) == (2, 4)
+        deleted = {name for name in names_in(folder) if name.endswith(".deleted")}
+        assert f"{0:020d}.log.deleted" in deleted and f"{1:020d}.timeindex.deleted" in deleted
+        assert read(view, 0, 1000).batches()[1]["base_offset"].tolist() == [0], "a reader goes on"
+        clock.advance(59_999)
+        manager.upkeep.write_log_starts()
+        assert "unlink-deleted-files" not in manager.tick()
+        clock.advance(1)
+        assert "unlink-deleted-files" in manager.tick()
+        assert not [name for name in names_in(folder) if name.endswith(".deleted")]
+        assert read(view, 1, 1000).batches()[1]["base_offset"].tolist() == [1], "even now"
+    assert read_checkpoint(tmp_path / names.LOG_START_CHECKPOINT) == {}
+
+
+def test_flush_ms_also_without_further_appends(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        manager.topics.create("events", config={"flush.ms": "5000"})
+        manager.topics.create("lazy")
+        append(manager[EVENTS])
+        append(manager["lazy", 0])
+        clock.advance(4999)
+        assert manager.tick() == []
+        assert manager[EVENTS].recovery_point == 0
+        clock.advance(1)
+        assert manager.tick() == ["flush"]
+        assert (manager[EVENTS].recovery_point, manager["lazy", 0].recovery_point) == (1, 0)
+        append(manager[EVENTS])
+        manager.topics.alter("events", {"flush.ms": "100"})
+        clock.advance(100)
+        manager.tick()
+        assert manager[EVENTS].recovery_point == 2
+
+
+def test_checkpoints_are_written_as_time_passes_and_only_news(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        manager.topics.create("events")
+        append(manager[EVENTS], 4)
+        manager[EVENTS].flush()
+        clock.advance(MINUTE)
+        manager.tick()
+        assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT) == {EVENTS: 4}
+        changes: list[files.Operation] = []
+        clock.advance(MINUTE)
+        with files.observe(changes.append):
+            manager.tick()
+        assert changes == []
+
+
+def test_delete_records_is_durable_when_it_returns(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.topics.create("events")
+    append(manager[EVENTS], 4)
+    manager.flush()
+    assert manager.delete_records(EVENTS, 3) == 3
+    assert read_checkpoint(tmp_path / names.LOG_START_CHECKPOINT) == {EVENTS: 3}
+    with pytest.raises(OffsetOutOfRangeError):
+        manager.delete_records(EVENTS, 5)
+    assert manager.delete_records(EVENTS, 1) == 3
+    manager._abandon()
+    with opened(tmp_path) as manager:
+        assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (3, 4)
+
+
+def test_delete_records_that_the_disk_refuses(tmp_path: Path) -> None:
+    manager = opened(tmp_path)
+    manager.topics.create("events")
+    append(manager[EVENTS], 4)
+    checkpoint = tmp_path / f"{names.LOG_START_CHECKPOINT}.tmp"
+    with failing(checkpoint), pytest.raises(StorageError, match="offline"):
+        manager.delete_records(EVENTS, 3)
+    assert list(manager.offline) == [tmp_path]
+    manager.close()
+    assert not (tmp_path / names.CLEAN_SHUTDOWN).exists()
+    with opened(tmp_path) as manager:
+        assert manager[EVENTS].log_start_offset == 0
+
+
+def test_truncation_takes_the_checkpoints_along(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", config={"cleanup.policy": "compact", "segment.bytes": "200"})
+        log = manager[EVENTS]
+        for _ in range(6):
+            append(log, 1, size=100)
+        manager.flush()
+        manager.upkeep.write_recovery_points()
+        write_checkpoint(tmp_path / names.CLEANER_CHECKPOINT, {EVENTS: 5, TopicPartition("x", 0): 1})
+        assert manager.truncate_to(EVENTS, 3)
+        assert not manager.truncate_to(EVENTS, 3)
+        assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT) == {EVENTS: 3}
+        assert read_checkpoint(tmp_path / names.REPLICATION_CHECKPOINT) == {EVENTS: 3}
+        assert read_checkpoint(tmp_path / names.CLEANER_CHECKPOINT)[EVENTS] == 3
+        manager.truncate_fully_and_start_at(EVENTS, 100)
+        assert read_checkpoint(tmp_path / names.REPLICATION_CHECKPOINT) == {EVENTS: 100}
+        append(log)
+    with opened(tmp_path) as manager:
+        assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (100, 101)
+
+
+def test_a_running_manager(tmp_path: Path) -> None:
+    """With its own threads: a roll's flush in the background, ticks by the clock, an orderly end."""
+    with LogManager.open([tmp_path]) as manager:
+        manager.start()
+        manager.start()
+        manager.topics.create("events", config={"segment.bytes": "300", "flush.ms": "1"})
+        for _ in range(20):
+            append(manager[EVENTS], 1, SystemClock().now_ms(), size=100)
+    assert values(opened(tmp_path)[EVENTS]) == 20
+
+
+def test_several_fetches_are_answered_by_a_multi_message_set_send(tmp_path: Path) -> None:
+    """Worked example 19: 4-byte total length, 2-byte error code, MessageSetSends."""
+    with opened(tmp_path / "a") as manager:
+        log, nowhere = manager.get_or_create(EVENTS), TopicPartition("nowhere", 0)
+        append(log, 2)
+        result = manager.fetch([(EVENTS, 0, 1 << 20), (nowhere, 0, 100), (EVENTS, 99, 100)])
+        frame = b"".join(encode_multi_message_set_send(result.results, result.error_code))
+        first, *failed = decode_multi_message_set_send(frame).results
+        assert first.messages.tobytes() == read(log.view, 0, 1 << 20).batches()[0].tobytes() != b""
+        assert first.error_code == 0
+        assert [(each.error_code, len(each.messages)) for each in failed] == [(3, 0), (1, 0)]

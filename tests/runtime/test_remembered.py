@@ -1,0 +1,159 @@
+"""What `siltstone clean --in-place` leaves to be known: the list of uncleanable logs, and what was done."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from siltstone.base import files
+from siltstone.base.clock import ManualClock
+from siltstone.commands import clean as app
+from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleanings
+from siltstone.log.names import TopicPartition
+from siltstone.log.segments import list_segments
+from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
+from siltstone.runtime.topics import TOPICS_FILE
+from tests.support.operator.staged import in_process, listing, stage_several
+
+NOW = 1_800_000_000_000
+GOOD, BAD = "basic", "tombstones"
+BAD_0 = TopicPartition(BAD, 0)
+
+
+@pytest.fixture
+def both(golden: Path, tmp_path: Path) -> tuple[Path, app.CleanRequest]:
+    """A directory that Siltstone has served, with one log that is sound, and one with a flipped bit."""
+    directory, request = stage_several(golden, [GOOD, BAD], tmp_path)
+    flip(directory)
+    (directory / CLEANINGS_FILE).touch()
+    return directory, request
+
+
+def flip(directory: Path) -> None:
+    path = Path(list_segments(directory / f"{BAD}-0")[0].path)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+
+
+def clean(request: app.CleanRequest, at: int = NOW, **changes: object) -> dict[str, LogResult]:
+    asked = dataclasses.replace(request, **changes)  # type: ignore[arg-type]
+    return {each.topic: each for each in app.clean(asked, engine=in_process, clock=ManualClock(at)).results}
+
+
+def test_who_is_uncleanable_is_listed_with_the_reason(both: tuple[Path, app.CleanRequest]) -> None:
+    directory, request = both
+    results = clean(request)
+    assert results[BAD].status == "uncleanable" and not results[BAD].notes
+    (where, found), *others = read_uncleanable(directory).items()
+    assert (where, found.reason, found.since_ms, others) == (BAD_0, results[BAD].reason, NOW, [])
+
+
+def test_it_is_tried_again_and_said_to_be_listed(both: tuple[Path, app.CleanRequest]) -> None:
+    directory, request = both
+    clean(request)
+    again = clean(request, NOW + 5)[BAD]
+    assert again.status == "uncleanable"
+    assert any("listed as uncleanable since 2027-01-15 08:00:00Z" in note for note in again.notes)
+    assert read_uncleanable(directory)[BAD_0].since_ms == NOW
+
+
+def test_once_it_is_cleaned_it_is_listed_no_more(both: tuple[Path, app.CleanRequest]) -> None:
+    directory, request = both
+    clean(request)
+    flip(directory)
+    mark_uncleanable(directory, TopicPartition("other", 0), "why", NOW)
+    result = clean(request)[BAD]
+    assert result.status == "cleaned" and "taken off the list of uncleanable logs" in result.notes
+    assert list(read_uncleanable(directory)) == [TopicPartition("other", 0)]
+
+
+def test_what_was_done_is_kept_as_the_embedded_cleaner_keeps_it(both: tuple[Path, app.CleanRequest]) -> None:
+    directory, request = both
+    results = clean(request)
+    kept = {each.result.topic: each for each in read_cleanings(directory)}
+    assert {topic: (each.began_ms, each.result.status) for topic, each in kept.items()} == {
+        GOOD: (NOW, "cleaned"),
+        BAD: (NOW, "uncleanable"),
+    }
+    assert kept[GOOD].result.removed == results[GOOD].removed
+    assert kept[GOOD].result.bytes_after == results[GOOD].bytes_after < results[GOOD].bytes_before
+    size = (directory / CLEANINGS_FILE).stat().st_size
+    assert clean(request, NOW + 1)[GOOD].status == "nothing_to_do"
+    assert [each.result.topic for each in read_cleanings(directory)[2:]] == [BAD]
+    assert size < (directory / CLEANINGS_FILE).stat().st_size
+
+
+@pytest.mark.parametrize("how", ["dry_run", "out"])
+def test_a_dry_run_and_a_copy_read_the_list_and_change_nothing(
+    both: tuple[Path, app.CleanRequest], tmp_path: Path, how: str
+) -> None:
+    directory, request = both
+    mark_uncleanable(directory, BAD_0, "why", NOW)
+    before = listing(directory)
+    changes = {"dry_run": True} if how == "dry_run" else {"in_place": False, "out": tmp_path / "copy"}
+    result = clean(request, **changes)[BAD]
+    assert any("listed as uncleanable" in note and "why" in note for note in result.notes)
+    assert listing(directory) == before
+
+
+def test_a_brokers_directory_gets_no_files_of_ours(both: tuple[Path, app.CleanRequest]) -> None:
+    directory, request = both
+    (directory / CLEANINGS_FILE).unlink()
+    assert clean(request)[BAD].status == "uncleanable"
+    assert [each.name for each in directory.iterdir() if each.name.startswith("siltstone")] == []
+
+
+@pytest.mark.parametrize("name", [TOPICS_FILE, UNCLEANABLE_FILE])
+def test_one_file_of_ours_tells_that_siltstone_serves_it(
+    both: tuple[Path, app.CleanRequest], name: str
+) -> None:
+    directory, request = both
+    (directory / CLEANINGS_FILE).unlink()
+    (directory / name).write_text("{}")
+    clean(request)
+    assert list(read_uncleanable(directory)) == [BAD_0]
+    assert len(read_cleanings(directory)) == 2
+
+
+def test_a_disk_that_does_not_take_them_spoils_no_cleaning(
+    both: tuple[Path, app.CleanRequest], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, request = both
+
+    def refuse(operation: files.Operation) -> None:
+        if any(name in operation[1] for name in (UNCLEANABLE_FILE, CLEANINGS_FILE)):
+            raise OSError(28, "No space left on device", operation[1])
+
+    with files.observe(refuse):
+        results = clean(request)
+    assert (results[GOOD].status, results[BAD].status) == ("cleaned", "uncleanable")
+    assert "list of uncleanable logs was not written" in caplog.text and "not written" in caplog.text
+    assert not (directory / UNCLEANABLE_FILE).exists()
+
+
+def test_a_list_that_makes_no_sense_stops_nothing(
+    both: tuple[Path, app.CleanRequest], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, request = both
+    (directory / UNCLEANABLE_FILE).write_text("{")
+    assert clean(request)[GOOD].status == "cleaned"
+    assert "cannot be read" in caplog.text
+    assert list(read_uncleanable(directory)) == [BAD_0]
+
+
+@pytest.mark.parametrize(
+    "since", [str((1 << 63) - 1), "-" + "9" * 30, "1e400", "NaN", "0"], ids=lambda text: text[:5]
+)
+def test_a_list_with_times_that_are_none_does_not_cost_a_run_its_results(
+    both: tuple[Path, app.CleanRequest], since: str
+) -> None:
+    directory, request = both
+    row = f'{{"topic": "{GOOD}", "partition": 0, "since_ms": {since}, "reason": "a forged one"}}'
+    (directory / UNCLEANABLE_FILE).write_text(f'{{"version": 1, "partitions": [{row}]}}')
+    line = f'{{"topic": "{GOOD}", "partition": 0, "removed": {{}}, "began_ms": {since}}}\n'
+    (directory / CLEANINGS_FILE).write_text(line)
+    assert clean(request)[GOOD].status == "cleaned"
+    assert read_cleanings(directory)[-1].result.status == "uncleanable"

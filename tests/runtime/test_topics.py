@@ -1,0 +1,449 @@
+"""Topics: names, ids and settings; made, changed, deleted; what a restart and a lost copy make of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from siltstone.base.clock import ManualClock
+from siltstone.base.config import Config, parse_assignments
+from siltstone.base.errors import (
+    CorruptFileError,
+    DirectoryRefusedError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogError,
+    StorageError,
+    TopicExistsError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.log import names
+from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
+from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.runtime.topic_names import (
+    deleted_directory,
+    is_deleted_directory,
+    new_id,
+    partition_metadata,
+    refuse_bad_name,
+    refuse_collision,
+)
+from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE, TopicEntry, load_registry, write_registry
+from tests.runtime.test_manager import failing, names_in
+from tests.support.log.managed import MINUTE, NOW, append, opened, values
+
+EVENTS = TopicPartition("events", 0)
+
+
+# Names and ids
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\n", "ä", "a:b", "__cluster_metadata", "a\u0000"]
+)
+def test_bad_names(name: str) -> None:
+    with pytest.raises(InvalidTopicError) as error:
+        refuse_bad_name(name)
+    assert error.value.code == 17 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 249, "...", "A.b_c-9", "__consumer_offsets", "-"])
+def test_good_names(name: str) -> None:
+    refuse_bad_name(name)
+
+
+def test_collisions() -> None:
+    for one, other in (("a.b", "a_b"), ("a_b.c", "a.b_c")):
+        with pytest.raises(InvalidTopicError, match="differs from"):
+            refuse_collision(one, ["x", other])
+    refuse_collision("a.b", ["a.b", "a-b", "ab"])
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_an_id_is_22_letters_without_a_dash_in_front(seed: bytes) -> None:
+    given_bytes = iter([seed])
+    made = new_id(lambda count: next(given_bytes, bytes(count)))
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", made)
+
+
+def test_an_id_with_a_dash_is_not_taken() -> None:
+    tries = iter([b"\xf8" + bytes(15), b"\x01" + bytes(15)])
+    assert new_id(lambda count: next(tries)).startswith("AQ")
+
+
+def test_partition_metadata_is_the_brokers(golden: Path, tmp_path: Path) -> None:
+    folder = golden / "basic" / "before"
+    topic_id = read_topic_id(folder)
+    assert topic_id is not None
+    assert partition_metadata(topic_id) == (folder / names.PARTITION_METADATA).read_bytes()
+
+
+@pytest.mark.parametrize("topic", ["gone", "a" * 249, "with-dash"])
+def test_the_name_of_a_deleted_partition(topic: str) -> None:
+    name = deleted_directory(TopicPartition(topic, 12), lambda count: bytes(range(count)))
+    assert name.endswith("-12.000102030405060708090a0b0c0d0e0f-delete") and len(name) <= 255
+    assert is_deleted_directory(name) and parse_partition(name) is None
+
+
+def test_a_brokers_deleted_directories_are_known(stopped_broker: tuple[Path, Path]) -> None:
+    leftover = [name for data in stopped_broker for name in names_in(data) if name.endswith("-delete")]
+    assert leftover and all(is_deleted_directory(name) for name in leftover)
+    assert not is_deleted_directory("my-delete") and not is_deleted_directory("a-0.xyz-delete")
+
+
+# Making
+
+
+def test_a_topic_and_what_is_on_disk(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        made = manager.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
+        assert (made.partitions, made.offline, made.config) == ((0, 1), (), {"cleanup.policy": "compact"})
+        assert manager["users", 1].config.compacts
+        assert {read_topic_id(tmp_path / f"users-{number}") for number in (0, 1)} == {made.topic_id}
+        assert manager.topics.create("one").partitions == (0,)
+    with opened(tmp_path) as manager:
+        assert manager.topics.names() == ["one", "users"]
+        assert manager.topics.describe("users") == made
+        assert manager["users", 0].config.compacts and not manager["one", 0].config.compacts
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "config", "code"),
+    [
+        ("a b", 1, {}, 17),
+        ("ev_ents", 1, {}, 17),
+        ("ev.ents", 1, {}, 36),
+        ("new", 0, {}, 37),
+        ("new", -1, {}, 37),
+        ("new", 1, {"retention.ms": "soon"}, 40),
+        ("new", 1, {"retention.mss": "1"}, 40),
+        ("new", 1, {"log.retention.ms": "1"}, 40),
+        ("new", 1, {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, 40),
+        ("new", 1, {"siltstone.retention.policy": "unheard-of"}, 40),
+    ],
+)
+def test_what_is_refused_leaves_nothing(
+    tmp_path: Path, name: str, partitions: int, config: dict[str, str], code: int
+) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("ev.ents")
+        before, on_disk = (tmp_path / TOPICS_FILE).read_bytes(), names_in(tmp_path)
+        with pytest.raises(LogError) as error:
+            manager.topics.create(name, partitions=partitions, config=config)
+        assert error.value.code == code
+        assert (tmp_path / TOPICS_FILE).read_bytes() == before and names_in(tmp_path) == on_disk
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_what_has_a_partitions_name_and_is_no_directory_is_in_the_way(tmp_path: Path, kind: str) -> None:
+    """A link would lead what is written out of the log directory; a file is no reason to go offline."""
+    (tmp_path / "elsewhere").mkdir()
+    with opened(tmp_path / "logs") as manager:
+        path = tmp_path / "logs" / "events-1"
+        path.symlink_to(tmp_path / "elsewhere") if kind == "link" else path.touch()
+        for refused in (
+            lambda: manager.topics.create("events", 2),
+            lambda: manager.get_or_create(TopicPartition("events", 1)),
+        ):
+            with pytest.raises(DirectoryRefusedError, match=r"events-1: a .* is in the way"):
+                refused()
+        assert manager.topics.names() == [] and manager.directories[0].offline is None
+        manager.topics.create("other", 1)
+    entry = TopicEntry(topic_id="x" * 22, partitions=(1,), unmade=(1,), config={})
+    registry = load_registry([tmp_path / "logs"])[0].with_topic("events", entry)
+    write_registry(tmp_path / "logs", registry)
+    with opened(tmp_path / "logs") as manager:
+        assert TopicPartition("other", 0) in manager and TopicPartition("events", 1) not in manager
+        path.unlink()
+    with opened(tmp_path / "logs") as manager:
+        assert TopicPartition("events", 1) in manager
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_only_asking(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        assert manager.topics.create("new", partitions=3, validate_only=True).partitions == (0, 1, 2)
+        assert manager.topics.names() == [] and TOPICS_FILE not in names_in(tmp_path)
+
+
+def test_partitions_are_added(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        assert manager.topics.add_partitions("events", 4).partitions == (0, 1, 2, 3)
+        for count in (4, 3, 0):
+            with pytest.raises(InvalidPartitionsError):
+                manager.topics.add_partitions("events", count)
+        with pytest.raises(UnknownTopicError):
+            manager.topics.add_partitions("other", 1)
+        assert len(manager) == 4
+        assert len({read_topic_id(tmp_path / f"events-{number}") for number in range(4)}) == 1
+
+
+def test_a_partition_by_number(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.get_or_create(TopicPartition("events", 5)))
+        assert manager.topics.describe("events").partitions == (5,)
+        manager.get_or_create(TopicPartition("events", 2))
+        assert manager.topics.describe("events").partitions == (2, 5)
+        with pytest.raises(InvalidTopicError):
+            manager.get_or_create(TopicPartition("no good", 0))
+        with pytest.raises(InvalidPartitionsError):
+            manager.get_or_create(TopicPartition("events", -1))
+
+
+# Settings at run time
+
+
+def test_a_smaller_segment_holds_at_the_next_roll_and_a_policy_at_once(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        manager.topics.create("events", config={"retention.ms": "-1"})
+        log = manager[EVENTS]
+        for _ in range(4):
+            append(log, 1, size=200)
+        assert len(log.view.segments) == 1
+        altered = manager.topics.alter("events", {"segment.bytes": "300"})
+        assert altered.config == {"retention.ms": "-1", "segment.bytes": "300"}
+        for _ in range(2):
+            append(log, 1, size=200)
+        assert [segment.base_offset for segment in log.view.segments] == [0, 4, 5]
+        clock.advance(10 * MINUTE)
+        manager.tick()
+        assert log.log_start_offset == 0
+        manager.topics.alter("events", {"retention.ms": "60000"})
+        clock.advance(10 * MINUTE)
+        manager.tick()
+        assert log.log_start_offset == 6
+        append(log, 1, clock.now_ms())
+        manager.topics.alter("events", {"cleanup.policy": "compact"})
+        clock.advance(10 * MINUTE)
+        manager.tick()
+        assert log.log_start_offset == 6 and values(log) == 1
+    with opened(tmp_path) as manager:
+        assert manager[EVENTS].config.segment_bytes == 300 and manager[EVENTS].config.compacts
+
+
+def test_settings_are_taken_away_under_any_name(tmp_path: Path) -> None:
+    with opened(tmp_path, config={"log.retention.hours": "2"}) as manager:
+        manager.topics.create("events", config={"internal.segment.bytes": "500", "retention.ms": "7"})
+        assert manager.topics.alter("events", {"segment.bytes": "600"}).config == {
+            "segment.bytes": "600",
+            "retention.ms": "7",
+        }
+        manager.topics.alter("events", remove=["retention.ms", "flush.ms"])
+        assert manager[EVENTS].config.retention_ms == 2 * 60 * MINUTE
+        for bad in ({"segment.bytes": "0"}, {"nonsense": "1"}):
+            with pytest.raises(InvalidConfigError):
+                manager.topics.alter("events", bad)
+        with pytest.raises(InvalidConfigError):
+            manager.topics.alter("events", remove=["nonsense"])
+        assert manager.topics.describe("events").config == {"segment.bytes": "600"}
+
+
+def test_the_brokers_settings_change_below_the_topics(tmp_path: Path) -> None:
+    with opened(tmp_path, config={"log.retention.ms": "1000"}) as manager:
+        manager.topics.create("events")
+        manager.topics.create("own", config={"retention.ms": "7"})
+        manager.update_config(Config(parse_assignments(["log.retention.ms=2000"], "test")))
+        assert (manager[EVENTS].config.retention_ms, manager["own", 0].config.retention_ms) == (2000, 7)
+
+
+def test_readers_go_by_the_topics_bound_of_a_batch(tmp_path: Path) -> None:
+    """What was appended under a larger one is named with the setting until that is raised again."""
+    name = "max.decompressed.message.bytes"
+    with opened(tmp_path, config={name: "100"}) as manager:
+        manager.topics.create("events", config={name: "1000000", "compression.type": "zstd"})
+        append(manager[EVENTS], 1, size=50_000)
+        assert len(list(manager[EVENTS].reader())) == 1
+        assert manager[EVENTS].offset_for_time(NOW) is not None
+        manager.topics.alter("events", remove=[name])
+        for read in (lambda: list(manager[EVENTS].reader()), lambda: manager[EVENTS].offset_for_time(NOW)):
+            with pytest.raises(CorruptFileError, match=f"more than 100 bytes; .* raise {name}"):
+                read()
+
+
+# Deleting
+
+
+def test_a_topic_goes_in_two_steps(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        first = manager.topics.create("events", partitions=2, config={"file.delete.delay.ms": "1000"})
+        append(manager[EVENTS], 3)
+        manager.delete_records(EVENTS, 2)
+        write_checkpoint(tmp_path / names.CLEANER_CHECKPOINT, {EVENTS: 1})
+        manager.flush()
+        manager.upkeep.write_recovery_points()
+        log = manager[EVENTS]
+        manager.topics.delete("events")
+        gone = [name for name in names_in(tmp_path) if is_deleted_directory(name)]
+        assert len(gone) == 2 and len(manager) == 0 and manager.topics.names() == []
+        for checkpoint in (
+            names.RECOVERY_CHECKPOINT,
+            names.LOG_START_CHECKPOINT,
+            names.REPLICATION_CHECKPOINT,
+            names.CLEANER_CHECKPOINT,
+        ):
+            assert read_checkpoint(tmp_path / checkpoint) == {}
+        with pytest.raises(StorageError):
+            append(log)
+        for call in (manager.topics.delete, manager.topics.describe):
+            with pytest.raises(UnknownTopicError):
+                call("events")
+        second = manager.topics.create("events")
+        assert second.topic_id != first.topic_id and manager[EVENTS].log_end_offset == 0
+        clock.advance(1000)
+        manager.tick()
+        assert not [name for name in names_in(tmp_path) if is_deleted_directory(name)]
+        append(manager[EVENTS])
+    with opened(tmp_path) as manager:
+        assert values(manager[EVENTS]) == 1
+
+
+def test_what_was_left_to_be_removed_goes_after_the_next_start(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    with opened(tmp_path, clock=clock) as manager:
+        manager.topics.create("events")
+        manager.topics.delete("events")
+    (tmp_path / "mine-delete").mkdir()
+    with opened(tmp_path, clock=clock) as manager:
+        clock.advance(MINUTE)
+        manager.tick()
+        assert not [name for name in names_in(tmp_path) if is_deleted_directory(name)]
+    assert "mine-delete" in names_in(tmp_path), "no broker's name"
+
+
+def test_a_deleted_topics_partition_in_a_directory_that_was_away(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events", partitions=2)
+        for where in manager:
+            append(manager[where])
+    with failing(b):
+        manager = opened(a, b)
+    assert list(manager.offline) == [b]
+    assert manager.topics.describe("events").offline != ()
+    manager.topics.delete("events")
+    manager.topics.create("events", partitions=1)
+    manager.close()
+    with opened(a, b) as manager:
+        assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 0
+        assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+# The registry's file
+
+
+def test_the_newest_copy_counts_and_the_others_follow(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+        old = (b / TOPICS_FILE).read_bytes()
+        manager.topics.alter("events", {"retention.ms": "5"})
+    (b / TOPICS_FILE).write_bytes(old)
+    with opened(a, b) as manager:
+        assert manager.topics.describe("events").config == {"retention.ms": "5"}
+    (a / TOPICS_FILE).write_bytes(b"{nonsense")
+    with opened(a, b) as manager:
+        assert manager.topics.describe("events").config == {"retention.ms": "5"}
+    assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
+
+
+def test_no_copy_that_makes_sense_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events")
+    (tmp_path / TOPICS_FILE).write_bytes(b"{}")
+    with pytest.raises(CorruptFileError, match="no list of topics"):
+        opened(tmp_path)
+    assert (tmp_path / names.CLEAN_SHUTDOWN).exists()
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["version", "generation", "topics", "deleted", "x"]), inner)
+            ),
+        ).map(lambda found: json.dumps(found).encode()),
+    )
+)
+def test_any_bytes_are_a_registry_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("registry")
+    (path / TOPICS_FILE).write_bytes(data)
+    try:
+        load_registry([path])
+    except CorruptFileError as error:
+        assert error.path == str(path / TOPICS_FILE)
+
+
+def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    entry = TopicEntry(topic_id="x" * 22, partitions=(0, 3), unmade=(3,), config={"a": "b"})
+    registry = NO_TOPICS.with_topic("t", entry).with_topic("u", entry).without_topic("u", "id")
+    write_registry(tmp_path, registry)
+    assert load_registry([tmp_path]) == (registry, [])
+    assert registry.generation == 3 and registry.deleted == {"u": frozenset({"id"})}
+
+
+# Directories that a broker wrote
+
+
+def test_a_partition_with_another_topic_id_is_passed_over(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        append(manager[EVENTS], 2)
+    (tmp_path / "events-0" / names.PARTITION_METADATA).write_bytes(partition_metadata("A" * 22))
+    before = {path: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    with opened(tmp_path) as manager:
+        assert list(manager) == [TopicPartition("events", 1)]
+        assert "topic id" in manager.directories[0].directory.passed_over[0].reason
+        assert manager.topics.describe("events").offline == (0,)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
+    assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT)[EVENTS] == 2
+
+
+def test_a_brokers_topics_can_be_altered_and_deleted(stopped_broker: tuple[Path, Path]) -> None:
+    with opened(*stopped_broker) as manager:
+        topic_id = read_topic_id(stopped_broker[0] / "users-0")
+        assert manager.topics.describe("users").topic_id == topic_id
+        assert manager.topics.alter("users", {"retention.ms": "-1"}).topic_id == topic_id
+        manager.topics.delete("orders")
+    with opened(*stopped_broker) as manager:
+        assert manager["users", 0].config.retention_ms == -1
+        assert "orders" not in manager.topics.names() and "ledger" in manager.topics.names()
+
+
+def test_existing_topics_are_refused_also_where_only_the_disk_knows_them(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.topics.create("events")
+    (tmp_path / TOPICS_FILE).unlink()
+    with opened(tmp_path) as manager, pytest.raises(TopicExistsError):
+        manager.topics.create("events")
+
+
+# Namespaces
+
+
+def test_a_namespaces_policies_last_and_lie_beside_the_topics(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", tmp_path / "b") as manager:
+        assert manager.topics.namespaces == {}
+        set_to = manager.topics.alter_namespace("acme/shop", {"compactionThreshold": "100"})
+        assert set_to == {"compactionThreshold": "100"}
+    (tmp_path / "b" / TOPICS_FILE).unlink()
+    with opened(tmp_path / "a", tmp_path / "b") as manager:
+        assert manager.topics.namespaces == {"acme/shop": {"compactionThreshold": "100"}}
+        for name, policies in (("acme", {}), ("acme/shop", {"compactionThreshold": "x"})):
+            with pytest.raises((UsageError, InvalidConfigError)):
+                manager.topics.alter_namespace(name, policies)
+        assert manager.topics.alter_namespace("acme/shop", remove=["compactionThreshold"]) == {}
+    registry, behind = load_registry([tmp_path / "a", tmp_path / "b"])
+    assert registry.namespaces == {} and b"namespaces" not in registry.encode() and behind == []

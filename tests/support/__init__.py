@@ -1,0 +1,1 @@
+"""What tests share: logs to build, plain twins, oracles, models, programs that tests start. No tests."""

@@ -1,0 +1,86 @@
+"""What a cleaned log has otherwise than it should, in words that a failing test can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+from siltstone.compaction.report import LogResult
+from tests.support.cleaning.naive import CODEC, Batch, Segment, read_partition
+from tests.support.cleaning.oracle import Expected
+
+MOST = 12
+
+
+def assert_cleaned(expected: Expected, partition: Path, result: LogResult, log_start: int = 0) -> None:
+    """A cleaned partition holds what the oracle expects, and the report tells of it.
+
+    New segments that lie below ``log_start`` altogether are gone, as in Kafka.
+    """
+    end = max(expected.first_dirty, expected.end)
+    assert (result.first_dirty_offset, result.cleaned_end_offset) == (expected.first_dirty, end)
+    after = read_partition(partition)
+    going = below(log_start, [*expected.segments, *(base for base in after if base >= expected.end)])
+    expired = sum(batch.count for base in going for batch in expected.segments[base].batches)
+    left = {base: new for base, new in expected.segments.items() if base not in going}
+    found = differences(
+        replace(expected, segments=left), {base: after[base] for base in after if base < expected.end}
+    )
+    assert not found, "\n".join(["", *found])
+    counts = asdict(result.removed)
+    assert counts == {reason: expected.removed[reason] for reason in counts} | {"expired": expired}
+
+
+def below(log_start: int, bases: Sequence[int]) -> list[int]:
+    """The segments that hold nothing at or above the log start; the last one always stays."""
+    return [base for base, following in pairwise(bases) if following <= log_start]
+
+
+def differences(expected: Expected, found: Mapping[int, Segment]) -> list[str]:
+    """One line each, at most ``MOST``; empty when the segments are as expected."""
+    lines: list[str] = []
+    if list(expected.segments) != list(found):
+        lines.append(f"segments: expected {list(expected.segments)}, found {list(found)}")
+    for base in sorted({*expected.segments} & {*found}):
+        new, segment = expected.segments[base], found[base]
+        lines += _batches(base, new.batches, segment.batches)
+        if new.aborted != list(segment.aborted):
+            lines.append(f"{base}.txnindex: expected {new.aborted}, found {list(segment.aborted)}")
+    return lines[:MOST]
+
+
+def _batches(base: int, expected: Sequence[Batch], found: Sequence[Batch]) -> list[str]:
+    wanted, there = ({batch.base_offset: batch for batch in batches} for batches in (expected, found))
+    lines = [f"segment {base}: missing {short(wanted[at])}" for at in wanted if at not in there]
+    lines += [f"segment {base}: unexpected {short(there[at])}" for at in there if at not in wanted]
+    if len(there) != len(found) or list(there) != sorted(there):
+        lines.append(f"segment {base}: batches out of order")
+    for at in wanted:
+        if at in there:
+            lines += [f"segment {base}, batch {at}: {line}" for line in _fields(wanted[at], there[at])]
+    return lines
+
+
+def _fields(expected: Batch, found: Batch) -> list[str]:
+    lines = [
+        f"{field.name}: expected {getattr(expected, field.name)}, found {getattr(found, field.name)}"
+        for field in fields(Batch)
+        if field.compare and getattr(expected, field.name) != getattr(found, field.name)
+    ]
+    if not lines and expected.raw is not None and expected.raw != found.raw:
+        lines.append("same fields, but its bytes were to be copied")
+    return lines
+
+
+def short(batch: Batch) -> str:
+    """A batch in a line."""
+    kind = "marker" if batch.control else "batch"
+    kind = f"transactional {kind}" if batch.transactional and not batch.control else kind
+    records = ", ".join(f"{each.offset}:{each.key!r}={(each.value or b'')[:8]!r}" for each in batch.records)
+    return (
+        f"{kind} [{batch.base_offset}, {batch.last_offset}] v{batch.magic} codec {batch.attributes & CODEC} "
+        f"attributes {batch.attributes:#x} producer {batch.producer_id}/{batch.producer_epoch} "
+        f"horizon {batch.horizon} ({records})"
+    )

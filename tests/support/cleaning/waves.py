@@ -1,0 +1,115 @@
+"""A log that is cleaned in waves of one group, runs of it that stop half-way, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.inplace.destination import InPlace
+from siltstone.compaction.report import LogResult
+from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
+from siltstone.compaction.work import Group, LogWork
+from siltstone.log.checkpoints import read_checkpoint
+from siltstone.log.names import TopicPartition
+from tests.support.cleaning import logs
+from tests.support.cleaning.logs import DAY, NOW, Rec
+
+WAVES = RunLimits(whole_log_bytes=0, wave_bytes=1)
+CONFIG = {"segment.bytes": 1, "delete.retention.ms": DAY}
+GROUPS = 5
+STAGING = Path("topic-0") / ".siltstone"
+
+
+def write(path: Path, *, checkpoint: int | None = None) -> Path:
+    """Five groups of one segment: each loses records, the second all of them; one has a tombstone."""
+    rows = [
+        [("a", "1"), ("b", "1"), ("only here", "1")],
+        [("c", "1"), ("a", "2")],
+        [("b", "2"), ("d", "1"), ("gone", None)],
+        [("c", "2"), ("d", "2"), ("e", "1")],
+        [("e", "2"), ("a", "3"), ("e", "3")],
+        [("b", "3")],
+    ]
+    segments: dict[int, list[bytes]] = {}
+    base = 0
+    for row in rows:
+        records = [
+            Rec(offset=base + i, key=key.encode(), value=None if value is None else value.encode())
+            for i, (key, value) in enumerate(row)
+        ]
+        segments[base] = [logs.batch(records)]
+        base += len(row)
+    return logs.write_log(path, segments, checkpoint=checkpoint)
+
+
+class Counting(InProcessEngine):
+    """Counts extractions and rewritten groups; ``stop`` is raised when that many groups were rewritten."""
+
+    def __init__(self, after: int = 1 << 30, stop: BaseException | None = None) -> None:
+        super().__init__(3)
+        self.after, self.stop = after, stop
+        self.gathered, self.rewritten = 0, 0
+
+    def gather(self, work: LogWork) -> LogDone:
+        self.gathered += 1
+        return super().gather(work)
+
+    def rewrite(
+        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
+    ) -> list[Rewritten]:
+        if self.rewritten >= self.after and self.stop is not None:
+            raise self.stop
+        self.rewritten += len(groups)
+        return super().rewrite(work, groups, retained)
+
+
+def run(
+    path: Path,
+    *,
+    engine: InProcessEngine | None = None,
+    name: str = "2-again",
+    config: Mapping[str, object] | None = None,
+    now_ms: int = NOW,
+    **choices: bool,
+) -> LogResult:
+    """Clean in waves."""
+    used = engine or Counting()
+    return logs.run(
+        path,
+        config={**CONFIG, **(config or {})},
+        engine=lambda: used,
+        destination=InPlace(name),
+        limits=WAVES,
+        now_ms=now_ms,
+        **choices,
+    )
+
+
+def interrupt(path: Path, after: int, stop: BaseException | None = None) -> None:
+    """A run that ends when some groups are swapped in."""
+    stop = stop or KeyboardInterrupt()
+    try:
+        run(path, engine=Counting(after, stop), name="1-first")
+    except BaseException as error:
+        assert error is stop
+    assert not (path / STAGING).exists()
+
+
+def leave_files(path: Path) -> None:
+    """What runs that died, of this version or of one that had a journal, leave: none of it is true."""
+    folder = path / STAGING / "1-first"
+    (path / STAGING / "0-before" / "deep").mkdir(parents=True)
+    (path / STAGING / "a-file").touch()
+    folder.mkdir()
+    (folder / "journal.json").write_bytes(b'{"version":2,"sha256":"00","log":{"end":1,"checked":[]}}')
+    for base in (0, 3, 5, 8, 11):
+        (folder / f"{base:020d}.0.retained").write_bytes(b"")
+        (folder / f"{base:020d}.0.log").write_bytes(b"half a file")
+
+
+def outcome(path: Path) -> tuple[dict[int, bytes], dict[TopicPartition, int], bool]:
+    """What a finished run leaves: logs, checkpoint, and no folder."""
+    left = (path / STAGING).exists()
+    return logs.logs_of(path / "topic-0"), read_checkpoint(path / "cleaner-offset-checkpoint"), left

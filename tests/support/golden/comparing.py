@@ -1,0 +1,23 @@
+"""Two logs compared as the specification asks: bytes where plain, fields and records where compressed."""
+
+from __future__ import annotations
+
+from tests.support.cleaning.logs import headers_of, records_in
+
+
+def assert_same_log(ours: bytes, kafkas: bytes, name: str) -> None:
+    """Equal bytes; a compressed batch may differ in size, checksum and the compressed bytes."""
+    if ours == kafkas:
+        return
+    mine, theirs = list(headers_of(ours)), list(headers_of(kafkas))
+    assert [header for header, _ in mine] == [header for header, _ in theirs], name
+    for (header, own), (_, other) in zip(mine, theirs, strict=True):
+        if header.attributes & 7:
+            assert records_in(own) == records_in(other), f"{name}: batch at {header.base_offset}"
+        else:
+            assert own == other, f"{name}: batch at {header.base_offset}"
+
+
+def is_compressed(data: bytes) -> bool:
+    """Is any batch with records compressed?"""
+    return any(header.attributes & 7 for header, _ in headers_of(data))

@@ -1,0 +1,90 @@
+"""Kafka's jars, from Maven, once: `.cache/kafka/VERSION/libs` in the repository, which git ignores.
+
+The version and the artifacts stand in `pom.xml` beside this file. Without Java or mvn the tests fail with a
+line that says what to install; they are not skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "pom.xml"
+CACHE = HERE.parents[2] / ".cache"
+LOG_CONFIG = HERE / "log4j2.properties"
+DOWNLOAD_TIMEOUT_S = 600
+JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+
+
+class KafkaSetupError(RuntimeError):
+    """The machine lacks what a real broker needs; the message says what to install."""
+
+
+def kafka_version() -> str:
+    """The version that `pom.xml` names."""
+    name = "{http://maven.apache.org/POM/4.0.0}properties/{http://maven.apache.org/POM/4.0.0}kafka.version"
+    version = ElementTree.parse(POM).findtext(name)
+    assert version, f"{POM}: no kafka.version"
+    return version
+
+
+def java() -> str:
+    """The `java` to run: JAVA_HOME's, else the PATH's."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(f"{home}/bin/java") if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise KafkaSetupError("tests/kafka: java not found; install a Java 17 runtime (or set JAVA_HOME)")
+    return found
+
+
+def kafka_libs() -> Path:
+    """The folder of jars, fetched on first use and renamed into place when complete."""
+    libs = CACHE / "kafka" / kafka_version() / "libs"
+    if not libs.is_dir():
+        _ignore_cache()
+        _fetch(libs)
+    return libs
+
+
+def java_command(
+    main: str,
+    *args: str,
+    heap: str = "256m",
+    log_level: str = "WARN",
+    flags: Sequence[str] = JVM_FLAGS,
+) -> list[str]:
+    """The command line that runs one of Kafka's main classes, logging to standard error."""
+    logging = (f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}", f"-Dkafka.tests.log.level={log_level}")
+    return [java(), f"-Xmx{heap}", *flags, *logging, "-cp", f"{kafka_libs()}/*", main, *args]
+
+
+def _ignore_cache() -> None:
+    CACHE.mkdir(exist_ok=True)
+    ignore = CACHE / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
+def _fetch(libs: Path) -> None:
+    java()
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        raise KafkaSetupError(
+            f"tests/kafka: mvn not found; install Maven (it fetches Kafka {kafka_version()} once)"
+        )
+    partial = libs.with_name(f"libs.partial.{os.getpid()}")
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    command = [mvn, "-q", "-B", "-f", str(POM), *goal]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise KafkaSetupError(
+            f"tests/kafka: mvn could not fetch Kafka {kafka_version()}:\n{done.stdout[-2000:]}"
+        )
+    partial.rename(libs)

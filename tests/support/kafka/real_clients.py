@@ -1,0 +1,89 @@
+"""Idempotent and transactional producers as people have them, and what a broker says of offsets."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from siltstone.log.fetch import MAX_TIMESTAMP
+from tests.support.kafka import clients
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.jars import java_command
+from tests.support.kafka.records import Partition, Sent, workload
+from tests.support.kafka.scenario import start_ms
+
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+
+
+def write_topic(broker: Broker, topic: str) -> None:
+    """Interleaved transactions of two librdkafka producers and idempotent batches; then a Java producer's.
+
+    1160 records, 880 of them committed.
+    """
+    sent = iter(workload(seed=60, prefix=topic, count=1200, keys=100, start_ms=start_ms()))
+
+    def some(producer: Producer) -> None:
+        clients.send(producer, topic, [next(sent) for _ in range(20)])
+
+    idempotent = clients.new_producer(broker.bootstrap, idempotent=True, codec="zstd")
+    one, other = transactional(broker, "one"), transactional(broker, "other")
+    for turn in range(8):
+        one.begin_transaction()
+        some(one)
+        other.begin_transaction()
+        some(other)
+        some(idempotent)
+        some(one)
+        one.abort_transaction() if turn % 3 == 0 else one.commit_transaction()
+        some(idempotent)
+        some(other)
+        other.commit_transaction() if turn % 2 == 0 else other.abort_transaction()
+    arguments = ["--topic", topic, "--num-records", "200", "--record-size", "50", "--throughput", "2000"]
+    arguments += ["--bootstrap-server", broker.bootstrap]
+    arguments += ["--transactional-id", "java", "--transaction-duration-ms", "20"]
+    command = java_command(PERFORMANCE, *arguments)
+    done = subprocess.run(command, capture_output=True, timeout=clients.CLIENT_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+
+def transactional(broker: Broker, name: str) -> Producer:
+    producer = clients.new_producer(broker.bootstrap, idempotent=True, codec="lz4", transactional_id=name)
+    producer.init_transactions(clients.CLIENT_TIMEOUT_S)
+    return producer
+
+
+def times(
+    broker: Broker, partition: Partition, asked: Mapping[int, object]
+) -> dict[int, tuple[int, int] | None]:
+    """Offset and timestamp of the first record at or after each time, None where none is."""
+    admin, found = broker.admin(), {}
+    for time in asked:
+        spec = OffsetSpec.max_timestamp() if time == MAX_TIMESTAMP else OffsetSpec.for_timestamp(time)
+        where = TopicPartition(*partition)
+        place = admin.list_offsets({where: spec})[where].result(clients.CLIENT_TIMEOUT_S)
+        found[time] = None if place.offset < 0 else (place.offset, place.timestamp)
+    return found
+
+
+def ends(broker: Broker, partition: Partition) -> tuple[int, int, int]:
+    """Log start, last stable offset, high watermark."""
+    admin, where = broker.admin(), TopicPartition(*partition)
+    asked = admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    low, high = clients.watermarks(broker.bootstrap, *partition)
+    return low, asked[where].result(clients.CLIENT_TIMEOUT_S).offset, high
+
+
+def add_more(broker: Broker, topics: Iterable[str]) -> tuple[list[Sent], list[Sent]]:
+    """To partition 0 of each topic, without transaction, committed, aborted: all of it, the not aborted."""
+    sent = workload(seed=64, prefix="added", count=60, keys=10, start_ms=start_ms())
+    producer = transactional(broker, "one")
+    for topic in topics:
+        broker.produce(topic, sent[:20], enable_idempotence=True)
+        for commit, some in ((True, sent[20:40]), (False, sent[40:])):
+            producer.begin_transaction()
+            clients.send(producer, topic, some)
+            producer.commit_transaction() if commit else producer.abort_transaction()
+    return sent, sent[:40]

@@ -1,0 +1,57 @@
+"""Appends to no log: what would be written, and what is refused without a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import LogError, RecordRefusedError
+from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.layout import BATCH, Bytes
+from siltstone.base.records.scan import ScanEnd, scan_batches
+from siltstone.log.validation import Origin, Validated, validate_and_assign
+from tests.support.log.batches import TIME
+
+LARGE = 200
+"""Records that make a batch too large for the one-call way."""
+
+
+def append(
+    data: Bytes,
+    *,
+    next_offset: int = 1000,
+    now_ms: int = TIME,
+    origin: Origin = Origin.CLIENT,
+    **config: object,
+) -> Validated:
+    return validate_and_assign(
+        data,
+        config=replace(LogConfig(), **config),  # type: ignore[arg-type]
+        next_offset=next_offset,
+        now_ms=now_ms,
+        leader_epoch=7,
+        origin=origin,
+    )
+
+
+def assert_refused(
+    data: Bytes, kind: type[LogError], reason: str, index: int | None = None, **how: object
+) -> None:
+    before = data.tobytes()
+    with pytest.raises(kind, match=reason) as caught:
+        append(data, **how)  # type: ignore[arg-type]
+    assert data.tobytes() == before
+    assert type(caught.value) is kind
+    if isinstance(caught.value, RecordRefusedError):
+        assert caught.value.record_index == index
+
+
+def assert_in_order(validated: Validated) -> None:
+    """The rows say what the bytes say, checksums hold."""
+    scan = scan_batches(validated.data)
+    assert scan.outcome == ScanEnd.CLEAN
+    assert scan.batches.tolist() == validated.batches.tolist()
+    assert validated.batches.dtype == BATCH
+    assert first_bad_checksum(validated.data, validated.batches) is None

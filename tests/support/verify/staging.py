@@ -1,0 +1,71 @@
+"""Golden pairs as two log directories, before and after, and the check of them in this process."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone.base.config import Config, parse_assignments
+from siltstone.verify.checking import Checker, check_here, verify
+from siltstone.verify.findings import LogVerdict
+from siltstone.verify.pairs import Terms, terms_of
+from tests.support import golden_sets
+
+LATER = 1 << 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A log before and after, each in a directory of its own, and what is known of its cleaning."""
+
+    before: Path
+    after: Path
+    where: str
+    terms: Terms
+
+    @property
+    def partition(self) -> Path:
+        """The partition that was cleaned."""
+        return self.after / self.where
+
+    @property
+    def original(self) -> Path:
+        """The partition as it was."""
+        return self.before / self.where
+
+    @property
+    def interval(self) -> int:
+        """Its ``index.interval.bytes``."""
+        assert self.terms.index_interval is not None
+        return self.terms.index_interval
+
+    def verdict(self, checker: Checker = check_here) -> LogVerdict:
+        """Check it."""
+        (found,) = verify(self.before, self.after, checker, lambda _: self.terms).logs
+        return found
+
+
+def stage_pair(
+    case: golden_sets.Case, round_: golden_sets.Round, path: Path, *, now_is_exact: bool | None = None
+) -> Pair:
+    """One round: Kafka's directory before and Kafka's directory after."""
+    assert round_.after is not None
+    before = golden_sets.stage_round(case, round_, path / "before")
+    after = path / "after"
+    after.mkdir()
+    partition = golden_sets.partition_directory(case, after)
+    shutil.copytree(round_.after, partition, copy_function=shutil.copy2)
+    shutil.copy(before / "meta.properties", after / "meta.properties")
+    for name in golden_sets.CHECKPOINTS:
+        offset = round_.checkpoints_after.get(name)
+        if offset is not None:
+            golden_sets.write_checkpoint(after / name, {(case.topic, case.partition): offset})
+    exact = round_.now_is_exact if now_is_exact is None else now_is_exact
+    config = [f"{key}={value}" for key, value in round_.command_config.items()]
+    terms = terms_of(
+        Config(parse_assignments(config, "case.json")),
+        LATER if round_.now_ms is None or not exact else round_.now_ms,
+        now_is_exact=exact and round_.now_ms is not None,
+    )
+    return Pair(before=before, after=after, where=partition.name, terms=terms)
