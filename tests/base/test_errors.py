@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from siltstone.base import errors
-from siltstone.base.errors import CorruptRecordError, InvalidRecordError, LogError, RecordError
+from siltstone.base.errors import (
+    CorruptRecordError,
+    InvalidRecordError,
+    LedgerError,
+    LogError,
+    RecordError,
+    RecordRefusedError,
+    UnreadableBatchError,
+    UsageError,
+)
 
 KAFKA_CODES = {
     "OFFSET_OUT_OF_RANGE": 1,
@@ -31,12 +41,12 @@ KAFKA_CODES = {
 LOG_ERRORS = [
     each
     for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, LogError) and each.code >= 0
+    if isinstance(each, type) and issubclass(each, LogError) and each.error_code >= 0
 ]
 
 
 def test_every_log_error_has_kafkas_number() -> None:
-    assert {each.kafka_name: each.code for each in LOG_ERRORS} == KAFKA_CODES
+    assert {each.code: each.error_code for each in LOG_ERRORS} == KAFKA_CODES
 
 
 @pytest.mark.parametrize("kind", LOG_ERRORS)
@@ -50,8 +60,22 @@ def test_details_survive_pickling() -> None:
     why = RecordError(index=7, message="why")
     error = pickle.loads(pickle.dumps(InvalidRecordError("no key", 7, [why])))
     assert (str(error), error.record_index, error.record_errors) == ("no key", 7, (why,))
-    damaged = pickle.loads(pickle.dumps(CorruptRecordError("x.log", 12, "impossible batch size")))
-    assert (damaged.path, damaged.position, damaged.reason) == ("x.log", 12, "impossible batch size")
+    damaged = pickle.loads(
+        pickle.dumps(CorruptRecordError("x.log", 12, "bad size", advice="run"))
+    )
+    assert (damaged.path, damaged.position, damaged.reason) == ("x.log", 12, "bad size")
+    assert str(damaged) == "x.log: byte 12: bad size; run"
+    refused = pickle.loads(pickle.dumps(UsageError("no such flag", path=Path("d"), advice="see --help")))
+    assert (str(refused), refused.code) == ("d: no such flag; see --help", "USAGE")
+    ledger = pickle.loads(pickle.dumps(LedgerError("cursor.json", "missing")))
+    assert (ledger.path, ledger.reason) == ("cursor.json", "missing") and "--reset" in ledger.advice
+
+
+def test_every_kind_of_error_has_a_code_of_its_own() -> None:
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
+    shared = {UnreadableBatchError, LogError, RecordRefusedError}
+    codes = [kind.code for kind in kinds if kind not in shared]
+    assert len(codes) > 30 and len(set(codes)) == len(codes)
 
 
 def test_the_drawing_names_every_class() -> None:

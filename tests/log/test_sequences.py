@@ -54,7 +54,7 @@ class Log:
         try:
             return self.states.check(scan_batches(data).batches, data, origin=origin)
         except LogError as error:
-            return error.code
+            return error.error_code
         finally:
             assert self.states.snapshot() == before
 
@@ -153,7 +153,7 @@ def test_several_batches_at_once_are_checked_as_one_by_one(offered: list[Sent]) 
     try:
         got = ProducerStates().check(scan_batches(whole).batches, whole, origin=Origin.COORDINATOR)
     except LogError as error:
-        assert error.code == wanted
+        assert error.error_code == wanted
     else:
         assert wanted is None and got is None
 

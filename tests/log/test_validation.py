@@ -155,7 +155,7 @@ def test_an_unknown_codec(codec: int, origin: Origin) -> None:
     """Kafka answers UNKNOWN_SERVER_ERROR, after the checksum and before the counts."""
     data = edited(edited(sent(1), 0, 1000, 8) if origin is Origin.REPLICATION else sent(1), 21, codec, 2)
     assert_refused(data, UnreadableBatchError, "codec is unknown", origin=origin)
-    assert UnreadableBatchError.code == -1 and UnreadableBatchError.kafka_name == "UNKNOWN_SERVER_ERROR"
+    assert UnreadableBatchError.error_code == -1 and UnreadableBatchError.code == "UNKNOWN_SERVER_ERROR"
     damaged = edited(data, 17, 1, 4, sealed=False)
     assert_refused(damaged, CorruptMessageError, "checksum", origin=origin)
     if origin is Origin.CLIENT:

@@ -51,7 +51,7 @@ EVENTS = TopicPartition("events", 0)
 def test_bad_names(name: str) -> None:
     with pytest.raises(InvalidTopicError) as error:
         refuse_bad_name(name)
-    assert error.value.code == 17 and "\n" not in str(error.value)
+    assert error.value.error_code == 17 and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 249, "...", "A.b_c-9", "__consumer_offsets", "-"])
@@ -137,7 +137,7 @@ def test_what_is_refused_leaves_nothing(
         before, on_disk = (tmp_path / TOPICS_FILE).read_bytes(), names_in(tmp_path)
         with pytest.raises(LogError) as error:
             manager.topics.create(name, partitions=partitions, config=config)
-        assert error.value.code == code
+        assert error.value.error_code == code
         assert (tmp_path / TOPICS_FILE).read_bytes() == before and names_in(tmp_path) == on_disk
 
 

@@ -18,7 +18,7 @@
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is as it was
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
-    └── LogError                 a call on a log that is refused, with Kafka's ``code`` and ``kafka_name``
+    └── LogError                 a refused call on a log, with Kafka's ``code`` and ``error_code``
         ├── OffsetOutOfRangeError               1
         ├── CorruptMessageError                 2
         ├── UnknownTopicError                   3
@@ -44,176 +44,205 @@ A bug is an ``AssertionError``; the environment's own errors stay ``OSError``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 
 class SiltstoneError(Exception):
-    """The root: one line that says what is wrong, where, and what to do."""
+    """The root of all errors. ``str()`` is one line: ``path: byte POSITION: reason; advice``, without the
+    parts that are None.
+
+    ``code``: a stable name of the kind of error, for scripts and tests; Kafka's name where Kafka has one.
+    ``reason``: what is wrong. ``path``: the file, directory or log concerned. ``position``: the byte in the
+    file at which the damage starts. ``advice``: what to do; ``usual_advice`` of the class if none is passed.
+    Errors cross processes: all of this survives pickling.
+    """
+
+    code: ClassVar[str] = "SILTSTONE"
+    usual_advice: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, code: str | None = None, advice: str | None = None) -> None:
+        """Sets ``code`` and ``usual_advice`` of a class; without them it has those of its parent."""
+        cls.code = code or cls.code
+        cls.usual_advice = advice or cls.usual_advice
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        position: int | None = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = None if path is None else os.fspath(path)
+        self.position = position
+        self.advice = self.usual_advice if advice is None else advice
+
+    def __str__(self) -> str:
+        where = (self.path, None if self.position is None else f"byte {self.position}", self.reason)
+        line = ": ".join(part for part in where if part is not None)
+        return f"{line}; {self.advice}" if self.advice else line
 
 
-class UsageError(SiltstoneError):
+class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
 
 
-class NotALogDirectoryError(SiltstoneError):
+class NotALogDirectoryError(SiltstoneError, code="NOT_A_LOG_DIRECTORY"):
     """The path is no Kafka log directory and no partition directory."""
 
 
-class DirectoryLockedError(SiltstoneError):
+class DirectoryLockedError(SiltstoneError, code="DIRECTORY_LOCKED"):
     """Another process holds the log directory's ``.lock``."""
 
 
-class DirectoryRefusedError(SiltstoneError):
+class DirectoryRefusedError(SiltstoneError, code="DIRECTORY_REFUSED"):
     """The directory may not be changed as it is: the message says what to do first."""
 
 
-class UnsafeFileError(DirectoryRefusedError):
+class UnsafeFileError(DirectoryRefusedError, code="UNSAFE_FILE"):
     """A file in a partition directory has a name of Kafka's, but is no regular file, or not the directory
     owner's. Its log is neither read nor changed: without that file, records would be missing.
     """
 
 
-class CorruptFileError(SiltstoneError):
-    """A corrupt file: its bytes are not in its format.
+class CorruptFileError(SiltstoneError, code="CORRUPT_FILE"):
+    """A corrupt file: its bytes are not in its format. Path and position are always there."""
 
-    ``path`` is the file, ``position`` the byte at which the damage starts, ``reason`` what is wrong.
-    """
+    path: str
+    position: int
 
-    def __init__(self, path: str, position: int, reason: str) -> None:
-        super().__init__(f"{path}: byte {position}: {reason}")
-        self.path = path
-        self.position = position
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type, tuple[str, int, str]]:
-        return type(self), (self.path, self.position, self.reason)
+    def __init__(self, path: str, position: int, reason: str, *, advice: str | None = None) -> None:
+        super().__init__(reason, path=path, position=position, advice=advice)
+        self.args = (path, position, reason)
 
 
-class CorruptRecordError(CorruptFileError):
+class CorruptRecordError(CorruptFileError, code="CORRUPT_RECORD"):
     """A corrupt batch or record."""
 
 
-class LedgerError(SiltstoneError):
-    """A file of a compacted ledger is missing or corrupt: ``path`` is the file, ``reason`` what is wrong.
+class LedgerError(
+    SiltstoneError,
+    code="CORRUPT_LEDGER",
+    advice="bring it back from a backup, or compact anew from the originals that are left: "
+    "siltstone compact-topic --reset",
+):
+    """A file of a compacted ledger is missing or corrupt.
 
     Nothing is read in its place, since the original segments that it covers may have been deleted.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path}: {reason}; bring it back from a backup, "
-            "or compact anew from the originals that are left: siltstone compact-topic --reset"
-        )
-        self.path = path
-        self.reason = reason
+    path: str
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.reason)
+    def __init__(self, path: str, reason: str, *, advice: str | None = None) -> None:
+        super().__init__(reason, path=path, advice=advice)
+        self.args = (path, reason)
 
 
-class CheckFailedError(SiltstoneError):
+class CheckFailedError(SiltstoneError, code="CHECK_FAILED"):
     """A written segment, or a count of records, is wrong; nothing was swapped."""
 
 
-class SourceChangedError(SiltstoneError):
+class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED"):
     """The size, inode or modification time of a source segment has changed since the cleaning was planned."""
 
 
-class UndoStoppedError(SiltstoneError):
+class UndoStoppedError(SiltstoneError, code="UNDO_STOPPED"):
     """Some originals were put back, others not; every log is whole, and another undo resumes."""
 
 
-class EngineError(SiltstoneError):
+class EngineError(SiltstoneError, code="ENGINE"):
     """Spark or Java is missing, or a job could not be run."""
 
 
-class CompactionFailedError(SiltstoneError):
+class CompactionFailedError(SiltstoneError, code="COMPACTION_FAILED"):
     """A side-by-side compaction failed; the ledger, where there was one, is as it was."""
 
 
-class CompactionInProgressError(SiltstoneError):
+class CompactionInProgressError(SiltstoneError, code="COMPACTION_IN_PROGRESS"):
     """A side-by-side compaction of the log is already running (Pulsar answers 409)."""
 
 
-class CleaningAbortedError(SiltstoneError):
+class CleaningAbortedError(SiltstoneError, code="CLEANING_ABORTED"):
     """The cleaning was aborted: the log is truncated, deleted or paused, or its disk has failed (Kafka's
     ``LogCleaningAbortedException``)."""
 
 
-class LogError(SiltstoneError):
+class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):
     """A call on a log that is refused as Kafka refuses it.
 
-    ``code`` is the number that Kafka's protocol has for it, ``kafka_name`` the name in its ``Errors``.
+    ``code`` is the name in Kafka's ``Errors``, ``error_code`` the number that Kafka's protocol has for it.
     """
 
-    code: ClassVar[int] = -1
-    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    error_code: ClassVar[int] = -1
 
-    def __init_subclass__(cls, code: int | None = None, kafka_name: str = "") -> None:
-        """Sets ``code`` and ``kafka_name`` of a class; without them it has those of its parent."""
-        if code is not None:
-            cls.code, cls.kafka_name = code, kafka_name
+    def __init_subclass__(cls, code: str | None = None, error_code: int | None = None) -> None:
+        """Sets ``code`` and ``error_code`` of a class; without them it has those of its parent."""
+        super().__init_subclass__(code=code)
+        cls.error_code = cls.error_code if error_code is None else error_code
 
 
-class OffsetOutOfRangeError(LogError, code=1, kafka_name="OFFSET_OUT_OF_RANGE"):
+class OffsetOutOfRangeError(LogError, code="OFFSET_OUT_OF_RANGE", error_code=1):
     """The offset is below the log's start or above its end."""
 
 
-class CorruptMessageError(LogError, code=2, kafka_name="CORRUPT_MESSAGE"):
+class CorruptMessageError(LogError, code="CORRUPT_MESSAGE", error_code=2):
     """A batch whose checksum or size is wrong."""
 
 
-class UnknownTopicError(LogError, code=3, kafka_name="UNKNOWN_TOPIC_OR_PARTITION"):
+class UnknownTopicError(LogError, code="UNKNOWN_TOPIC_OR_PARTITION", error_code=3):
     """There is no such topic or partition in these directories."""
 
 
-class MessageTooLargeError(LogError, code=10, kafka_name="MESSAGE_TOO_LARGE"):
+class MessageTooLargeError(LogError, code="MESSAGE_TOO_LARGE", error_code=10):
     """A batch over ``max.message.bytes``."""
 
 
-class InvalidTopicError(LogError, code=17, kafka_name="INVALID_TOPIC_EXCEPTION"):
+class InvalidTopicError(LogError, code="INVALID_TOPIC_EXCEPTION", error_code=17):
     """A topic name that Kafka does not allow."""
 
 
-class RecordListTooLargeError(LogError, code=18, kafka_name="RECORD_LIST_TOO_LARGE"):
+class RecordListTooLargeError(LogError, code="RECORD_LIST_TOO_LARGE", error_code=18):
     """More bytes in one append than ``segment.bytes``."""
 
 
-class TopicExistsError(LogError, code=36, kafka_name="TOPIC_ALREADY_EXISTS"):
+class TopicExistsError(LogError, code="TOPIC_ALREADY_EXISTS", error_code=36):
     """A topic of that name exists."""
 
 
-class InvalidPartitionsError(LogError, code=37, kafka_name="INVALID_PARTITIONS"):
+class InvalidPartitionsError(LogError, code="INVALID_PARTITIONS", error_code=37):
     """A number of partitions that is not possible."""
 
 
-class InvalidConfigError(LogError, code=40, kafka_name="INVALID_CONFIG"):
+class InvalidConfigError(LogError, code="INVALID_CONFIG", error_code=40):
     """A setting that is unknown or out of bounds."""
 
 
-class PolicyViolationError(LogError, code=44, kafka_name="POLICY_VIOLATION"):
+class PolicyViolationError(LogError, code="POLICY_VIOLATION", error_code=44):
     """The topic's policy does not allow the operation."""
 
 
-class OutOfOrderSequenceError(LogError, code=45, kafka_name="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+class OutOfOrderSequenceError(LogError, code="OUT_OF_ORDER_SEQUENCE_NUMBER", error_code=45):
     """A producer's sequence number is not the next one."""
 
 
-class InvalidProducerEpochError(LogError, code=47, kafka_name="INVALID_PRODUCER_EPOCH"):
+class InvalidProducerEpochError(LogError, code="INVALID_PRODUCER_EPOCH", error_code=47):
     """A newer instance of the producer has taken over."""
 
 
-class InvalidTransactionStateError(LogError, code=48, kafka_name="INVALID_TXN_STATE"):
+class InvalidTransactionStateError(LogError, code="INVALID_TXN_STATE", error_code=48):
     """A batch that does not fit the producer's transaction."""
 
 
-class TransactionCoordinatorFencedError(LogError, code=52, kafka_name="TRANSACTION_COORDINATOR_FENCED"):
+class TransactionCoordinatorFencedError(LogError, code="TRANSACTION_COORDINATOR_FENCED", error_code=52):
     """A marker of a coordinator that has been replaced."""
 
 
-class StorageError(LogError, code=56, kafka_name="KAFKA_STORAGE_ERROR"):
+class StorageError(LogError, code="KAFKA_STORAGE_ERROR", error_code=56):
     """The log directory is offline after an I/O error."""
 
 
@@ -235,25 +264,29 @@ class RecordRefusedError(LogError):
     """
 
     def __init__(
-        self, message: str, record_index: int | None = None, record_errors: Sequence[RecordError] = ()
+        self,
+        reason: str,
+        record_index: int | None = None,
+        record_errors: Sequence[RecordError] = (),
+        *,
+        path: str | os.PathLike[str] | None = None,
+        advice: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(reason, path=path, advice=advice)
+        self.args = (reason, record_index, tuple(record_errors))
         self.record_index = record_index
         self.record_errors = tuple(record_errors)
 
-    def __reduce__(self) -> tuple[type, tuple[str, int | None, tuple[RecordError, ...]]]:
-        return type(self), (str(self), self.record_index, self.record_errors)
 
-
-class InvalidTimestampError(RecordRefusedError, code=32, kafka_name="INVALID_TIMESTAMP"):
+class InvalidTimestampError(RecordRefusedError, code="INVALID_TIMESTAMP", error_code=32):
     """A timestamp further from the clock than ``message.timestamp.{before,after}.max.ms`` allow."""
 
 
-class InvalidRecordError(RecordRefusedError, code=87, kafka_name="INVALID_RECORD"):
+class InvalidRecordError(RecordRefusedError, code="INVALID_RECORD", error_code=87):
     """A batch or record that Kafka's format or the topic does not allow."""
 
 
-class UnreadableBatchError(InvalidRecordError, code=-1, kafka_name="UNKNOWN_SERVER_ERROR"):
+class UnreadableBatchError(InvalidRecordError, code="UNKNOWN_SERVER_ERROR", error_code=-1):
     """A batch that cannot be decompressed: an unknown codec, or corrupt bytes.
 
     The batch is at fault, but Kafka answers UNKNOWN_SERVER_ERROR, and so does Siltstone.

@@ -118,7 +118,7 @@ def run(arguments: list[str] | None = None) -> int:
         say(str(error))
         return USAGE
     except LogError as error:
-        say(f"{error} ({error.kafka_name})")
+        say(f"{error} ({error.code})")
     except SiltstoneError as error:
         say(str(error))
     except BrokenPipeError:

@@ -182,7 +182,7 @@ def _delete_all(
         try:
             done.append(PartitionOffset(where=where, offset=delete(where, offset)))
         except SiltstoneError as error:
-            failure = f"{error} ({error.kafka_name})" if isinstance(error, LogError) else str(error)
+            failure = f"{error} ({error.code})" if isinstance(error, LogError) else str(error)
             done.append(PartitionOffset(where=where, offset=None, failure=failure))
     return done
 

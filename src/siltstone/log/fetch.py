@@ -154,9 +154,9 @@ def answer(
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
     except OffsetOutOfRangeError as error:
-        return MessageSetSend.empty(error.code)
+        return MessageSetSend.empty(error.error_code)
     except CorruptRecordError:
-        return MessageSetSend.empty(CorruptMessageError.code)
+        return MessageSetSend.empty(CorruptMessageError.error_code)
     if fetched.slice is None:
         return MessageSetSend.empty()
     return MessageSetSend(error_code=0, messages=fetched.slice.read())

@@ -377,7 +377,7 @@ class LogManager:
             try:
                 results.append(self[where].fetch(offset, max_bytes, isolation=isolation))
             except LogError as error:
-                results.append(MessageSetSend.empty(error.code))
+                results.append(MessageSetSend.empty(error.error_code))
         return MultiMessageSetSend(error_code=0, results=tuple(results))
 
     def directory_of(self, where: TopicPartition) -> ServedDirectory:

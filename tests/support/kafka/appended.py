@@ -127,7 +127,7 @@ def of_us(directory: Path, rows: Sequence[Row], start_ms: int) -> dict[str, Outc
                         given.append(Given(code=0, base_offset=done.first_offset, log_append_ms=time))
                         messages.append("")
                     except LogError as error:
-                        given.append(Given(code=error.code, refused=_named(error)))
+                        given.append(Given(code=error.error_code, refused=_named(error)))
                         messages.append(str(error))
                 stored = _stored(log.directory, row, start_ms)
                 found[row.name] = Outcome(given=tuple(given), stored=stored, messages=tuple(messages))
