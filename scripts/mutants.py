@@ -2,10 +2,13 @@
 
     .venv/bin/python scripts/mutants.py --count 200 --seed 1 --out mutants.jsonl
     .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
+    .venv/bin/python scripts/mutants.py --count 200 --stages 2 --out quick.jsonl
+    .venv/bin/python scripts/mutants.py --again quick.jsonl --out survivors.jsonl
 
 Each mutant is made in a copy of the tree. Tests run in stages: those that import the module, those of its
 package, then all others. A mutant that passes all of them survives: a test is missing, or the change makes
-no difference, which a person has to decide. The output has one line of JSON a mutant.
+no difference, which a person has to decide. The output has one line of JSON a mutant. With ``--stages 2``
+the last stage, which takes minutes, is left out; ``--again`` runs all stages for the survivors of such a run.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -127,11 +131,11 @@ def stages_of(mutant: Mutant) -> list[list[str]]:
         for test in sorted((ROOT / "tests").rglob("test_*.py"))
         if module in test.read_text() and "tests/kafka/" not in str(test)
     ]
-    return [*([near] if near else []), STAGES[package], ["tests"]]
+    return [near, STAGES[package], ["tests"]]
 
 
-def judge(mutant: Mutant, scratch: Path, timeout_s: float) -> dict[str, object]:
-    """Run the stages in a copy of the tree; which one noticed the change, and after how many seconds."""
+def judge(mutant: Mutant, scratch: Path, timeout_s: float, stages: int) -> dict[str, object]:
+    """Run the first ``stages`` in a copy of the tree: which test noticed the change, after what time."""
     tree = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
     began = time.monotonic()
     try:
@@ -141,7 +145,7 @@ def judge(mutant: Mutant, scratch: Path, timeout_s: float) -> dict[str, object]:
             shutil.copy2(ROOT / name, tree / name)
         apply(mutant, tree)
         noticed = None
-        for tests in stages_of(mutant):
+        for tests in filter(None, stages_of(mutant)[:stages]):
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
             command += [
                 "--ignore=tests/kafka",
@@ -185,7 +189,10 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=0, help="go on after so many of them")
     parser.add_argument("--only", help="PATH:LINE:COLUMN: only the changes that begin there")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
-    parser.add_argument("--timeout", type=float, default=1200)
+    parser.add_argument("--timeout", type=float, default=1200, help="seconds a stage; longer is noticed")
+    parser.add_argument("--stages", type=int, default=3, help="how many stages of tests (3)")
+    parser.add_argument("--again", type=Path, help="judge the survivors in this output of an earlier run")
+    parser.add_argument("--workers", type=int, default=1, help="mutants that are judged at a time (1)")
     chosen = parser.parse_args()
     found = [
         mutant
@@ -193,16 +200,24 @@ def main() -> None:
         for path in sorted((ROOT / "src/siltstone" / package).rglob("*.py"))
         for mutant in mutants_of(path)
     ]
-    if chosen.only:
+    if chosen.again:
+        results = [json.loads(line) for line in chosen.again.read_text().splitlines()]
+        survivors = {(each["path"], each["line"], each["start"]) for each in results if not each["noticed"]}
+        found = [each for each in found if (each.path, each.line, each.start) in survivors]
+    elif chosen.only:
         found = [each for each in found if f"{each.path}:{each.line}:{each.start}" == chosen.only]
     else:
         random.Random(chosen.seed).shuffle(found)
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, chosen.out.open("a") as out:
-        for mutant in found[chosen.skip : chosen.count]:
-            result = judge(mutant, Path(scratch), chosen.timeout)
+
+        def report(mutant: Mutant) -> None:
+            result = judge(mutant, Path(scratch), chosen.timeout, chosen.stages)
             print(json.dumps(result), file=out, flush=True)
             change = f"{mutant.before!r} -> {mutant.after!r}"
             print(f"{mutant.path}:{mutant.line}: {change}: {result['noticed'] or 'SURVIVED'}", flush=True)
+
+        with ThreadPoolExecutor(chosen.workers) as pool:
+            list(pool.map(report, found[chosen.skip : chosen.count]))
 
 
 if __name__ == "__main__":
