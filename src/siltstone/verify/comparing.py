@@ -23,8 +23,8 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
     Words,
@@ -61,7 +61,7 @@ class Piece:
     path: str
     origin: int
     data: Bytes
-    batches: Directory
+    batches: BatchHeaders
     columns: RecordColumns
 
     @property
@@ -208,7 +208,7 @@ def first_difference(
                 break
 
 
-def _batch_spans(batches: Directory) -> Int64:
+def _batch_spans(batches: BatchHeaders) -> Int64:
     return np.column_stack((batches["position"], batches["size"])).astype(np.int64)
 
 
@@ -220,12 +220,12 @@ def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
     return np.column_stack((*(getattr(columns, name)[rows] for name in named), headers_size)).astype(np.int64)
 
 
-def _horizons(batches: Directory) -> Int64:
+def _horizons(batches: BatchHeaders) -> Int64:
     """The delete horizon of each batch in ms, ``_NO_HORIZON`` without one."""
     return np.where(delete_horizons(batches), batches["base_timestamp"], _NO_HORIZON)
 
 
-def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
+def _header_problems(old: BatchHeaders, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
     """Check the headers of rewritten batches, pair by pair; yields (kind, detail, bool[n]: which are wrong).
 
     ``old``: what the batches ``rows`` of ``after`` were, all of v2, or all message sets (v0, v1), which
@@ -266,7 +266,7 @@ def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tupl
     yield "batch_times", "base or largest timestamp is not its records'", wrong
 
 
-def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
+def _times_are_wrong(old: BatchHeaders, after: Piece, rows: Int64) -> Flags:
     """Which rewritten batches with records have a base or a largest timestamp that is not theirs: bool[n]."""
     new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)

@@ -15,7 +15,7 @@ from siltstone.base.records import codecs as codecs_module
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
-from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
+from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
 from tests.support.records import twin
 from tests.support.records.arrays import array
 
@@ -23,8 +23,8 @@ Bodies = list[tuple[int, bytes]]
 """Codecs and what they made of records."""
 
 
-def laid_out(bodies: Bodies) -> tuple[Bytes, Directory]:
-    """A window of batches with these bodies, and its directory as far as decompression looks at it."""
+def laid_out(bodies: Bodies) -> tuple[Bytes, BatchHeaders]:
+    """A window of batches with these bodies, and their headers as far as decompression looks at it."""
     batches = np.zeros(len(bodies), BATCH)
     batches["size"] = [BATCH_OVERHEAD + len(body) for _, body in bodies]
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]

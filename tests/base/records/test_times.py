@@ -10,7 +10,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_record_times, decode_records
 from tests.support.records import twin
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 TIMES = st.sampled_from((0, 1, -5, 63, 64, 2**40, -(2**40)))
 
@@ -40,7 +40,7 @@ def logs(draw: st.DrawFn) -> bytes:
 @settings(deadline=None)
 @given(logs())
 def test_times_alone_are_those_of_all(log: bytes) -> None:
-    window, batches = directory(log)
+    window, batches = scanned(log)
     full, times = decode_records(window, batches), decode_record_times(window, batches)
     assert len(times) == len(full)
     for name in ("batch", "offset", "timestamp"):
@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_refused_with_its_place(
     records: list[bytes], last_delta: int, reason: str
 ) -> None:
     sound = twin.batch([twin.record(0, 0, b"k", b"v")])
-    window, batches = directory(sound + twin.batch(records, base_offset=1, last_delta=last_delta))
+    window, batches = scanned(sound + twin.batch(records, base_offset=1, last_delta=last_delta))
     with pytest.raises(CorruptRecordError, match=reason) as raised:
         decode_record_times(window, batches, path="a.log", origin=100)
     assert raised.value.position == 100 + len(sound)

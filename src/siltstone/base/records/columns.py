@@ -27,7 +27,7 @@ def span_bytes(data: Bytes, start: int, size: int) -> bytes | None:
 class KeyColumns:
     """One row a record, in log order: which it is, and its key.
 
-    ``batch``: row in the batch directory, int32. ``offset``: int64. The key's span (``key_start``,
+    ``batch``: row in the batch headers, int32. ``offset``: int64. The key's span (``key_start``,
     ``key_size``, int32) points into ``data`` (uint8); a size of -1 is null.
     """
 
@@ -85,7 +85,7 @@ class RecordColumns(KeyColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumns:
-    """One row a record, in log order: ``batch`` (row in the batch directory, int32), ``offset`` (int64),
+    """One row a record, in log order: ``batch`` (row in the batch headers, int32), ``offset`` (int64),
     ``timestamp`` (ms, int64)."""
 
     batch: Int32

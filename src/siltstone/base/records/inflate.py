@@ -32,7 +32,7 @@ from siltstone.base.records.codecs import (
     decompress,
     decompress_run,
 )
-from siltstone.base.records.layout import ENTRY_MIN, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import ENTRY_MIN, BatchHeaders, Bytes, Int64, codec_of
 from siltstone.base.records.legacy import LEGACY_REASON, record_spans
 
 PIECE_BYTES = 8 << 20
@@ -43,7 +43,7 @@ _ROOM_FOR_BOUNDS = 16 << 20
 little."""
 
 
-def plain_sizes(window: Bytes, batches: Directory) -> Int64:
+def plain_sizes(window: Bytes, batches: BatchHeaders) -> Int64:
     """Most bytes that each batch's records take after decompression: int64; any magic.
 
     Exact where the batch declares its size. A batch that does not, such as a damaged one, counts with the
@@ -61,7 +61,7 @@ def plain_sizes(window: Bytes, batches: Directory) -> Int64:
     return sizes
 
 
-def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iterator[slice]:
+def pieces(window: Bytes, batches: BatchHeaders, budget: int = PIECE_BYTES) -> Iterator[slice]:
     """Cut a directory into slices whose records take about ``budget`` bytes of memory at most.
 
     Message sets (v0, v1) and v2 batches are never in the same one. ``batches`` are rows of a scan over
@@ -82,7 +82,7 @@ def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iter
 
 def inflate(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     scratch: Scratch,
     *,
     limit: int = DEFAULT_LIMIT,
@@ -126,7 +126,7 @@ def inflate(
 
 def _make_room(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     spans: tuple[Int64, Int64, Int64],
     scratch: Scratch,
     limit: int,
@@ -146,7 +146,7 @@ def _make_room(
     scratch.make_room(min(int(declared[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
 
 
-def corrupt(batches: Directory, row: int, reason: str, path: str, origin: int) -> CorruptRecordError:
+def corrupt(batches: BatchHeaders, row: int, reason: str, path: str, origin: int) -> CorruptRecordError:
     """The error for the batch ``row`` of a window that begins at ``origin`` in the file ``path``."""
     return CorruptRecordError(path, origin + int(batches["position"][row]), reason)
 
@@ -158,7 +158,7 @@ def _advised(error: DecompressionError) -> str:
 
 
 def refuse_impossible_counts(
-    batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int, limit: int = DEFAULT_LIMIT
+    batches: BatchHeaders, counts: Int64, sizes: Int64, path: str, origin: int, limit: int = DEFAULT_LIMIT
 ) -> None:
     """Refuse counts before columns are allocated: a record takes at least seven bytes, and one batch has
     ``records_max(limit)`` records at most. Raises CorruptRecordError.
