@@ -51,7 +51,7 @@ def test_every_log_error_has_kafkas_number() -> None:
 
 @pytest.mark.parametrize("kind", LOG_ERRORS)
 def test_log_errors_survive_pickling(kind: type[LogError]) -> None:
-    error = pickle.loads(pickle.dumps(kind("topic-0: no; do it again")))
+    error = pickle.loads(pickle.dumps(kind("no", path="topic-0", advice="do it again")))
     assert type(error) is kind
     assert str(error) == "topic-0: no; do it again"
 

@@ -175,7 +175,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
                     report.horizons |= comparison.new_horizons
     except CorruptFileError as error:
         findings.whole = False
-        findings.add("before_damaged", error.reason, path=error.path, position=error.position)
+        findings.add_error("before_damaged", error)
     finally:
         if after is not None:
             after.finish(read_on=findings.whole)

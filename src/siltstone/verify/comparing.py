@@ -137,7 +137,8 @@ class AfterStream:
                 mine = replace(window, batches=batches[:stop])
                 yield from _pieces(mine, self._path, self._scratch, self._limit)
         except CorruptFileError as error:
-            self._give_up("unreadable", error.reason, error.path, error.position)
+            self._findings.add_error("unreadable", error)
+            self._give_up()
 
     def _is_in_order(self, window: Window) -> bool:
         base, last = window.batches["base_offset"], window.batches["last_offset"]
@@ -146,18 +147,18 @@ class AfterStream:
         if len(bad):
             row = int(bad[0])
             outside = last[row] >= self._end or (row == 0 and window.origin == 0)
-            self._give_up(
+            self._findings.add(
                 "segment_bounds" if outside else "order",
                 f"offsets {base[row]} to {last[row]}, where {least[row]} to {self._end - 1} may be",
-                self._path,
-                window.origin + int(window.batches["position"][row]),
+                path=self._path,
+                position=window.origin + int(window.batches["position"][row]),
             )
+            self._give_up()
         self._following = int(last[-1]) + 1
         return not len(bad)
 
-    def _give_up(self, kind: str, detail: str, path: str, position: int) -> None:
+    def _give_up(self) -> None:
         self._findings.whole = False
-        self._findings.add(kind, detail, path=path, position=position)
         self._rest, self._windows = None, iter(())
 
     def finish(self, *, read_on: bool) -> None:

@@ -136,13 +136,18 @@ class Findings:
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
+    def add_error(self, kind: str, error: CorruptFileError) -> None:
+        """Note what is corrupt as a problem of this ``kind``."""
+        detail = f"{error.reason}; {error.advice}" if error.advice else error.reason
+        self.add(kind, detail, path=error.path, position=error.position)
+
     @contextlib.contextmanager
     def noting(self, kind: str) -> Iterator[None]:
         """Note a CorruptFileError of the block as a problem of this ``kind``."""
         try:
             yield
         except CorruptFileError as error:
-            self.add(kind, error.reason, path=error.path, position=error.position)
+            self.add_error(kind, error)
 
     def merge(self, other: Findings) -> None:
         """Add the findings of another part of the log."""
@@ -198,7 +203,11 @@ class Verdict:
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
-                raise CheckFailedError(f"{log.topic}-{log.partition}: {log.problems[0]} (all: {kinds})")
+                raise CheckFailedError(
+                    f"{log.problems[0]} (all problems: {kinds})",
+                    path=f"{log.topic}-{log.partition}",
+                    advice="restore the log from before the cleaning",
+                )
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
 from siltstone.base.records.columns import DECODE_REASON, RecordColumns
 from siltstone.base.records.decode import decode_records
+from tests.support.errors import raises_error
 from tests.support.records import twin
 from tests.support.records.arrays import array, decoded, records_of, scanned
 
@@ -119,10 +120,9 @@ def test_refused(name: str, codec: int) -> None:
     good = twin.batch([ONE])
     bad = twin.batch([], body=twin.compress(codec, body), count=1, last_delta=0, base_offset=1, codec=codec)
     window, batches = scanned(good + bad)
-    with pytest.raises(CorruptRecordError) as caught:
+    position = 5000 + len(good)
+    with raises_error(CorruptRecordError, path="00.log", position=position, about=DECODE_REASON[reason]):
         decode_records(window, batches, path="00.log", origin=5000)
-    found = caught.value
-    assert (found.path, found.position, found.reason) == ("00.log", 5000 + len(good), DECODE_REASON[reason])
 
 
 def test_every_reason_is_reached() -> None:
@@ -132,14 +132,14 @@ def test_every_reason_is_reached() -> None:
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (3, 2)])
 def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
     log = twin.batch([twin.record(delta, 0, b"k", b"v") for delta in deltas], last_delta=9)
-    with pytest.raises(CorruptRecordError, match="do not ascend"):
+    with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
         decode_records(*scanned(log))
 
 
 def test_the_least_offset_of_an_int64_is_no_records() -> None:
     """The largest one is refused by the scan."""
     log = twin.batch([ONE, twin.record(1, 0, b"k", b"v")], base_offset=-(2**63))
-    with pytest.raises(CorruptRecordError, match="do not ascend"):
+    with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
         decode_records(*scanned(log))
 
 
@@ -147,17 +147,16 @@ def test_the_least_offset_of_an_int64_is_no_records() -> None:
 def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> None:
     body = twin.compress(codec, ONE)
     log = twin.batch([], body=body, count=len(body) + 1, last_delta=2**31 - 1, codec=codec)
-    with pytest.raises(CorruptRecordError, match="more records than its bytes can hold") as caught:
+    with raises_error(CorruptRecordError, position=77, about="more records"):
         decode_records(*scanned(bytes(log)), origin=77)
-    assert caught.value.position == 77
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_codec_numbers_that_are_none(codec: int) -> None:
     log = twin.batch([ONE]) + twin.batch([ONE], attributes=codec, base_offset=1)
-    with pytest.raises(CorruptRecordError, match=f"no codec has the number {codec}") as caught:
+    position = 100 + len(twin.batch([ONE]))
+    with raises_error(CorruptRecordError, position=position, about=f"number {codec}"):
         decode_records(*scanned(log), origin=100)
-    assert caught.value.position == 100 + len(twin.batch([ONE]))
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -172,7 +171,7 @@ def test_the_limit_is_each_batchs(codec: int) -> None:
     big = twin.batch([twin.record(0, 0, b"k", bytes(900))], codec=codec)
     window, batches = scanned(big + big)
     assert len(decode_records(window, batches, limit=1000)) == 2
-    with pytest.raises(CorruptRecordError, match="more than 800 bytes"):
+    with raises_error(CorruptRecordError, about="800 bytes", advice=LIMIT_SETTING):
         decode_records(window, batches, limit=800)
 
 
@@ -187,5 +186,5 @@ def test_a_truncated_header_count_cannot_read_into_the_next_batch() -> None:
     log = twin.batch([], body=body, count=1, last_delta=0) + struct.pack(">q", 1) * 20
     window = array(log)
     batches = scanned(log[: 61 + len(body)])[1]
-    with pytest.raises(CorruptRecordError, match="varint"):
+    with raises_error(CorruptRecordError, about="varint"):
         decode_records(window, batches)

@@ -18,6 +18,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.base.records.test_golden_records import listed_segments
+from tests.support.errors import raises_error
 from tests.support.golden_sets import legacy_names
 from tests.support.records import twin
 from tests.support.records.arrays import array, complete_headers, decoded, records_of, scanned
@@ -215,9 +216,8 @@ def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_place() -> Non
         if fits:
             assert headers(converted_log(log))[1][:3] == (0, last, 2)
             continue
-        with pytest.raises(CorruptRecordError, match="further apart") as error:
+        with raises_error(CorruptRecordError, path="some.log", position=1000 + len(first), about="offsets"):
             up_convert(*scanned(log), path="some.log", origin=1000)
-        assert error.value.position == 1000 + len(first)
 
 
 def test_headers_completed_after_decoding_equal_those_after_converting() -> None:

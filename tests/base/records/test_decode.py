@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
+from tests.support.errors import raises_error
 from tests.support.records import twin
 from tests.support.records.arrays import complete_headers, records_of, scanned
 
@@ -72,14 +73,13 @@ def test_errors_keep_their_place_in_a_mixed_window(bad: int) -> None:
     good = [legacy(twin.NONE, 5), modern(twin.NONE, 6)]
     good[bad] = parts[bad]
     window, batches = scanned(b"".join(good))
-    with pytest.raises(CorruptRecordError) as caught:
+    with raises_error(CorruptRecordError, path="p", position=1000 + bad * len(good[0])):
         decode_records(window, batches, path="p", origin=1000)
-    assert (caught.value.path, caught.value.position) == ("p", 1000 + bad * len(good[0]))
 
 
 @pytest.mark.parametrize(
     "parts", [(legacy(1, 0), legacy(1, 9)), (modern(4, 0),), (legacy(1, 0), modern(4, 1))]
 )
 def test_the_limit_holds_for_every_age(parts: tuple[bytes, ...]) -> None:
-    with pytest.raises(CorruptRecordError, match="more than 20 bytes"):
+    with raises_error(CorruptRecordError, about="20 bytes", advice=LIMIT_SETTING):
         decode_records(*scanned(b"".join(parts)), limit=20)

@@ -145,12 +145,12 @@ def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
 
 DECODE_REASON = (
     "",
-    "a record's size is not possible",
-    "a record's fields go on beyond its end, or end before it",
-    "an over-long or cut varint",
-    "a negative size that is not null's",
+    "a record's size is impossible",
+    "a record's fields end before or beyond its end",
+    "a varint is too long or truncated",
+    "a size is negative, but not -1 for null",
     "offsets in the batch do not ascend, or pass its last offset",
-    "bytes left over behind the last record",
+    "bytes are left after the last record",
 )
 
 

@@ -43,7 +43,7 @@ NO_HORIZON = -1
 _OFFSET_DELTA_MAX = (1 << 31) - 1
 RECORD_GROWTH = 6
 """Most bytes by which a converted record can outgrow its message (magic 0, its varints at their longest)."""
-TOO_FAR_APART = "a message set's offsets are further apart than a batch can tell"
+TOO_FAR_APART = "a message set's offsets are too far apart for one batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,7 +313,7 @@ class _Source:
             self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
         )
         if bad >= 0 and reason == _PASSED:
-            raise CheckFailedError(f"{self.path}: {_NOT_THERE}")
+            raise CheckFailedError(_NOT_THERE, path=self.path)
         if bad >= 0:
             row = self.plain.rows[bad]
             raise corrupt(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
@@ -331,7 +331,7 @@ def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path:
     mine = chosen.offsets[chosen.met : met]
     wanted = always | np.isin(relative, mine)
     if np.count_nonzero(wanted & ~always) != len(mine):
-        raise CheckFailedError(f"{path}: {_NOT_THERE}")
+        raise CheckFailedError(_NOT_THERE, path=path)
     chosen_columns = select(columns, wanted)
     return ChosenRecords(
         columns=replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32)),

@@ -34,9 +34,9 @@ from siltstone.base.records.varint import read_int32, read_int64
 
 LEGACY_REASON = (
     "",
-    "a message's fields go on beyond its end, or end before it",
-    "a negative size that is not null's",
-    "an inner message's size is not possible",
+    "a message's fields end before or beyond its end",
+    "a size is negative, but not -1 for null",
+    "an inner message's size is impossible",
     "an inner message's magic byte is neither 0 nor 1",
     "a compressed message inside a compressed message",
     "a compressed message set without messages",
