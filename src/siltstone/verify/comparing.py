@@ -32,7 +32,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.verify import keys
-from siltstone.verify.findings import Findings
+from siltstone.verify.findings import TOMBSTONE, Findings
 from siltstone.verify.pairs import LogPair
 from siltstone.verify.transactions import (
     DISCARDED,
@@ -428,15 +428,16 @@ class Comparison:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, tombstones: Flags) -> Words:
-        may, must = self._tombstone_windows()
-        batch = self._before.columns.batch
-        flags = np.where(self._retained[rows], keys.RETAINED, 0)
-        flags |= np.where(tombstones[rows], keys.TOMBSTONE, 0)
-        flags |= np.where(tombstones[rows] & may[batch[rows]], keys.MAY_GO, 0)
-        flags |= np.where(tombstones[rows] & must[batch[rows]], keys.MUST_GO, 0)
-        return keys.entries_of(self._before.columns, rows, flags, self._pair.hash_key)
+        """The entries of the records ``rows``, each with its reason besides a later record."""
+        may_discard, must_discard = self._removable_tombstones()
+        is_tombstone, batch = tombstones[rows], self._before.columns.batch[rows]
+        reasons = np.where(is_tombstone, TOMBSTONE, 0) << keys.REASON_SHIFT
+        flags = np.where(self._retained[rows], keys.IS_RETAINED, 0)
+        flags |= np.where(is_tombstone & may_discard[batch], keys.MAY_DISCARD, 0)
+        flags |= np.where(is_tombstone & must_discard[batch], keys.MUST_DISCARD, 0)
+        return keys.entries_of(self._before.columns, rows, reasons | flags, self._pair.hash_key)
 
-    def _tombstone_windows(self) -> tuple[Flags, Flags]:
+    def _removable_tombstones(self) -> tuple[Flags, Flags]:
         """Which batches' tombstones may be discarded, and which must be: bool, one a batch each.
 
         By delete horizon; message sets have none, and their segment's modification time decides.
