@@ -28,8 +28,16 @@ from siltstone.runtime.log_cleaner import candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cli.conftest import Command, Done, tree
-from tests.runtime.cleaner.test_transactions_live import Writer
-from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
+from tests.support.cleaning.serving import (
+    SOON,
+    USERS,
+    Blocking,
+    TransactionalWriter,
+    in_background,
+    joined,
+    serving,
+    write,
+)
 from tests.support.golden_sets import write_checkpoint
 from tests.support.log.managed import MINUTE, NOW
 from tests.support.operator.staged import in_process
@@ -151,7 +159,7 @@ def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_ra
     with serving(tmp_path, clock=clock) as (manager, _):
         log, seeing = manager[USERS], Watch([tmp_path], LogOptions(), clock)
         write(log, 30)
-        writer = Writer(log, 7)
+        writer = TransactionalWriter(log, 7)
         first = log.log_end_offset
         writer.put("a", "open ")
         write(log, 60)

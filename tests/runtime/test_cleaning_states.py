@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from siltstone.base.errors import CleaningAbortedError
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import IN_PROGRESS, NONE, CleaningStates, Phase, State, paused
+from tests.support.cleaning.serving import in_background
 
 WHERE = TopicPartition("topic", 0)
 SOON = 5
-
-
-def in_background(call: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
 
 
 def until(states: CleaningStates, wanted: State) -> None:

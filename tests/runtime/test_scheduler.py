@@ -72,4 +72,4 @@ def test_a_thread_ticks_until_it_is_stopped(caplog: pytest.LogCaptureFixture) ->
     ran.clear()
     scheduler.at(0, "late", ran.set)
     assert not ran.is_set()
-    assert "a periodic task failed" in caplog.text
+    assert "A periodic task failed" in caplog.text

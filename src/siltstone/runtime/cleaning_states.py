@@ -69,7 +69,7 @@ class Claim:
         states = self._states
         with states._changed:
             if self.is_lost or states._states.get(self.where) != IN_PROGRESS:
-                raise CleaningAbortedError(f"{self.where}: its {states._work} was aborted")
+                raise CleaningAbortedError(f"the {states._work} was aborted", path=str(self.where))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
@@ -188,7 +188,7 @@ class CleaningStates:
             self._set(where, State(Phase.ABORTED, state.pauses + pauses))
         else:
             self._set(where, paused(state.pauses + pauses))
-            _logger.debug("Cleaning for partition %s is paused %d times", where, state.pauses + pauses)
+            _logger.debug("Pauses of the %s for partition %s: %d", self._work, where, state.pauses + pauses)
 
     def try_pause(self, where: TopicPartition) -> bool:
         """Pause the log, for retention; False where a cleaner has it, and nothing changes."""
@@ -208,7 +208,7 @@ class CleaningStates:
                 self._set(where, State(Phase.ABORTED, state.pauses - 1))
             else:
                 self._set(where, paused(state.pauses - 1))
-            _logger.debug("A pause of partition %s is over; there are %d more", where, state.pauses - 1)
+            _logger.debug("Pauses of the %s for partition %s: %d", self._work, where, state.pauses - 1)
 
     @contextlib.contextmanager
     def aborted_and_paused(self, where: TopicPartition) -> Iterator[None]:
@@ -225,7 +225,7 @@ class CleaningStates:
             if compacts and where in self._without_compact:
                 self._without_compact.discard(where)
                 self.resume(where)
-                _logger.info("Cleaning for partition %s is resumed", where)
+                _logger.info("The %s for partition %s is resumed", self._work, where)
             elif not compacts and where not in self._without_compact:
                 self._without_compact.add(where)
                 self.abort_and_pause(where)

@@ -65,7 +65,7 @@ NOT_RUN: Status = "NOT_RUN"
 RUNNING: Status = "RUNNING"
 SUCCESS: Status = "SUCCESS"
 ERROR: Status = "ERROR"
-INTERRUPTED = "interrupted: the process that compacted it ended before it was done; the ledger is unchanged"
+INTERRUPTED = "the compaction was interrupted: its process ended before it was done; the ledger is unchanged"
 STATUS_FILE, CLAIM_FILE = "status.json", "running"
 _COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
 
@@ -130,7 +130,7 @@ def status_of(partition: Path, *, running: bool | None = None) -> CompactionStat
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
     except msgspec.MsgspecError as error:
-        return CompactionStatus(status=ERROR, last_error=f"{path}: no status ({error})")
+        return CompactionStatus(status=ERROR, last_error=f"{path}: the file is not a status: {error}")
     if status.status == RUNNING and not (is_running(partition) if running is None else running):
         return replace(status, status=ERROR, last_error=INTERRUPTED, failed=status.failed + 1)
     return status
@@ -214,7 +214,11 @@ class Attempt:
             if status_of(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
-            _logger.warning("%s: its status was not written: %s", self.log.where, error.strerror or error)
+            _logger.warning(
+                "The status of the compaction of %s was not written: %s; it will show as interrupted",
+                self.log.where,
+                error.strerror or error,
+            )
         finally:
             self.status = status
             self._claims.close()
@@ -222,7 +226,7 @@ class Attempt:
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
     """The error of a second compaction, with Pulsar's message."""
-    return CompactionInProgressError(f"{where}: Compaction already in progress")
+    return CompactionInProgressError("Compaction already in progress", path=str(where))
 
 
 # A compaction of an open log continues while the log is appended to, read, cleaned and shortened by
@@ -479,7 +483,7 @@ class Compactions(LogService[CompactionEngine]):
         try:
             self.check()
         except Exception:
-            _logger.exception("the check for logs to compact failed; the next one follows after the interval")
+            _logger.exception("The check for logs to compact failed; it is repeated after the interval")
         finally:
             with self._changed:
                 self._checking = False
@@ -506,7 +510,7 @@ class Compactions(LogService[CompactionEngine]):
             except CompactionInProgressError:
                 continue
             except (SiltstoneError, OSError) as error:
-                _logger.warning("%s: not checked for compaction: %s", where, error)
+                _logger.warning("Log %s was not checked for compaction: %s", where, error)
         return begun
 
     # A compaction
@@ -515,7 +519,9 @@ class Compactions(LogService[CompactionEngine]):
         """Begin to compact a log. The caller has the lock, so ``_held`` has the attempt before its thread
         begins."""
         if self._closed:
-            raise EngineError(f"{log.where}: not compacted: the logs are being closed")
+            raise EngineError(
+                "the service that compacts logs is closed", path=str(log.where), advice="open the logs again"
+            )
         claim = self._states.begin(log.where)
         if claim is None:
             raise in_progress(log.where)

@@ -80,7 +80,7 @@ def open(
     if mode == "r":
         return ReadOnlyLogs(paths, clock=clock)
     if mode != "a":
-        raise UsageError(f"mode {mode!r}: give 'r' to read or 'a' to append")
+        raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
     manager = LogManager.open(paths, config=config, clock=clock)
     manager.start()
     return manager
@@ -218,7 +218,7 @@ def append(
 def batch_of(records: Sequence[NewRecord], compression: str, now_ms: int) -> Bytes:
     """One batch with offsets from 0 on, which the log replaces. Raises UsageError when there are none."""
     if not records:
-        raise UsageError("no records: a batch has at least one")
+        raise UsageError("a batch cannot be empty", advice="pass at least one record")
     codec = codec_number(compression)
     times = [now_ms if record.timestamp is None else record.timestamp for record in records]
     return build_batch(

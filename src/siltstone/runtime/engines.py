@@ -20,6 +20,7 @@ from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.manager import LogManager, Sample
 
 Started = TypeVar("Started")
+RETRIED = "the next run starts another engine; see the log of this one"
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -37,7 +38,7 @@ class KeptEngine(Generic[Started]):
         """The engine, started if there is none. Raises EngineError."""
         with self._lock:
             if self._closed:
-                raise EngineError("the cleaner is closed")
+                raise EngineError("the service is closed", advice="open the logs again")
             if self._engine is None:
                 self._engine = self._start()
             return self._engine
@@ -54,7 +55,7 @@ class KeptEngine(Generic[Started]):
         try:
             self._stop(engine)
         except Exception as error:
-            _logger.warning("the cleaner's engine could not be closed: %s", error)
+            _logger.warning("The engine could not be closed: %s; end its process if one is left", error)
 
     def close(self) -> None:
         """Close the engine; jobs that run on it fail."""
@@ -96,8 +97,8 @@ class EngineUse(Generic[Started]):
                 raise
             if engine is not None:
                 self._kept.lose(engine)
-            reason = error if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-            raise EngineError(f"the engine was lost: {reason}") from error
+            reason = error.reason if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+            raise EngineError(f"the engine was lost: {reason}", advice=RETRIED) from error
 
     def __getattr__(self, name: str) -> Any:
         with self._watched() as engine:

@@ -482,7 +482,7 @@ class LogCleaner(LogService[Engine]):
                 try:
                     is_busy = any(result.status == CLEANED for result in self.clean_once())
                 except Exception:
-                    _logger.exception("a round of the log cleaner failed; the next one follows")
+                    _logger.exception("A round of the log cleaner failed; the next one follows")
                 if not is_busy:
                     self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
         except BaseException:
@@ -558,7 +558,7 @@ class LogCleaner(LogService[Engine]):
             try:
                 listed = read_cleanings(served.path)
             except OSError as error:
-                _logger.warning("%s", error)
+                _logger.warning("%s: the history of cleanings cannot be read: %s", served.path, error)
                 continue
             earlier += [cleaning for cleaning in listed if cleaning.result.where in served.logs]
         return earlier
@@ -632,7 +632,7 @@ class LogCleaner(LogService[Engine]):
             cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
             results += cleaner.run(states, choices)
         except EngineError as error:
-            _logger.warning("the cleaner has no engine: %s", error)
+            _logger.warning("No log was cleaned, since the engine did not start: %s", error)
         self._manager.upkeep.take_failed_offline()
         for result in results:
             self._apply_result(result, batch[result.where].claim, engine, began_ms)
@@ -672,13 +672,13 @@ class LogCleaner(LogService[Engine]):
         elif engine.lost is not None:
             # An engine that had started may have been lost by this log: it is tried again alone, after the
             # others.
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
+            _logger.warning("Log %s was not cleaned: %s", where, result.reason)
             if engine.started:
                 self._failures[where] = self._failures.get(where, 0) + 1
         elif result.status in _FINAL:
             self._mark_uncleanable(result, began_ms)
         else:
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
+            _logger.warning("Log %s was not cleaned: %s", where, result.reason)
             self._failures[where] = self._failures.get(where, 0) + 1
             if self._failures[where] >= MOST_FAILURES:
                 self._mark_uncleanable(result, began_ms)
@@ -694,7 +694,7 @@ class LogCleaner(LogService[Engine]):
         try:
             self._manager.mark_uncleanable(result.where, result.reason, now_ms)
         except SiltstoneError as error:
-            _logger.warning("%s", error)
+            _logger.warning("Partition %s was not marked as uncleanable: %s", result.where, error)
 
     def _candidates(self, now_ms: int) -> list[Candidate]:
         manager, candidates = self._manager, []
@@ -778,7 +778,7 @@ class LogCleaner(LogService[Engine]):
                 config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:
-            _logger.warning("%s", error)
+            _logger.warning("Log %s was not checked for tombstones to remove: %s", claimed.where, error)
             self._next_check_ms[claimed.where] = None
             return False
         # None: nothing to expire before the next cleaning gives tombstones a horizon.

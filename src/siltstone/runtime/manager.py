@@ -44,8 +44,14 @@ from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartitio
 from siltstone.log.partition import Background, PartitionLog
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.served_directory import ServedDirectory, Uncleanable
-from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
+from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
+from siltstone.runtime.topic_names import (
+    LIST_TOPICS,
+    RandomBytes,
+    deleted_directory,
+    new_id,
+    partition_metadata,
+)
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
@@ -92,7 +98,9 @@ def claim_all(
     SiltstoneError when one is locked or another broker's, and StorageError when none is left.
     """
     if only is not None and only.topic == CLUSTER_METADATA:
-        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
+        raise DirectoryRefusedError(
+            "the broker's metadata log must not be changed", path=str(only), advice="open it read-only"
+        )
     claimed: list[ServedDirectory] = []
     offline: dict[Path, str] = {}
     try:
@@ -102,12 +110,12 @@ def claim_all(
                 for served in claimed:
                     if served.directory.place == place:
                         raise DirectoryRefusedError(
-                            f"{path} and {served.path} are one log directory; name it once"
+                            f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
                 claimed.append(ServedDirectory.claim(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
-                _logger.error("%s: offline: %s", path, offline[path])
+                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
         refuse_strangers([served.directory for served in claimed])
         if only is None:
             _settle_identity(claimed, config.integer("node.id"), random_bytes)
@@ -118,8 +126,8 @@ def claim_all(
     serving = [served for served in claimed if served.offline is None]
     offline.update({served.path: served.offline for served in claimed if served.offline is not None})
     if not serving:
-        reasons = "; ".join(f"{path}: {why}" for path, why in offline.items())
-        raise StorageError(f"no log directory can be used: {reasons}")
+        reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
+        raise StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
     return serving, offline
 
 
@@ -141,7 +149,11 @@ def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_by
         cluster = cluster or properties.get("cluster.id")
         node = node or properties.get("node.id") or properties.get("broker.id")
     if node is not None and node_id >= 0 and node != str(node_id):
-        raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
+        raise DirectoryRefusedError(
+            f"the log directory belongs to node {node}, not to node.id={node_id}",
+            path=", ".join(str(served.path) for served in claimed),
+            advice=f"set node.id={node}, or open the directories of node {node_id}",
+        )
     cluster = cluster or new_id(random_bytes)
     lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node or max(node_id, 0)}\ndirectory.id="
     for served in missing:
@@ -252,7 +264,7 @@ class LogManager:
             try:
                 task()
             except SiltstoneError as error:
-                _logger.warning("%s", error)
+                _logger.warning("A background task failed: %s", error)
                 self.upkeep.take_failed_offline()
 
         self._pool.submit(run)
@@ -309,7 +321,7 @@ class LogManager:
             now_ms=self.clock.now_ms(),
         )
         for note in (*recovered.notes, *recovered.damage):
-            _logger.warning("%s: %s", directory, note)
+            _logger.warning("%s: recovery: %s", directory, note)
         settle(directory, recovered.log_end_offset)
         return PartitionLog(where, recovered, config, self.clock, background=self._background)
 
@@ -386,14 +398,15 @@ class LogManager:
             if where in served.logs:
                 return served
             if where in served.refused:
-                raise StorageError(f"{where}: not served: {served.refused[where]}")
+                raise StorageError(f"the log is not served: {served.refused[where]}", path=str(where))
         if self.topics.has(where):
             offline = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
             raise StorageError(
-                f"{where}: is in none of the directories in service; offline: {offline or 'none'}; "
-                "name the directory that it is in, or delete the topic"
+                "no directory in service has the partition" + (f"; offline: {offline}" if offline else ""),
+                path=str(where),
+                advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
+        raise UnknownTopicError("the partition does not exist here", path=str(where), advice=LIST_TOPICS)
 
     # Uncleanable partitions
 
@@ -441,7 +454,11 @@ class LogManager:
             for path in (served.partition_path(where) for served in self.serving()):
                 kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
                 if kind != files.DIRECTORY:
-                    raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; remove it")
+                    raise DirectoryRefusedError(
+                        f"a {kind} has the name of partition {where}'s directory",
+                        path=path,
+                        advice="remove or rename it",
+                    )
 
     def create_partition(self, where: TopicPartition) -> PartitionLog:
         """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
@@ -450,7 +467,7 @@ class LogManager:
         with self.changing:
             serving = self.serving()
             if not serving:
-                raise StorageError("no log directory is in service")
+                raise StorageError(NO_DIRECTORY, advice=RESTART)
             served = min(serving, key=lambda served: len(served.directory.partitions))
             path = served.partition_path(where)
             with served.offline_on_error():
@@ -499,8 +516,9 @@ class LogManager:
         served, log = self.directory_of(where), self.get(where)
         if log.config.compacts and not log.config.deletes:
             raise PolicyViolationError(
-                f"{where}: records of a topic with cleanup.policy=compact cannot be deleted; "
-                "set compact,delete"
+                "records of a topic with cleanup.policy=compact cannot be deleted",
+                path=str(where),
+                advice="set cleanup.policy=compact,delete",
             )
         start = log.delete_records(before)
         with served.offline_on_error():

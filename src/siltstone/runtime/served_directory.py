@@ -43,6 +43,9 @@ from siltstone.log.partition import PartitionLog
 # Only the cleaner reads it: appends, reads and retention treat such a log as any other.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
+COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
+NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
+RESTART = "check the disk, and open the directory again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,12 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(str(path), 0, f"not a list of uncleanable partitions ({error})") from None
+        raise CorruptFileError(
+            str(path),
+            0,
+            f"the file is not a list of uncleanable partitions: {error}",
+            advice="remove it; the cleaner finds uncleanable partitions again",
+        ) from None
     return {
         TopicPartition(row.topic, row.partition): Uncleanable(reason=row.reason, since_ms=row.since_ms)
         for row in listing.partitions
@@ -122,7 +130,7 @@ def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
-        _logger.warning("%s; the file counts as empty and will be replaced", error)
+        _logger.warning(COUNTS_AS_EMPTY, error)
         return {}
 
 
@@ -177,7 +185,7 @@ class ServedDirectory:
             try:
                 self._written[name] = read_checkpoint(self.path / name)
             except CorruptFileError as error:
-                _logger.warning("%s; the file counts as empty and will be replaced", error)
+                _logger.warning(COUNTS_AS_EMPTY, error)
                 self._written[name] = {}
                 self.was_clean = False
             others = self._written[name] if self.directory.is_partial else {}
@@ -258,7 +266,7 @@ class ServedDirectory:
         try:
             return read_checkpoint(self.path / names.CLEANER_CHECKPOINT)
         except CorruptFileError as error:
-            _logger.warning("%s; the file counts as empty and will be replaced", error)
+            _logger.warning(COUNTS_AS_EMPTY, error)
             return {}
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
@@ -322,7 +330,7 @@ class ServedDirectory:
         except OSError as error:
             reason = f"{error.strerror or error}"
             self.go_offline(reason)
-            raise StorageError(f"{self.path}: offline: {reason}") from error
+            raise StorageError(f"{OFFLINE}: {reason}", path=self.path, advice=RESTART) from error
 
     def go_offline(self, reason: str) -> None:
         """Take the directory and all its logs out of service; other directories keep serving."""
@@ -330,7 +338,9 @@ class ServedDirectory:
             return
         # Set first: an error while the logs are closed finds the directory offline already.
         self.offline = reason
-        _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
+        _logger.error(
+            "%s: %s: %s. Its %d logs are not served; %s", self.path, OFFLINE, reason, len(self.logs), RESTART
+        )
         self.when_offline(self)
         for log in list(self.logs.values()):
             log.offline = log.offline or reason
@@ -352,14 +362,17 @@ class ServedDirectory:
             except StorageError as error:
                 failure = failure or error
             if log.offline is not None:
-                failure = failure or StorageError(f"{log.directory}: {log.offline}")
+                failure = failure or StorageError(f"the log is offline: {log.offline}", path=log.directory)
         try:
             self.write_checkpoints()
             # Behind the checkpoints: the marker promises that they hold.
             if failure is None and self._is_whole:
                 files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
         except OSError as error:
-            failure = failure or StorageError(f"{self.path}: {error.strerror or error}")
+            reason = f"its checkpoints cannot be written: {error.strerror or error}"
+            failure = failure or StorageError(
+                reason, path=self.path, advice="the next start recovers its logs"
+            )
         finally:
             self.offline = "closed"
             self.directory.close()

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,31 +20,33 @@ from siltstone.base.config import find_topic_key, parse_topic_config
 from siltstone.base.errors import InvalidConfigError, InvalidTopicError, UnknownTopicError, UsageError
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
+LIST_TOPICS = "siltstone topics --list shows the topics that exist"
+"""The advice for a topic that does not exist."""
+
 RandomBytes = Callable[[int], bytes]
 """Returns so many random bytes; ``secrets.token_bytes`` outside of tests."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_LONGEST = 249
-_LONGEST_FILE_NAME = 255
+_MAX_LENGTH = 249
+_MAX_FILE_NAME_LENGTH = 255
 _DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
 _RESERVED_ID_NUMBERS = (0, 1)
 
 
 def refuse_bad_name(name: str) -> None:
     """Raises InvalidTopicError for a name that Kafka does not allow."""
-    why = None
-    if not name:
-        why = "a topic's name cannot be empty"
-    elif name in (".", ".."):
-        why = "a topic's name cannot be '.' or '..'"
-    elif len(name) > _LONGEST:
-        why = f"a topic's name has at most {_LONGEST} characters, this one {len(name)}"
-    elif not _LEGAL.fullmatch(name):
-        why = "a topic's name has only letters, digits, '.', '_' and '-'"
-    elif name == CLUSTER_METADATA:
-        why = "the name is reserved for the cluster's metadata log"
-    if why:
-        raise InvalidTopicError(f"{name[:_LONGEST]!r}: {why}")
+    rules = (
+        (not name, "the empty string is not allowed"),
+        (name in (".", ".."), "'.' and '..' are not allowed"),
+        (len(name) > _MAX_LENGTH, f"its length, {len(name)}, is over {_MAX_LENGTH}"),
+        (not _LEGAL.fullmatch(name), "it has characters other than ASCII letters, digits, '.', '_' and '-'"),
+        (name == CLUSTER_METADATA, "it is reserved for the cluster's metadata log"),
+    )
+    for is_broken, reason in rules:
+        if is_broken:
+            raise InvalidTopicError(
+                f"topic name {name[:_MAX_LENGTH]!r} is invalid: {reason}", advice="choose another name"
+            )
 
 
 def refuse_collision(name: str, others: Iterable[str]) -> None:
@@ -52,7 +55,10 @@ def refuse_collision(name: str, others: Iterable[str]) -> None:
     plain = name.replace(".", "_")
     for other in others:
         if other != name and other.replace(".", "_") == plain:
-            raise InvalidTopicError(f"{name!r}: differs from {other!r} only in '.' and '_'; choose another")
+            raise InvalidTopicError(
+                f"topic {name!r} collides with topic {other!r}: they differ only in '.' and '_'",
+                advice="choose another name",
+            )
 
 
 def new_id(random_bytes: RandomBytes) -> str:
@@ -72,7 +78,7 @@ def partition_metadata(topic_id: str) -> bytes:
 def deleted_directory(where: TopicPartition, random_bytes: RandomBytes) -> str:
     """The name that a deleted partition's directory has until it is removed; a long topic's is cut off."""
     suffix = f"-{where.partition}.{random_bytes(16).hex()}-delete"
-    return where.topic[: _LONGEST_FILE_NAME - len(suffix)] + suffix
+    return where.topic[: _MAX_FILE_NAME_LENGTH - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
@@ -128,7 +134,10 @@ def parse_namespace(text: str) -> Namespace:
     """``tenant/namespace``. Raises UsageError."""
     words = text.split("/")
     if len(words) != 2 or not all(_WORD.fullmatch(word) for word in words):
-        raise UsageError(f"{text!r} is no namespace; give tenant/namespace: letters, digits, '_' and '-'")
+        raise UsageError(
+            f"{text!r} is not a namespace",
+            advice="pass tenant/namespace; both consist of letters, digits, '_' and '-'",
+        )
     return Namespace(tenant=words[0], name=words[1])
 
 
@@ -163,10 +172,10 @@ def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTop
     ]
     if len(topics) > 1:
         fitting = ", ".join(persistent_name(topic.topic) for topic in topics)
-        raise UsageError(f"{text}: several topics fit: {fitting}; give one of these names")
+        raise UsageError(f"{text!r} matches several topics", advice=f"pass one of: {fitting}")
     if not topics:
-        said = "" if names == [text] else f" ({names[0]})"
-        raise UnknownTopicError(f"there is no topic {text!r}{said} here; siltstone topics --list shows all")
+        name_here = "" if names == [text] else f" ({names[0]})"
+        raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here", advice=LIST_TOPICS)
     return topics[0]
 
 
@@ -177,10 +186,16 @@ def _possible_names(text: str) -> Iterator[str]:
         yield text
         return
     if scheme == "non-persistent":
-        raise UsageError(f"{text}: only persistent topics are kept, so only these can be compacted")
+        raise UsageError(
+            f"{text!r} is not persistent: a topic that is not stored cannot be compacted",
+            advice="pass the name of a persistent topic",
+        )
     words = rest.split("/")
     if f"{scheme}://" != _SCHEME or not 2 <= len(words) <= 3 or not all(words):
-        raise UsageError(f"{text}: give persistent://tenant/namespace/name, or a topic's name")
+        raise UsageError(
+            f"{text!r} is not a topic name of Pulsar's",
+            advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
+        )
     if len(words) == 3:
         yield _name_here(parse_namespace("/".join(words[:2])), words[2])
         return
@@ -200,19 +215,33 @@ def _name_here(namespace: Namespace, name: str) -> str:
     return name if namespace == DEFAULT_NAMESPACE else f"{namespace.tenant}.{namespace.name}.{name}"
 
 
+@contextlib.contextmanager
+def bad_settings_are_invalid_config(path: str | None = None) -> Iterator[None]:
+    """A UsageError about a setting becomes Kafka's InvalidConfigError, about ``path`` if it names none."""
+    try:
+        yield
+    except UsageError as error:
+        raise InvalidConfigError(
+            error.reason,
+            path=error.path or path,
+            advice=error.advice or "docs/configuration.md lists the settings and their values",
+        ) from None
+
+
 def altered_policies(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: Namespace
 ) -> dict[str, str]:
     """A namespace's policies after some were set and others removed. Raises InvalidConfigError."""
-    try:
+    source = f"namespace {namespace}"
+    with bad_settings_are_invalid_config(source):
         removed = {find_topic_key(key).name for key in remove}
-        parse_topic_config(set_to, f"namespace {namespace}")
-    except UsageError as error:
-        raise InvalidConfigError(f"namespace {namespace}: {error}") from None
+    with bad_settings_are_invalid_config():
+        parse_topic_config(set_to, source)
     strange = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
     if strange:
         raise InvalidConfigError(
-            f"namespace {namespace}: {', '.join(strange)} cannot be set for a namespace; "
-            f"{', '.join(NAMESPACE_KEYS)} can"
+            f"{', '.join(strange)} cannot be set for a namespace",
+            path=source,
+            advice=f"set {', '.join(NAMESPACE_KEYS)} only",
         )
     return {**{key: text for key, text in before.items() if key not in removed}, **set_to}

@@ -117,7 +117,9 @@ class Ticker:
             try:
                 self._tick()
             except Exception:
-                _logger.exception("a periodic task failed; the other tasks still run")
+                _logger.exception(
+                    "A periodic task failed; it runs again when it is due, and the others run on"
+                )
             due = self._scheduler.next_ms
             wait = _LONGEST_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
             if not self._stopped:
@@ -183,10 +185,10 @@ class Upkeep:
         try:
             yield
         except StorageError as error:
-            _logger.warning("%s", error)
+            _logger.warning("Maintenance of a log failed: %s", error)
             self.take_failed_offline()
         except SiltstoneError as error:
-            _logger.error("%s", error)
+            _logger.error("Maintenance of a log failed: %s", error)
         except OSError as error:
             served.go_offline(f"{error.strerror or error}")
 

@@ -182,9 +182,9 @@ def test_abort_pause_and_resume_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     wanted = [
         "The cleaning for partition users-0 is aborted and paused",
         "Cleaning of log users-0 was aborted",
-        "Cleaning for partition users-0 is paused 2 times",
-        "A pause of partition users-0 is over; there are 1 more",
-        "Cleaning for partition users-0 is resumed",
+        "Pauses of the cleaning for partition users-0: 2",
+        "Pauses of the cleaning for partition users-0: 1",
+        "The cleaning for partition users-0 is resumed",
     ]
     assert [line for line in told if line in wanted] == wanted
 
