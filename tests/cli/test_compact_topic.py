@@ -124,7 +124,7 @@ def test_only_one_partition(siltstone: Command, logs: Path) -> None:
     [
         (("compact-topic",), 2, "--dir"),
         (("compact-topic", "--topic", "non-persistent://a/b/c"), 2, "persistent topic"),
-        (("compact-topic", "--topic", "persistent://a/b"), 1, "no topic"),
+        (("compact-topic", "--topic", "persistent://a/b"), 1, "persistent://a/b"),
         (("compact-topic", "--topic", "nobody"), 1, "UNKNOWN_TOPIC"),
         (("compact-topic", "--topic", NAME, "--high-watermark", "3"), 2, "only 'end'"),
         (("compact-topic", "--topic", NAME, "--reset", "--dry-run"), 2, "--reset goes without"),
@@ -240,7 +240,7 @@ def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
     assert source("--server-properties", properties) == (10, "topic")
     for wrong, status, said in (
         (("acme", "compactionThreshold=1"), 2, "tenant/namespace"),
-        (("acme/shop", "retention.ms=1"), 1, "namespace acme/shop"),
+        (("acme/shop", "retention.ms=1"), 1, "namespace acme/shop: retention.ms"),
     ):
         done = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
         assert done.status == status and said in done.err

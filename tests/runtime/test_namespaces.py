@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from siltstone.base.errors import InvalidConfigError, UnknownTopicError, UsageError
+from siltstone.log.names import TopicPartition
 from siltstone.runtime.topic_names import (
     DEFAULT_NAMESPACE,
-    AskedTopic,
     Namespace,
     altered_policies,
-    find_topic,
+    find_partitions,
     namespace_of,
     parse_namespace,
     persistent_name,
 )
 from tests.support.errors import raises_error
 
-HERE = {
+PARTITIONS = {
     "users": (0, 1),
     "my-tenant.my-ns.orders": (0,),
     "com.acme.users": (0,),
@@ -27,6 +27,7 @@ HERE = {
     "odd-partition-1": (0,),
     "odd": (0, 1),
 }
+EXISTING = [TopicPartition(topic, number) for topic, numbers in PARTITIONS.items() for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,8 @@ HERE = {
     ],
 )
 def test_the_topic_that_a_name_means(text: str, topic: str, partition: int | None) -> None:
-    assert find_topic(text, HERE) == AskedTopic(topic=topic, partition=partition)
+    numbers = PARTITIONS[topic] if partition is None else (partition,)
+    assert find_partitions(text, EXISTING) == [TopicPartition(topic, number) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_the_topic_that_a_name_means(text: str, topic: str, partition: int | Non
 )
 def test_what_is_not_there_is_unknown(text: str) -> None:
     with raises_error(UnknownTopicError, about=repr(text), advice="topics --list"):
-        find_topic(text, HERE)
+        find_partitions(text, EXISTING)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_text_that_names_no_persistent_topic_or_several_is_refused(
     text: str, named: str, advice: str
 ) -> None:
     with raises_error(UsageError, about=named, advice=advice):
-        find_topic(text, HERE)
+        find_partitions(text, EXISTING)
 
 
 def test_the_namespace_of_a_topic() -> None:
@@ -85,7 +87,8 @@ def test_the_namespace_of_a_topic() -> None:
 
 @pytest.mark.parametrize("topic", ["users", "a.b", "a.b.c", "a.b.c.d", "..x"])
 def test_a_topics_name_leads_back_to_it(topic: str) -> None:
-    assert find_topic(persistent_name(topic), {topic: (0,)}).topic == topic
+    partition = TopicPartition(topic, 0)
+    assert find_partitions(persistent_name(topic), [partition]) == [partition]
 
 
 @pytest.mark.parametrize("text", ["", "a", "a/b/c", "a/", "/b", "a.b/c", "a/b c"])

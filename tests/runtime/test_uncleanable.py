@@ -115,7 +115,7 @@ def test_the_policy_pauses_and_resumes(tmp_path: Path) -> None:
         claim = manager.cleaning.begin(USERS)
         assert claim is not None
         manager.topics.alter("users", {"cleanup.policy": "delete"})
-        assert claim.is_lost and manager.cleaning.state(USERS) == paused(1)
+        assert claim.was_aborted and manager.cleaning.state(USERS) == paused(1)
         claim.done()
         manager.upkeep.delete_old_segments()
         assert manager.cleaning.state(USERS) == paused(1)
@@ -135,7 +135,7 @@ def test_truncation_and_deletion_take_the_log_from_the_cleaner(tmp_path: Path) -
             claim = manager.cleaning.begin(USERS)
             assert claim is not None and manager.cleaning.state(USERS) == IN_PROGRESS
             take()
-            assert claim.is_lost and manager.cleaning.state(USERS) == NONE
+            assert claim.was_aborted and manager.cleaning.state(USERS) == NONE
             claim.done()
 
 
@@ -145,4 +145,4 @@ def test_a_directory_that_goes_offline_aborts_the_logs_on_it(tmp_path: Path) -> 
         claim = manager.cleaning.begin(USERS)
         assert claim is not None
         manager.directories[0].go_offline("the disk failed")
-        assert claim.is_lost
+        assert claim.was_aborted

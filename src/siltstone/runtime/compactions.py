@@ -20,7 +20,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import Claim
-from siltstone.runtime.engines import EngineUse, LogService
+from siltstone.runtime.engines import EngineProxy, LogService
 from siltstone.runtime.manager import LogManager, Sample
-from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
+from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
 
 # The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
 #
@@ -360,19 +360,6 @@ _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
 }
 
 
-def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that a topic's name stands for, of those that are ``here``.
-
-    Raises UnknownTopicError, UsageError.
-    """
-    numbers: dict[str, list[int]] = {}
-    for where in here:
-        numbers.setdefault(where.topic, []).append(where.partition)
-    asked = find_topic(text, numbers)
-    chosen = numbers[asked.topic] if asked.partition is None else [asked.partition]
-    return [TopicPartition(asked.topic, number) for number in chosen]
-
-
 CHECK = "compaction-check"
 THREADS = 2
 """Logs that are compacted at the same time: a large one does not hold up all others."""
@@ -425,7 +412,7 @@ class Compactions(LogService[CompactionEngine]):
         Raises CompactionInProgressError when one of them is being compacted, and begins none then;
         UnknownTopicError, UsageError, StorageError, OSError.
         """
-        partitions = asked_partitions(topic, self._manager)
+        partitions = find_partitions(topic, self._manager)
         with self._changed:
             busy = [where for where in partitions if where in self._held]
             if busy:
@@ -440,8 +427,8 @@ class Compactions(LogService[CompactionEngine]):
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
-        asked = asked_partitions(topic, self._manager)
-        return of_topic([status_of(self._manager.get(where).directory) for where in asked])
+        partitions = find_partitions(topic, self._manager)
+        return of_topic([status_of(self._manager.get(where).directory) for where in partitions])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
@@ -522,7 +509,7 @@ class Compactions(LogService[CompactionEngine]):
             raise EngineError(
                 "the service that compacts logs is closed", path=str(log.where), advice="open the logs again"
             )
-        claim = self._states.begin(log.where)
+        claim = self._claim(log.where)
         if claim is None:
             raise in_progress(log.where)
         attempt = self._held[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
@@ -533,7 +520,7 @@ class Compactions(LogService[CompactionEngine]):
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.where)
-            compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
+            compactor = TwoPhaseCompactor(EngineProxy(self._engine).engine, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.where.topic)
             outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)

@@ -64,7 +64,7 @@ from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaning_states import NONE, Claim
-from siltstone.runtime.engines import EngineUse, LogService
+from siltstone.runtime.engines import EngineProxy, LogService
 from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
@@ -590,7 +590,7 @@ class LogCleaner(LogService[Engine]):
         if not batch:
             return []
         began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
-        engine, began_ms = EngineUse(self._engine), self._manager.clock.now_ms()
+        engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
         try:
             results = self._clean({claimed.where: claimed for claimed in batch}, engine, began_ms)
         finally:
@@ -598,7 +598,7 @@ class LogCleaner(LogService[Engine]):
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
         self._count(began_ms, cleanings)
-        self._keep(cleanings, engine_lost=engine.lost is not None)
+        self._keep(cleanings, engine_lost=engine.failure is not None)
         # Tombstones that this cleaning gave a delete horizon expire after ``delete.retention.ms``.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         cleaned = {result.where for result in results if result.status == CLEANED}
@@ -614,7 +614,7 @@ class LogCleaner(LogService[Engine]):
         return results
 
     def _clean(
-        self, batch: Mapping[TopicPartition, Claimed], engine: EngineUse[Engine], began_ms: int
+        self, batch: Mapping[TopicPartition, Claimed], engine: EngineProxy[Engine], began_ms: int
     ) -> list[LogResult]:
         """Clean claimed logs: a result for each; an error that concerns one log is in its result."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
@@ -659,21 +659,21 @@ class LogCleaner(LogService[Engine]):
         return states
 
     def _apply_result(
-        self, result: LogResult, claim: Claim, engine: EngineUse[Engine], began_ms: int
+        self, result: LogResult, claim: Claim, engine: EngineProxy[Engine], began_ms: int
     ) -> None:
         where = result.where
         if result.status == CLEANED:
             self._failures.pop(where, None)
             _logger.info("%s", summary_line(result))
-        elif claim.is_lost:
+        elif claim.was_aborted:
             _logger.info("Cleaning of log %s was aborted", where)
         elif result.status in (report.NOTHING_TO_DO, report.NOT_ELIGIBLE):
             pass
-        elif engine.lost is not None:
+        elif engine.failure is not None:
             # An engine that had started may have been lost by this log: it is tried again alone, after the
             # others.
             _logger.warning("Log %s was not cleaned: %s", where, result.reason)
-            if engine.started:
+            if engine.has_started:
                 self._failures[where] = self._failures.get(where, 0) + 1
         elif result.status in _FINAL:
             self._mark_uncleanable(result, began_ms)
@@ -736,10 +736,8 @@ class LogCleaner(LogService[Engine]):
         """Claim candidates; those that another thread has or that are paused are left out."""
         claimed = []
         for candidate in batch:
-            claim = self._manager.cleaning.begin(candidate.where)
-            if claim is not None and self._closed:
-                claim.done()  # ``close`` aborts the claims that exist, and may have done so before this one
-            elif claim is not None:
+            claim = self._claim(candidate.where)
+            if claim is not None:
                 claimed.append(
                     Claimed(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
                 )

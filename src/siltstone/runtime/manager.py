@@ -503,7 +503,8 @@ class LogManager:
                 files.rename(served.partition_path(where), target)
                 files.sync_directory(served.path)
                 served.forget(where)
-        self.cleaning.forget(where)
+        # A new partition of this name has its own policy.
+        self.cleaning.set_compacts(where, True)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # Operations that change logs and checkpoints together

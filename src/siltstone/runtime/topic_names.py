@@ -13,7 +13,7 @@ import base64
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from siltstone.base.config import find_topic_key, parse_topic_config
@@ -30,7 +30,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _MAX_LENGTH = 249
 _MAX_FILE_NAME_LENGTH = 255
 _DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
-_RESERVED_ID_NUMBERS = (0, 1)
+_RESERVED_IDS = (0, 1)  # Kafka's ``Uuid.ZERO_UUID`` and ``Uuid.METADATA_TOPIC_ID``
 
 
 def refuse_bad_name(name: str) -> None:
@@ -52,9 +52,8 @@ def refuse_bad_name(name: str) -> None:
 def refuse_collision(name: str, others: Iterable[str]) -> None:
     """Raises InvalidTopicError where another name differs only in '.' and '_': their metrics would
     collide."""
-    plain = name.replace(".", "_")
     for other in others:
-        if other != name and other.replace(".", "_") == plain:
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
             raise InvalidTopicError(
                 f"topic {name!r} collides with topic {other!r}: they differ only in '.' and '_'",
                 advice="choose another name",
@@ -64,9 +63,9 @@ def refuse_collision(name: str, others: Iterable[str]) -> None:
 def new_id(random_bytes: RandomBytes) -> str:
     """A fresh id for a topic, a directory or a cluster: 22 characters, no '-' in front."""
     while True:
-        made = uuid.UUID(bytes=random_bytes(16), version=4)
-        text = base64.urlsafe_b64encode(made.bytes).decode().rstrip("=")
-        if not text.startswith("-") and made.int not in _RESERVED_ID_NUMBERS:
+        number = uuid.UUID(bytes=random_bytes(16), version=4)
+        text = base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
+        if not text.startswith("-") and number.int not in _RESERVED_IDS:
             return text
 
 
@@ -122,14 +121,6 @@ class Namespace:
 DEFAULT_NAMESPACE = Namespace(tenant="public", name="default")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedTopic:
-    """A topic by its name here; ``partition``: only this one, None: all partitions."""
-
-    topic: str
-    partition: int | None = None
-
-
 def parse_namespace(text: str) -> Namespace:
     """``tenant/namespace``. Raises UsageError."""
     words = text.split("/")
@@ -156,31 +147,33 @@ def persistent_name(topic: str) -> str:
     return f"{_SCHEME}{namespace}/{name}"
 
 
-def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTopic:
-    """The topic that ``text`` names among ``partitions`` (numbers by topic).
+def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The partitions among ``existing`` that a name stands for: all of a topic, or the one that is named.
 
-    Raises UsageError for what is no name of a persistent topic, and for a short form that fits several;
+    A topic of exactly that name comes first, so that ``odd-partition-1`` may be a topic. Raises UsageError
+    for a text that is not the name of a persistent topic, and for a short form that matches several topics;
     UnknownTopicError.
     """
-    names = list(dict.fromkeys(_possible_names(text)))
-    exact = [AskedTopic(topic=name) for name in names if name in partitions]
-    matches = filter(None, map(_PARTITION.match, names))
-    topics = exact or [
-        AskedTopic(topic=match[1], partition=int(match[2]))
-        for match in matches
-        if int(match[2]) in partitions.get(match[1], ())
-    ]
+    names, existing = list(dict.fromkeys(_possible_names(text))), list(existing)
+    matching = [where for where in existing if where.topic in names]
+    if not matching:
+        parsed = filter(None, map(_PARTITION.match, names))
+        named = {TopicPartition(match[1], int(match[2])) for match in parsed}
+        matching = [where for where in existing if where in named]
+    topics = dict.fromkeys(where.topic for where in matching)
     if len(topics) > 1:
-        fitting = ", ".join(persistent_name(topic.topic) for topic in topics)
-        raise UsageError(f"{text!r} matches several topics", advice=f"pass one of: {fitting}")
+        raise UsageError(
+            f"{text!r} matches several topics",
+            advice=f"pass one of: {', '.join(map(persistent_name, topics))}",
+        )
     if not topics:
         name_here = "" if names == [text] else f" ({names[0]})"
         raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here", advice=LIST_TOPICS)
-    return topics[0]
+    return matching
 
 
 def _possible_names(text: str) -> Iterator[str]:
-    """The topic names that ``text`` can stand for, the likeliest first. Raises UsageError."""
+    """The topic names that ``text`` can stand for. Raises UsageError."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         yield text
@@ -197,21 +190,21 @@ def _possible_names(text: str) -> Iterator[str]:
             advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
         )
     if len(words) == 3:
-        yield _name_here(parse_namespace("/".join(words[:2])), words[2])
+        yield _topic_name(parse_namespace("/".join(words[:2])), words[2])
         return
     yield from _split_at_hyphens(*words)
 
 
-def _split_at_hyphens(both: str, name: str) -> Iterator[str]:
-    """``tenant-namespace`` at each of its hyphens, the last one first; then unsplit."""
-    for hyphen in (number for number in range(len(both) - 1, 0, -1) if both[number] == "-"):
-        words = both[:hyphen], both[hyphen + 1 :]
+def _split_at_hyphens(tenant_and_namespace: str, name: str) -> Iterator[str]:
+    """The names for ``tenant-namespace``, split at each of its hyphens; then unsplit."""
+    for hyphen in re.finditer("-", tenant_and_namespace):
+        words = tenant_and_namespace[: hyphen.start()], tenant_and_namespace[hyphen.end() :]
         if all(_WORD.fullmatch(word) for word in words):
-            yield _name_here(Namespace(tenant=words[0], name=words[1]), name)
-    yield f"{both}.{name}"
+            yield _topic_name(Namespace(tenant=words[0], name=words[1]), name)
+    yield f"{tenant_and_namespace}.{name}"
 
 
-def _name_here(namespace: Namespace, name: str) -> str:
+def _topic_name(namespace: Namespace, name: str) -> str:
     return name if namespace == DEFAULT_NAMESPACE else f"{namespace.tenant}.{namespace.name}.{name}"
 
 
@@ -237,10 +230,10 @@ def altered_policies(
         removed = {find_topic_key(key).name for key in remove}
     with bad_settings_are_invalid_config():
         parse_topic_config(set_to, source)
-    strange = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
-    if strange:
+    not_allowed = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
+    if not_allowed:
         raise InvalidConfigError(
-            f"{', '.join(strange)} cannot be set for a namespace",
+            f"{', '.join(not_allowed)} cannot be set for a namespace",
             path=source,
             advice=f"set {', '.join(NAMESPACE_KEYS)} only",
         )
