@@ -32,12 +32,13 @@ def made(path: Path) -> Path:
 
 def test_a_reason_is_there_after_a_restart_and_gone_after_a_retry(tmp_path: Path) -> None:
     made(tmp_path)
+    row = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="byte 99: nonsense")
     with opened(tmp_path) as manager:
         manager.mark_uncleanable(USERS, "byte 61: nonsense", NOW)
         manager.mark_uncleanable(USERS, "byte 99: nonsense", NOW + 5)
-        assert manager.uncleanable == {USERS: Uncleanable(reason="byte 99: nonsense", since_ms=NOW)}
+        assert manager.uncleanable == {USERS: row}
     with opened(tmp_path) as manager:
-        assert manager.uncleanable == {USERS: Uncleanable(reason="byte 99: nonsense", since_ms=NOW)}
+        assert manager.uncleanable == {USERS: row}
         assert not manager.retry_cleaning(OTHER)
         assert manager.retry_cleaning(USERS)
         assert manager.uncleanable == {}

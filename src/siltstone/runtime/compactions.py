@@ -394,7 +394,7 @@ class Compactions(LogService[CompactionEngine]):
             return
         self._started = True
         first_ms = self._manager.clock.now_ms() + self._interval_ms()
-        self._manager.scheduler.every(CHECK, self._interval_ms, self._check_soon, first_ms=first_ms)
+        self._manager.scheduler.schedule(CHECK, self._check_soon, due_ms=first_ms, period=self._interval_ms)
 
     def _interval_ms(self) -> int:
         return 1000 * self._manager.config.integer("brokerServiceCompactionMonitorIntervalInSeconds")
@@ -439,7 +439,7 @@ class Compactions(LogService[CompactionEngine]):
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
         samples = []
-        for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
+        for log in self._manager.sorted_logs():
             try:
                 status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
             except OSError:

@@ -376,7 +376,7 @@ class Topics:
             except CorruptFileError as error:
                 reason = str(error)
             if reason is not None:
-                served.pass_over(where, reason)
+                served.exclude(where, reason)
 
     def complete_start(self) -> None:
         """Create partitions that are listed and missing, and update older copies of the registry."""
@@ -388,8 +388,8 @@ class Topics:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
         for served in manager.serving():
-            for passed_over in served.directory.passed_over:
-                path = served.path / passed_over.path.rpartition("/")[2]
+            for excluded in served.directory.passed_over:
+                path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
         # An unmade partition may be in a directory that is offline.
