@@ -429,6 +429,20 @@ def test_truncation_takes_the_checkpoints_along(tmp_path: Path) -> None:
         assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (100, 101)
 
 
+def test_a_damaged_cleaner_checkpoint_does_not_stop_a_truncation_half_way(tmp_path: Path) -> None:
+    """It counts as empty, as for the cleaner; before, the other checkpoints kept offsets beyond the end."""
+    with opened(tmp_path) as manager:
+        manager.topics.create("events")
+        append(manager[EVENTS], 6)
+        append(manager[EVENTS], 6)
+        manager.flush()
+        manager.upkeep.write_recovery_points()
+        (tmp_path / names.CLEANER_CHECKPOINT).write_bytes(b"nonsense")
+        assert manager.truncate_to(EVENTS, 6)
+        assert read_checkpoint(tmp_path / names.RECOVERY_CHECKPOINT) == {EVENTS: 6}
+        assert read_checkpoint(tmp_path / names.REPLICATION_CHECKPOINT) == {EVENTS: 6}
+
+
 def test_a_running_manager(tmp_path: Path) -> None:
     """With its own threads: a roll's flush in the background, ticks by the clock, an orderly end."""
     with LogManager.open([tmp_path]) as manager:

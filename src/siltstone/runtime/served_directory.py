@@ -245,9 +245,9 @@ class ServedDirectory:
                 self._written[name] = offsets
 
     def bound_cleaner_checkpoint(self, where: TopicPartition, limit: int | None) -> None:
-        """Lower the cleaner checkpoint to ``limit``; None removes it. Raises CorruptFileError, OSError."""
+        """Lower a log's entry in the cleaner checkpoint to ``limit``; None removes it. Raises OSError."""
         with self._lock:
-            entry = self.directory.checkpoints().cleaner.get(where)
+            entry = self.cleaner_checkpoint().get(where)
             if entry is not None and (limit is None or entry > limit):
                 self.directory.write_cleaner_checkpoint(where, limit)
 
@@ -303,8 +303,7 @@ class ServedDirectory:
         self.refused.pop(where, None)
         self.directory.partitions.pop(where, None)
         self.write_checkpoints()
-        with contextlib.suppress(CorruptFileError):
-            self.bound_cleaner_checkpoint(where, None)
+        self.bound_cleaner_checkpoint(where, None)
         self.clear_uncleanable(where)
 
     # Errors and close
