@@ -24,7 +24,7 @@ from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Watch, WatchSnapshot
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.log_cleaner import candidate
+from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cli.conftest import Command, Done, tree
@@ -145,7 +145,7 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
             log.flush()
             clock.advance(step * MINUTE)
             served = manager.directory_of(USERS)
-            mine = candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
+            mine = make_candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
             (seen,) = seeing.snapshot().logs
             assert mine is not None and seen.snapshot is not None
             assert seen.snapshot.range == mine.range, step

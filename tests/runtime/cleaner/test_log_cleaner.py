@@ -21,7 +21,7 @@ from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import NONE
-from siltstone.runtime.log_cleaner import MOST_FAILURES, LogCleaner
+from siltstone.runtime.log_cleaner import MAX_FAILURES, LogCleaner
 from siltstone.runtime.upkeep import UNLINK
 from tests.support.cleaning.serving import USERS, Jobs, serving, table, write
 from tests.support.log import driving
@@ -183,7 +183,7 @@ def test_an_engine_that_does_not_start_is_nobodys_fault(tmp_path: Path) -> None:
 
     with serving(tmp_path, start) as (manager, cleaner):
         write(manager[USERS], 60)
-        for _ in range(MOST_FAILURES + 1):
+        for _ in range(MAX_FAILURES + 1):
             cleaner.clean_once()
         assert manager.uncleanable == {}
 
@@ -196,8 +196,8 @@ def test_what_fails_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pyt
         write(manager[USERS], 60)
         with monkeypatch.context() as patch:
             patch.setattr(files, "make_directory", full)
-            found = [result.status for _ in range(MOST_FAILURES + 1) for result in cleaner.clean_once()]
-        assert found == [FAILED] * MOST_FAILURES
+            found = [result.status for _ in range(MAX_FAILURES + 1) for result in cleaner.clean_once()]
+        assert found == [FAILED] * MAX_FAILURES
         assert "No space left" in manager.uncleanable[USERS].reason
 
 
