@@ -650,15 +650,23 @@ class LogCleaner(LogService[Engine]):
         states = self._log_states(batch, results)
         for claimed in batch.values():
             _log_beginning(claimed)
+        cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
+        not_begun = [""]
         try:
             config, tasks = self._manager.config, 1
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
             choices = Choices(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
-            cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-            results += cleaner.run(states, choices)
+            cleaner.run(states, choices)
         except EngineError as error:
-            _logger.warning("No log was cleaned, since the engine did not start: %s", error)
+            _logger.warning("The round ends, since the engine did not start: %s", error)
+            not_begun.append(str(error))
+        for result in cleaner.results:
+            for note in result.notes:
+                _logger.info("Log %s: %s", result.where, note)
+            # Logs that were planned only, for want of an engine, have no result.
+            if result.status == CLEANED or result.reason not in not_begun:
+                results.append(result)
         self._manager.upkeep.take_failed_offline()
         for result in results:
             self._apply_result(result, batch[result.where].claim, engine, began_ms)

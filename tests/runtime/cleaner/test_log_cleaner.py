@@ -14,9 +14,11 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.base.errors import EngineError
 from siltstone.compaction import staging, work
 from siltstone.compaction import work as pacing
-from siltstone.compaction.engine import Engine
+from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEANABLE, read_cleanings
+from siltstone.compaction.staging import LogDone
+from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -175,6 +177,39 @@ def test_a_lost_engine_leaves_the_logs_and_the_next_round_has_another(tmp_path: 
         assert (found, len(engines)) == ([CLEANED, CLEANED], 3)
         assert engines[2].jobs == [["users-1"], ["users-0"]]
     assert closed == engines
+
+
+def test_results_before_an_engine_that_does_not_start_again_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One log was cleaned, the next one lost the engine, and no other engine starts: the first counts, and so
+    does what planning changed in the third."""
+    monkeypatch.setattr("siltstone.compaction.inplace.cleaner.fits_one_task", lambda *_: False)
+    works: list[str] = []
+
+    class LostAtTheSecondLog(InProcessEngine):
+        def clean_spread(self, work: LogWork) -> LogDone:
+            works.append(work.name)
+            if len(works) == 2:
+                raise ConnectionRefusedError("Java")
+            return super().clean_spread(work)
+
+    def start() -> Engine:
+        if works:
+            raise EngineError("Java is missing")
+        return LostAtTheSecondLog()
+
+    caplog.set_level(logging.INFO, "siltstone")
+    with serving(tmp_path, start, partitions=3) as (manager, cleaner):
+        for number in range(3):
+            write(manager["users", number], 60)
+        (tmp_path / "users-2" / ".siltstone" / "20260101T000000Z-abcdef").mkdir(parents=True)
+        results = {str(result.where): result.status for result in cleaner.clean_once()}
+        assert results == {works[0]: CLEANED, works[1]: FAILED}
+        assert [str(each.result.where) for each in cleaner.cleanings] == works
+        assert [str(each.result.where) for each in read_cleanings(tmp_path)] == works[:1]
+        assert manager.uncleanable == {}
+    assert any("users-2" in line and ".siltstone" in line for line in caplog.messages)
 
 
 def test_an_engine_that_does_not_start_is_nobodys_fault(tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ def test_a_cleaning_is_told_from_its_beginning_to_its_end(
         "Beginning cleaning of log users-0",
         f"Cleaning log users-0 (cleaning prior to {active}, for its tombstones)",
     ]
-    assert second[2].endswith("removed: 5 tombstones")
+    assert second[2] == "Log users-0: the delete horizons of all its tombstones have passed"
+    assert second[3].endswith("removed: 5 tombstones")
 
 
 def test_a_log_that_is_marked_uncleanable_is_told_with_its_reason(
