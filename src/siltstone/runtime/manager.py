@@ -192,9 +192,9 @@ class LogManager:
         self.config = options.get("config") or Config()
         self.clock = options.get("clock") or SystemClock()
         self.only = options.get("only")
-        self._random_bytes = options.get("random_bytes", secrets.token_bytes)
+        self.random_bytes = options.get("random_bytes", secrets.token_bytes)
         paths = list(map(Path, directories))
-        claimed, self._unopened = claim_all(paths, self.config, self._random_bytes, self.only)
+        claimed, self._unopened = claim_all(paths, self.config, self.random_bytes, self.only)
         self.directories = tuple(claimed)
         self.cleaning = CleaningStates()
         self.compacting = CleaningStates("compaction")
@@ -206,7 +206,7 @@ class LogManager:
         self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
         self._background = options.get("background") or self._in_background
         self.scheduler = Scheduler()
-        self.topics = Topics(self, self._random_bytes)
+        self.topics = Topics(self)
         self.upkeep = Upkeep(self)
         self.services: list[LogService[Any]] = []
         try:
@@ -477,7 +477,7 @@ class LogManager:
                     log.close()
             # A unique name: a partition of the same name may be created, and deleted again, before the
             # removal.
-            target = served.path / deleted_directory(where, self._random_bytes)
+            target = served.path / deleted_directory(where, self.random_bytes)
             with served.offline_on_error():
                 files.rename(served.partition_path(where), target)
                 files.sync_directory(served.path)

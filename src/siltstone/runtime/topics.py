@@ -45,7 +45,6 @@ from siltstone.log.retention import find_policy
 from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
 from siltstone.runtime.topic_names import (
     LIST_TOPICS,
-    RandomBytes,
     altered_policies,
     bad_settings_are_invalid_config,
     is_deleted_directory,
@@ -72,8 +71,8 @@ if TYPE_CHECKING:
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
 # written to all copies before it is acknowledged and before partition directories are changed, so a start can
 # complete it: it creates partitions that are listed as unmade, and removes those of topics (by id) that are
-# listed as deleted. A partition that was made once and is in none of the directories is not made again: its
-# directory may be one that was not named this time. A topic that is on disk and not in the file has the
+# listed as deleted. A partition that was created once and is in none of the directories is not created again:
+# its directory may be one that was not passed this time. A topic that is on disk and not in the file has the
 # settings of its broker (see ``TopicSettings``).
 
 TOPICS_FILE = "siltstone-topics.json"
@@ -335,17 +334,29 @@ def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) ->
 
 
 class Topics:
-    """The topics of a ``LogManager``."""
+    """The topics of a ``LogManager``.
 
-    def __init__(self, manager: LogManager, random_bytes: RandomBytes) -> None:
+    ``_cluster``: the broker's metadata, None without one. ``_has_owner``: a broker has used the directories.
+    ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``: a cache, by
+    topic. ``_new_ids``: ids of topics of which a single partition is open, so that they are in no registry.
+
+    A change of topics goes step by step::
+
+        check ─► write the registry to every directory, durably ─► change the partitions ─► write what is left
+
+    A crash in between is completed by the next start: ``exclude_partitions`` deletes, ``complete_start``
+    creates. In Kafka the controller writes the metadata log, and ``TopicConfigHandler``, ``LogManager``
+    (``getOrCreateLog``, ``asyncDelete``) follow.
+    """
+
+    def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._random_bytes = random_bytes
         self._registry = NO_TOPICS
-        self._behind: list[ServedDirectory] = []
+        self._outdated: list[ServedDirectory] = []
         self._cluster: ClusterSettings | None = None
         self._has_owner = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._ids_given: dict[str, str] = {}
+        self._new_ids: dict[str, str] = {}
 
     # Start
 
@@ -356,8 +367,8 @@ class Topics:
         self._cluster = read_brokers_topics(directories)
         has_properties = any(directory.properties() for directory in directories)
         self._has_owner = self._cluster is not None or has_properties
-        self._registry, behind = load_registry(by_path)
-        self._behind = [by_path[path] for path in behind]
+        self._registry, outdated = load_registry(by_path)
+        self._outdated = [by_path[path] for path in outdated]
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
@@ -383,7 +394,7 @@ class Topics:
         manager = self._manager
         if manager.only is not None:
             return
-        for served in self._behind:
+        for served in self._outdated:
             if served.offline is None:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
@@ -460,10 +471,7 @@ class Topics:
     def describe(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
-        serving = self._manager.serving()
-        served = {
-            where.partition for directory in serving for where in list(directory.logs) if where.topic == name
-        }
+        served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
         return TopicDescription(
             name=name,
             topic_id=entry.topic_id or None,
@@ -481,7 +489,7 @@ class Topics:
     def id_of(self, name: str) -> str | None:
         """The topic id for a new partition of a topic."""
         if self._manager.only is not None and name not in self._registry.topics:
-            return self._ids_given.setdefault(name, new_id(self._random_bytes))
+            return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
@@ -514,7 +522,7 @@ class Topics:
             if validate_only:
                 self._manager.refuse_occupied_paths(name, numbers)
                 return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
-            topic_id = new_id(self._random_bytes)
+            topic_id = new_id(self._manager.random_bytes)
             self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)
 
@@ -565,7 +573,7 @@ class Topics:
         else:
             refuse_bad_name(where.topic)
             refuse_collision(where.topic, names)
-            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._random_bytes)
+            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._manager.random_bytes)
             own = self._topic_settings.own_texts(where.topic)
             entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
         if where.partition < 0:
@@ -614,7 +622,7 @@ class Topics:
                     with contextlib.suppress(StorageError):
                         self._manager.delete_partition(served, where, delay_ms)
             self._log_configs.pop(name, None)
-            # In memory only; the file lists the ids until its next change, which does no harm: ids are
+            # In memory only: the file lists the ids until its next change, which does no harm, since ids are
             # unique.
             if not self._manager.offline:
                 self._registry = replace(self._registry, deleted={})
