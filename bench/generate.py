@@ -152,7 +152,7 @@ class _Maker:
     def _close(self, base: int, batches: list[Bytes]) -> None:
         data = np.concatenate(batches)
         indexes = IndexBuilder(base, _INTERVAL, _INDEX_BYTES)
-        indexes.add_directory(scan_batches(data).batches)
+        indexes.add_batches(scan_batches(data).batches)
         built = indexes.finish()
         for kind, content in (("index", built.offset_index), ("timeindex", built.time_index)):
             (self._partition / segment_file(base, kind)).write_bytes(content)

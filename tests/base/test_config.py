@@ -19,6 +19,7 @@ from siltstone.base.config import (
 )
 from siltstone.base.config_table import ALL_KEYS
 from siltstone.base.errors import UsageError
+from tests.support.errors import raises_error
 
 
 def test_synonyms_are_the_same_setting() -> None:
@@ -38,23 +39,23 @@ def test_the_later_value_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "advice"),
     [
-        ("segment.bytes", "give key=value"),
+        ("segment.bytes", "key=value"),
         ("segment.byte=1", "did you mean 'segment.bytes'"),
-        ("qqq=1", "unknown setting 'qqq'"),
-        ("segment.bytes=many", "no whole number"),
-        ("segment.bytes=1.5", "no whole number"),
+        ("qqq=1", "docs/configuration.md"),
+        ("segment.bytes=many", "a whole number"),
+        ("segment.bytes=1.5", "a whole number"),
         ("segment.bytes=0", "at least 1"),
         ("segment.bytes=2147483648", "at most 2147483647"),
-        ("min.cleanable.dirty.ratio=much", "no number"),
+        ("min.cleanable.dirty.ratio=much", "a number"),
         ("min.cleanable.dirty.ratio=1.1", "at most 1"),
         ("min.cleanable.dirty.ratio=NaN", "at most 1"),
-        ("min.cleanable.dirty.ratio=0_1", "no number"),
-        ("segment.bytes=1_000", "no whole number"),
-        ("segment.bytes=" + "9" * 5000, "no whole number"),
+        ("min.cleanable.dirty.ratio=0_1", "a number"),
+        ("segment.bytes=1_000", "a whole number"),
+        ("segment.bytes=" + "9" * 5000, "a whole number"),
         ("retention.ms=9223372036854775808", "at least -1 and at most 9223372036854775807"),
-        ("cleanup.policy=compact,,delete", "no list of words"),
+        ("cleanup.policy=compact,,delete", "commas"),
         ("compression.gzip.level=0", "at least -1 and at most 9, not 0"),
         ("log.retention.hours=0", "at least 1 and at most 2147483647, or negative: no limit"),
         ("log.cleaner.threds=1", "did you mean 'log.cleaner.threads'"),
@@ -62,14 +63,14 @@ def test_the_later_value_wins() -> None:
         ("cleanup.policy=compress", "choose from delete, compact"),
         ("cleanup.policy=compact,erase", "choose from"),
         ("compression.type=brotli", "choose from"),
-        ("remote.storage.enable=yes", "no true or false"),
+        ("remote.storage.enable=yes", "true or false"),
         ("delete.retention.ms=-1", "at least 0"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as error:
+def test_a_bad_setting_is_refused_with_what_to_pass(text: str, advice: str) -> None:
+    name = text.partition("=")[0]
+    with raises_error(UsageError, path="--config", about=name, advice=advice):
         parse_assignments([text], "--config")
-    assert "\n" not in str(error.value)
 
 
 @settings(derandomize=True, deadline=None)
@@ -101,7 +102,7 @@ def test_a_file_of_settings_by_topic() -> None:
 
 @pytest.mark.parametrize("line", ["topic segment.bytes=1", "topic:segment.bytes", "segment.bytes=1"])
 def test_a_bad_line_is_named_with_its_number(line: str) -> None:
-    with pytest.raises(UsageError, match=r"topics.txt:2: give topic:key=value"):
+    with raises_error(UsageError, path="topics.txt:2", about=line, advice="topic:key=value"):
         parse_config_file(f"# first\n{line}\n", "topics.txt")
 
 
@@ -151,34 +152,28 @@ def test_an_empty_list_is_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "advice"),
     [
-        (
-            "log.retention.hours",
-            r"topic users: 'log.retention.hours' is a broker's setting; a topic's is 'retention.ms'",
-        ),
-        ("log.dirs", "topic users: 'log.dirs' is a broker's setting, not a topic's"),
-        (
-            "retention.hours",
-            "topic users: unknown setting 'retention.hours'; did you mean 'retention.ms'",
-        ),
+        ("log.retention.hours", "'retention.ms'"),
+        ("log.dirs", "for the broker"),
+        ("retention.hours", "did you mean 'retention.ms'"),
     ],
 )
-def test_a_topic_takes_topics_names_only(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_a_topic_takes_topics_names_only(name: str, advice: str) -> None:
+    with raises_error(UsageError, path="topic users", about=repr(name), advice=advice):
         parse_topic_config({name: "1"}, "topic users")
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "advice"),
     [
-        ("retention.ms", "'retention.ms' is a topic's setting; a broker's is 'log.retention.ms'"),
-        ("internal.segment.bytes", "a broker's is 'log.segment.bytes'"),
-        ("remote.storage.enable", "'remote.storage.enable' is a topic's setting, not a broker's"),
+        ("retention.ms", "'log.retention.ms'"),
+        ("internal.segment.bytes", "'log.segment.bytes'"),
+        ("remote.storage.enable", "for the topic"),
     ],
 )
-def test_a_broker_takes_brokers_names_only(name: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_a_broker_takes_brokers_names_only(name: str, advice: str) -> None:
+    with raises_error(UsageError, path="server.properties:3", about=repr(name), advice=advice):
         parse_broker_config({name: "1"}, "server.properties:3")
 
 
@@ -187,14 +182,13 @@ def test_what_is_read_at_the_start_cannot_change_later(name: str) -> None:
     text = {"log.dirs": "/a", "log.cleaner.enable": "true"}.get(name, "5")
     assert parse_broker_config({name: text}, "x")
     for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
-        with pytest.raises(UsageError, match=f"{name} cannot change at run time"):
+        with raises_error(UsageError, path="broker 1", about=name, advice="server.properties"):
             parse_broker_config({name: text}, "broker 1", origin)
 
 
 def test_what_must_hold_between_settings_of_a_topic() -> None:
     fine = Config(parse_assignments(["min.compaction.lag.ms=5", "max.compaction.lag.ms=5"], "a"))
     assert refuse_contradictions(fine) is fine
-    with pytest.raises(
-        UsageError, match=r"min.compaction.lag.ms=6 \(b\) is more than max.compaction.lag.ms=5 \(a\)"
-    ):
+    with raises_error(UsageError, about="min.compaction.lag.ms=6 (b)", advice="raise") as raised:
         refuse_contradictions(fine.over(parse_assignments(["min.compaction.lag.ms=6"], "b")))
+    assert "max.compaction.lag.ms=5 (a)" in raised.value.reason

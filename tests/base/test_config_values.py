@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from siltstone.base.config import INT_MAX, LONG_MAX, find_key, format_value, parse_text
 from siltstone.base.config_table import ALL_KEYS, Key, Kind, Value
+from siltstone.base.errors import UsageError
+from tests.support.errors import raises_error
 
 HOUR_MS = 3_600_000
 
@@ -82,7 +84,7 @@ def test_values_are_in_the_unit_of_the_settings_own_name(name: str, text: str, v
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be|is no"):
+    with raises_error(UsageError, about=name):
         parse_text(find_key(name), text, name)
 
 

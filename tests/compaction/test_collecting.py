@@ -24,7 +24,7 @@ from siltstone.compaction.keys import (
 from tests.compaction.test_keys import LOW, WORDS, pairs, partition_of, words
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 Rows = list[tuple[int, int, int]]
 
@@ -81,7 +81,7 @@ def test_partitions_hold_what_was_put_until_one_is_full(
 
 
 def columns_of(records: list[Rec]) -> RecordColumns:
-    return decode_records(*directory(logs.batch(records)))
+    return decode_records(*scanned(logs.batch(records)))
 
 
 def collect(

@@ -38,7 +38,7 @@ def _same_indexes(path: Path, config) -> int:
     )
     batches = scan_batches(array(path.read_bytes())).batches
     for start in range(0, len(batches), 7):
-        builder.add_directory(batches[start : start + 7])
+        builder.add_batches(batches[start : start + 7])
     built = builder.finish()
     assert built.offset_index == path.with_suffix(".index").read_bytes(), path
     assert built.time_index == path.with_suffix(".timeindex").read_bytes(), path

@@ -17,11 +17,11 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.support.records import twin
-from tests.support.records.arrays import array, complete_directory, records_of
+from tests.support.records.arrays import array, complete_headers, records_of
 
 LIMIT = 1 << 16
 ROOM_MAX = 4 << 20
-"""Most bytes that the arrays of one attempt may take: columns, directory and scratch together."""
+"""Most bytes that the arrays of one attempt may take: columns, batch headers and scratch together."""
 
 
 @functools.cache
@@ -75,7 +75,7 @@ def right_rows(window: Bytes) -> tuple[list[list[twin.Record]], bool]:
             assert error.position == batches["position"][0], error
             refused = refused or row < trusted
         else:
-            complete_directory(batches, columns)
+            complete_headers(batches, columns)
             records = records_of(columns)
             if row < trusted and not refused:
                 found.append(records)

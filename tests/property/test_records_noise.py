@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import DecompressionError, Scratch, decompress
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import BATCH, Directory
+from siltstone.base.records.layout import BATCH, BatchHeaders
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from tests.support.records import twin
@@ -82,7 +82,7 @@ def test_noise_is_scanned_and_decoded_or_refused(data: bytes, start: int) -> Non
         columns.headers(row)
 
 
-def check_rows(batches: Directory, end: int) -> None:
+def check_rows(batches: BatchHeaders, end: int) -> None:
     """Rows lie behind each other, inside what was scanned."""
     assert batches.dtype == BATCH
     sizes = batches["size"].astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.verify.findings import KINDS
+from siltstone.verify.findings import PROBLEM_KINDS
 from tests.support import golden_sets
 from tests.support.records.twin import Record
 from tests.support.verify.editing import (
@@ -642,7 +642,7 @@ def test_a_transaction_index_of_before_that_the_markers_contradict(
 def test_there_are_at_least_twenty_kinds_of_spoiling_and_most_kinds_of_problems_are_met() -> None:
     assert len({each.spoil for each in SPOILINGS}) >= 20
     met = {kind for each in SPOILINGS for kind in each.found}
-    assert met <= KINDS.keys()
+    assert met <= PROBLEM_KINDS.keys()
     apart = {"unchecked", "unsafe_file", "log_missing", "log_unknown", "before_damaged", "not_converted"}
     apart |= {"lost_unkeyed"}
-    assert KINDS.keys() - met <= apart
+    assert PROBLEM_KINDS.keys() - met <= apart

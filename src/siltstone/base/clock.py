@@ -57,8 +57,9 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
         return clock.now_ms()
     if not 0 <= chosen_ms <= LATEST_MS:
         raise UsageError(
-            f"--now-ms {chosen_ms}: no time in milliseconds since 1970; give one from 0 to {LATEST_MS} "
-            "(the end of the year 9999)"
+            f"{chosen_ms} is not a time in milliseconds since 1970",
+            path="--now-ms",
+            advice=f"pass a time from 0 to {LATEST_MS} (the end of the year 9999)",
         )
     return chosen_ms
 

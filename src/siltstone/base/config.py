@@ -49,8 +49,8 @@ def find_topic_key(name: str) -> Key:
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
-    instead = f"; a topic's is {key.name!r}" if key.of_topic else ", not a topic's"
-    raise UsageError(f"{name!r} is a broker's setting{instead}")
+    instead = f"set {key.name!r} instead" if key.of_topic else "set it for the broker"
+    raise UsageError(f"{name!r} is a broker's setting, not a topic's", advice=instead)
 
 
 def find_broker_key(name: str) -> Key:
@@ -58,15 +58,16 @@ def find_broker_key(name: str) -> Key:
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
     names = _BY_NAME[name].broker_names
-    instead = f"; a broker's is {names[0]!r}" if names else ", not a broker's"
-    raise UsageError(f"{name!r} is a topic's setting{instead}")
+    instead = f"set {names[0]!r} instead" if names else "set it for the topic"
+    raise UsageError(f"{name!r} is a topic's setting, not a broker's", advice=instead)
 
 
 def _find(name: str, names: Collection[str]) -> Key:
     if name in names:
         return _BY_NAME[name]
     nearest = difflib.get_close_matches(name, sorted(names), 1, 0.5)
-    raise UsageError(f"unknown setting {name!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+    advice = f"did you mean {nearest[0]!r}?" if nearest else "docs/configuration.md lists all settings"
+    raise UsageError(f"unknown setting {name!r}", advice=advice)
 
 
 # Text ↔ checked value: ``parse_text(key, format_value(value)) == value`` for every value that a key allows.
@@ -79,28 +80,26 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?
 _KIND_BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
 _KIND_TEXTS = {
     Kind.BOOLEAN: "true or false",
-    Kind.INT: "whole number",
-    Kind.LONG: "whole number",
-    Kind.DOUBLE: "number",
-    Kind.LIST: "list of words",
+    Kind.INT: "a whole number",
+    Kind.LONG: "a whole number",
+    Kind.DOUBLE: "a number",
+    Kind.LIST: "words, separated by commas",
     Kind.STRING: "text",
 }
 
 
 def parse_text(key: Key, text: str, name: str | None = None) -> Value:
-    """The value, in the key's own unit, that ``text`` means under ``name``. Raises ValueError: why not."""
+    """The value, in the key's own unit, that ``text`` means under ``name``. Raises UsageError."""
     synonym = None if name is None else key.synonym(name)
     kind = (synonym and synonym.kind) or key.kind
     try:
         value = _parse(kind, text.strip())
-    except ValueError:
-        raise ValueError(f"is no {_KIND_TEXTS[kind]}") from None
-    if isinstance(value, (str, tuple)):
-        for word in (value,) if isinstance(value, str) else value:
-            if key.choices and word not in key.choices:
-                raise ValueError(f"is none of its values; choose from {', '.join(key.choices)}")
-    elif not isinstance(value, bool):
-        return _checked_number(key, synonym, kind, value)
+        if isinstance(value, (str, tuple)):
+            _check_words(key, (value,) if isinstance(value, str) else value)
+        elif not isinstance(value, bool):
+            return _checked_number(key, synonym, kind, value)
+    except ValueError as error:
+        raise UsageError(f"invalid value {text!r} for {name or key.name}", advice=str(error)) from None
     return value
 
 
@@ -114,24 +113,30 @@ def format_value(value: Value) -> str:
 
 
 def _parse(kind: Kind, text: str) -> Value:
-    if kind is Kind.BOOLEAN:
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
+    """The value of a type, whatever its range. Raises ValueError that says what to pass."""
     if kind is Kind.STRING:
         return text
+    if kind is Kind.BOOLEAN and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if kind is Kind.LIST:
         words = [word.strip() for word in text.split(",")] if text else []
-        if not all(words):
-            raise ValueError
-        return tuple(dict.fromkeys(words))
-    if not (_NUMBER if kind is Kind.DOUBLE else _WHOLE).fullmatch(text):
-        raise ValueError
-    return float(text) if kind is Kind.DOUBLE else int(text)
+        if all(words):
+            return tuple(dict.fromkeys(words))
+    if kind is Kind.DOUBLE and _NUMBER.fullmatch(text):
+        return float(text)
+    if kind in _KIND_BOUNDS and _WHOLE.fullmatch(text):
+        return int(text)
+    raise ValueError(f"pass {_KIND_TEXTS[kind]}")
+
+
+def _check_words(key: Key, words: Iterable[str]) -> None:
+    if key.choices and not set(words) <= set(key.choices):
+        raise ValueError(f"choose from {', '.join(key.choices)}")
 
 
 def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int | float) -> int | float:
-    """``number``, in the unit of the name that was used, in the key's own unit. Raises ValueError."""
+    """``number``, in the unit of the name that was used, in the key's own unit. Raises ValueError that says
+    what the number must be."""
     shortest, longest = _KIND_BOUNDS.get(kind, (None, None))
     least, most = key.least, key.most
     if synonym is not None and (synonym.unit != 1 or synonym.least is not None):
@@ -148,7 +153,7 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
     bounds = [f"at {end} {bound}" for end, bound in (("least", least), ("most", most)) if bound is not None]
     refused = ", not " + " or ".join(map(str, key.refused)) if key.refused else ""
     unlimited = ", or negative: no limit" if synonym and is_unlimited else ""
-    raise ValueError(f"must be {' and '.join(bounds)}{refused}{unlimited}")
+    raise ValueError(f"it must be {' and '.join(bounds)}{refused}{unlimited}")
 
 
 # Settings as people and files give them. Every reader checks names, types and ranges, and its error names the
@@ -209,7 +214,7 @@ def parse_broker_config(
     def find(name: str) -> Key:
         key = find_broker_key(name)
         if origin in _DYNAMIC and not key.changes_at_run_time(name):
-            raise UsageError(f"{name} cannot change at run time; set it in server.properties")
+            raise UsageError(f"{name} cannot change at run time", advice="set it in server.properties")
         return key
 
     return {name: _setting(find, name, text, source, origin) for name, text in texts.items()}
@@ -248,9 +253,8 @@ def _setting(
     try:
         return Setting(value=parse_text(find(name), text, name), source=source, origin=origin, name=name)
     except UsageError as error:
-        raise UsageError(f"{source}: {error}") from None
-    except ValueError as error:
-        raise UsageError(f"{source}: {name}={text!r} {error}") from None
+        error.path = source
+        raise
 
 
 def split_additions(text: str) -> list[str]:
@@ -267,7 +271,9 @@ def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
             continue
         topic, colon, assignment = stripped.partition(":")
         if not colon or "=" not in assignment:
-            raise UsageError(f"{name}:{number}: give topic:key=value")
+            raise UsageError(
+                f"{stripped!r} is not a setting", path=f"{name}:{number}", advice="write topic:key=value"
+            )
         by_topic.setdefault(topic.strip(), {}).update(parse_assignments([assignment], f"{name}:{number}"))
     return by_topic
 
@@ -277,7 +283,7 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"{source} {text!r}: give key=value")
+            raise UsageError(f"{text!r} is not a setting", path=source, advice="pass key=value")
         value = value.strip()
         if value.startswith("[") and value.endswith("]"):
             value = value[1:-1]
@@ -318,7 +324,9 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
                 yield line, element.key, element.value
             line += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
-        raise UsageError(f"{name}:{line}: {error}") from None
+        raise UsageError(
+            str(error), path=f"{name}:{line}", advice=r"write four hexadecimal digits after \u"
+        ) from None
 
 
 # The settings in force.
@@ -427,7 +435,8 @@ def refuse_contradictions(config: Config) -> Config:
     if config.integer("min.compaction.lag.ms") > config.integer("max.compaction.lag.ms"):
         raise UsageError(
             f"min.compaction.lag.ms={shortest.value} ({shortest.source}) is more than "
-            f"max.compaction.lag.ms={longest.value} ({longest.source})"
+            f"max.compaction.lag.ms={longest.value} ({longest.source})",
+            advice="lower the first or raise the second",
         )
     return config
 

@@ -55,9 +55,10 @@ class SiltstoneError(Exception):
     parts that are None.
 
     ``code``: a stable name of the kind of error, for scripts and tests; Kafka's name where Kafka has one.
-    ``reason``: what is wrong. ``path``: the file, directory or log concerned. ``position``: the byte in the
-    file at which the damage starts. ``advice``: what to do; ``usual_advice`` of the class if none is passed.
-    Errors cross processes: all of this survives pickling.
+    ``reason``: what is wrong. ``path``: the file, directory or log concerned, or the flag or the line of a
+    settings file that holds a bad value. ``position``: the byte in the file at which the damage starts.
+    ``advice``: what to do; ``usual_advice`` of the class if none is passed. Errors cross processes: all of
+    this survives pickling.
     """
 
     code: ClassVar[str] = "SILTSTONE"
@@ -92,11 +93,19 @@ class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
 
 
-class NotALogDirectoryError(SiltstoneError, code="NOT_A_LOG_DIRECTORY"):
+class NotALogDirectoryError(
+    SiltstoneError,
+    code="NOT_A_LOG_DIRECTORY",
+    advice="give a Kafka log directory (an entry of log.dirs) or a partition's directory in one",
+):
     """The path is no Kafka log directory and no partition directory."""
 
 
-class DirectoryLockedError(SiltstoneError, code="DIRECTORY_LOCKED"):
+class DirectoryLockedError(
+    SiltstoneError,
+    code="DIRECTORY_LOCKED",
+    advice="stop the broker, or wait for the other run to end, and run the command again",
+):
     """Another process holds the log directory's ``.lock``."""
 
 
@@ -128,7 +137,7 @@ class CorruptRecordError(CorruptFileError, code="CORRUPT_RECORD"):
 class LedgerError(
     SiltstoneError,
     code="CORRUPT_LEDGER",
-    advice="bring it back from a backup, or compact anew from the originals that are left: "
+    advice="restore it from a backup, or rebuild the ledger from the records that are still in the log: "
     "siltstone compact-topic --reset",
 ):
     """A file of a compacted ledger is missing or corrupt.
@@ -143,11 +152,13 @@ class LedgerError(
         self.args = (path, reason)
 
 
-class CheckFailedError(SiltstoneError, code="CHECK_FAILED"):
+class CheckFailedError(
+    SiltstoneError, code="CHECK_FAILED", advice="run the command again; if it fails again, report this error"
+):
     """A written segment, or a count of records, is wrong; nothing was swapped."""
 
 
-class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED"):
+class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the command again"):
     """The size, inode or modification time of a source segment has changed since the cleaning was planned."""
 
 
@@ -155,7 +166,9 @@ class UndoStoppedError(SiltstoneError, code="UNDO_STOPPED"):
     """Some originals were put back, others not; every log is whole, and another undo resumes."""
 
 
-class EngineError(SiltstoneError, code="ENGINE"):
+class EngineError(
+    SiltstoneError, code="ENGINE", advice="look for the cause in Spark's log, and run the command again"
+):
     """Spark or Java is missing, or a job could not be run."""
 
 
@@ -163,7 +176,9 @@ class CompactionFailedError(SiltstoneError, code="COMPACTION_FAILED"):
     """A side-by-side compaction failed; the ledger, where there was one, is as it was."""
 
 
-class CompactionInProgressError(SiltstoneError, code="COMPACTION_IN_PROGRESS"):
+class CompactionInProgressError(
+    SiltstoneError, code="COMPACTION_IN_PROGRESS", advice="wait until it has ended"
+):
     """A side-by-side compaction of the log is already running (Pulsar answers 409)."""
 
 
@@ -180,9 +195,11 @@ class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):
 
     error_code: ClassVar[int] = -1
 
-    def __init_subclass__(cls, code: str | None = None, error_code: int | None = None) -> None:
-        """Sets ``code`` and ``error_code`` of a class; without them it has those of its parent."""
-        super().__init_subclass__(code=code)
+    def __init_subclass__(
+        cls, code: str | None = None, advice: str | None = None, error_code: int | None = None
+    ) -> None:
+        """Sets ``code``, ``usual_advice`` and ``error_code``; without them a class has its parent's."""
+        super().__init_subclass__(code=code, advice=advice)
         cls.error_code = cls.error_code if error_code is None else error_code
 
 
@@ -194,7 +211,12 @@ class CorruptMessageError(LogError, code="CORRUPT_MESSAGE", error_code=2):
     """A batch whose checksum or size is wrong."""
 
 
-class UnknownTopicError(LogError, code="UNKNOWN_TOPIC_OR_PARTITION", error_code=3):
+class UnknownTopicError(
+    LogError,
+    code="UNKNOWN_TOPIC_OR_PARTITION",
+    error_code=3,
+    advice="siltstone topics --list shows all topics",
+):
     """There is no such topic or partition in these directories."""
 
 

@@ -21,7 +21,7 @@ from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, fits_one_task
@@ -226,7 +226,7 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
 
 def _seen(
     work: LogWork,
-    batches: Directory,
+    batches: BatchHeaders,
     columns: RecordColumns,
     aborted: Flags,
     keeps: bool,

@@ -39,8 +39,8 @@ from siltstone.base.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int32,
     Int64,
@@ -154,7 +154,7 @@ class BatchPlan(NamedTuple):
 @kernel
 def emit(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     plan: BatchPlan,
     retention: Retention,
     records: Records,
@@ -263,7 +263,7 @@ class RecordFilter:
 
     retained: Offsets
 
-    def superseded(self, batches: Directory) -> Flags:
+    def superseded(self, batches: BatchHeaders) -> Flags:
         """Which v2 batches are superseded as a whole, so that they need not be decompressed (bool)."""
         return _none(batches)
 
@@ -308,7 +308,7 @@ class OffsetFilter(RecordFilter):
         self._counts_keyless = work.rules.drop_keyless
         self._met = 0
 
-    def superseded(self, batches: Directory) -> Flags:
+    def superseded(self, batches: BatchHeaders) -> Flags:
         """Batches without a retained offset."""
         if self._counts_keyless:
             return _none(batches)
@@ -473,7 +473,7 @@ class Rewriter:
 
     def _count(
         self,
-        batches: Directory,
+        batches: BatchHeaders,
         filtered: FilteredRecords,
         tombstones: int,
         decisions: Decisions,
@@ -513,7 +513,7 @@ class Rewriter:
         )
 
 
-def _as_they_are(window: Bytes, batches: Directory) -> CleanedBatches:
+def _as_they_are(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
     """Batches that follow each other in the window, copied as a whole."""
     start, last = int(batches["position"][0]), batches[-1]
     return CleanedBatches(
@@ -525,11 +525,11 @@ def _as_they_are(window: Bytes, batches: Directory) -> CleanedBatches:
     )
 
 
-def _none(batches: Directory) -> Flags:
+def _none(batches: BatchHeaders) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
-def _decisions(batches: Directory, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
+def _decisions(batches: BatchHeaders, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
     """The retention decision for each batch; ``is_obsolete``: markers that are discarded."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     marker = np.where(is_obsolete, MARKERS, RETAINED)
@@ -539,7 +539,7 @@ def _decisions(batches: Directory, aborted: Flags, is_obsolete: Flags, supersede
 
 def _decide(
     rules: Rules,
-    batches: Directory,
+    batches: BatchHeaders,
     retention: Retention,
     has_horizon: Flags,
     empty_marker: Flags,
@@ -590,7 +590,7 @@ def _convert(
     )
 
 
-def _must_stay(rules: Rules, batches: Directory) -> Flags:
+def _must_stay(rules: Rules, batches: BatchHeaders) -> Flags:
     """Which batches stay without records (bool): the last one of the range, so that its last offset stays,
     and the last one of each live producer: its data with the last sequence, or else a marker with its
     epoch."""

@@ -130,7 +130,7 @@ class StagedVerifier:
 
     def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
         for window in staged:
-            self._again.add_directory(window.batches)
+            self._again.add_batches(window.batches)
             yield window
 
     def finish(self, size: int, kept: int, staged: Mapping[str, bytes]) -> int:

@@ -33,7 +33,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.inflate import pieces
-from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory, Flags, Int64
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
 from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
@@ -130,7 +130,7 @@ class BatchSlice(NamedTuple):
     ``path``."""
 
     data: Bytes
-    batches: Directory
+    batches: BatchHeaders
     path: str
     origin: int
 
@@ -145,7 +145,7 @@ class Decoded(NamedTuple, Generic[Columns]):
     """Some batches of a window with the columns of their records."""
 
     window: Window
-    batches: Directory
+    batches: BatchHeaders
     columns: Columns
 
 
@@ -193,7 +193,7 @@ def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
 
 
 def _refuse_inner_disorder(
-    path: str, window: Window, batches: Directory, columns: KeyColumns, following: int
+    path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, following: int
 ) -> int:
     """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
 

@@ -26,7 +26,7 @@ from siltstone.base.errors import CorruptMessageError, CorruptRecordError, Offse
 from siltstone.base.files import FileSlice
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.fetch_results import MessageSetSend
-from siltstone.base.records.layout import LOG_OVERHEAD, Bytes, Directory
+from siltstone.base.records.layout import LOG_OVERHEAD, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import RecordPlace
@@ -93,7 +93,7 @@ class Fetched:
         """Bytes in the slice."""
         return 0 if self.slice is None else self.slice.size
 
-    def batches(self) -> tuple[Bytes, Directory, int]:
+    def batches(self) -> tuple[Bytes, BatchHeaders, int]:
         """Read the slice: (bytes, the whole batches in them, bytes of an incomplete last batch).
 
         Checksums are not checked. Raises CorruptRecordError where the first bytes are no batch: batches
@@ -108,7 +108,7 @@ class Fetched:
             raise CorruptRecordError(self.slice.reader.path, self.slice.position, SCAN_REASON[scan.outcome])
         return data[: scan.end], scan.batches, len(data) - scan.end
 
-    def behind(self, batches: Directory) -> FetchPosition | None:
+    def behind(self, batches: BatchHeaders) -> FetchPosition | None:
         """Where a reader continues behind these first of the ``batches``, None when there are none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None

@@ -39,7 +39,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Directory, Int32, Int64
+from siltstone.base.records.layout import BatchHeaders, Int32, Int64
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLEANED, DELETED, SWAP
 
@@ -161,8 +161,8 @@ class IndexBuilder:
         self._times.append(times[: self._state[_TIMES]].copy())
         self._count += int(self._state[_OFFSETS])
 
-    def add_directory(self, batches: Directory) -> None:
-        """Add the batches of a directory."""
+    def add_batches(self, batches: BatchHeaders) -> None:
+        """Add batches by their headers."""
         self.add(
             np.ascontiguousarray(batches["last_offset"]),
             np.ascontiguousarray(batches["max_timestamp"]),

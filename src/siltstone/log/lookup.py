@@ -25,7 +25,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_headers
 
 FIRST_READ = 16 << 10
@@ -57,7 +57,7 @@ class RecordPlace:
 
 def batch_headers(
     reader: files.Reader, *, start: int = 0, end: int | None = None, first_read: int = FIRST_READ
-) -> Iterator[Directory]:
+) -> Iterator[BatchHeaders]:
     """The headers of the batches in ``[start, end)`` of the file, as directories of some rows each.
 
     ``start`` is a batch boundary, ``end`` defaults to the file's size when it was opened (an active segment
@@ -84,7 +84,7 @@ def batch_headers(
         position += scan.end
 
 
-def read_batch(reader: files.Reader, batch: Directory) -> tuple[Bytes, Directory]:
+def read_batch(reader: files.Reader, batch: BatchHeaders) -> tuple[Bytes, BatchHeaders]:
     """The bytes of one batch and its row for them, at position 0; ``batch`` has its position in the file.
 
     Raises CorruptRecordError where the file ends within it, or its checksum does not match.

@@ -20,7 +20,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import Directory
+from siltstone.base.records.layout import BatchHeaders
 from siltstone.log.directory import has_own_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers, read_batch
@@ -136,7 +136,7 @@ def _parts(segment: Segment) -> list[_Part]:
     return [_Part(base, start, end) for (base, start), end in zip(starts, ends, strict=True)]
 
 
-def _first_offset(reader: files.Reader, batch: Directory, least: int) -> int:
+def _first_offset(reader: files.Reader, batch: BatchHeaders, least: int) -> int:
     """The offset of the first record in ``batch``, which is not below ``least``.
 
     A compressed message set (v0, v1) is stored under its last message's offset: a segment named after that
@@ -162,7 +162,7 @@ def _write_part(folder: Path, segment: Segment, part: _Part, interval: int, inde
         for window in windows(reader, start=part.start, size=part.end):
             last = window.batches[-1]
             writer.write(window.data[: int(last["position"]) + int(last["size"])])
-            indexes.add_directory(window.batches)
+            indexes.add_batches(window.batches)
             last_offset = int(last["last_offset"])
     built = dict(zip(("index", "timeindex"), indexes.finish(), strict=True))
     if segment.transaction_index_size:

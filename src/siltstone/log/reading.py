@@ -27,7 +27,7 @@ from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import PIECE_BYTES, pieces
-from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
 from siltstone.log.fetch import (
@@ -90,7 +90,7 @@ class Polled:
     """
 
     columns: RecordColumns
-    batches: Directory
+    batches: BatchHeaders
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -262,8 +262,8 @@ class LogReader(RecordReader):
         return Polled(columns=columns, batches=kept)
 
     def _wanted(
-        self, batches: Directory, data: Bytes, fetched: Fetched, part: FileSlice
-    ) -> tuple[Directory, tuple[int, ...]]:
+        self, batches: BatchHeaders, data: Bytes, fetched: Fetched, part: FileSlice
+    ) -> tuple[BatchHeaders, tuple[int, ...]]:
         """The batches with records for the caller, and the producers in a transaction behind them.
 
         Raises CorruptFileError where a transaction index and the markers contradict each other.
@@ -285,7 +285,7 @@ class LogReader(RecordReader):
         return (batches if wanted.all() else batches[wanted]), unended
 
 
-def in_aborted(batches: Directory, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
+def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
     """Which batches belong to the aborted transactions: bool, one a batch."""
     inside = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0

@@ -21,7 +21,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceChangedError
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.layout import MAGIC_POSITION, Bytes, Directory
+from siltstone.base.records.layout import MAGIC_POSITION, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.directory import partition_files, refuse_kind
 from siltstone.log.indexes import read_entries
@@ -62,7 +62,7 @@ class Window:
     of ``data[0]``. ``data`` is used again by the next window."""
 
     data: Bytes
-    batches: Directory
+    batches: BatchHeaders
     origin: int
 
 

@@ -42,8 +42,8 @@ from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     CONTROL_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int32,
     Int64,
@@ -144,7 +144,7 @@ NOTHING = Carried()
 @kernel
 def _kinds(
     rows: Int64,
-    batches: Directory,
+    batches: BatchHeaders,
     data: Bytes,
     first_record: Int64,
     key_start: Int32,
@@ -325,7 +325,7 @@ class TransactionScan:
         self._met = _Met(observed, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
-        self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
+        self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: bool, one a batch.
 
@@ -384,7 +384,7 @@ class TransactionScan:
             producer = int(self._aborted.producer_id[np.argmax(due)])
             raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
 
-    def aborted_among(self, window: Bytes, batches: Directory, *, path: str, origin: int) -> Flags:
+    def aborted_among(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
         ``batches`` are all of their range of offsets. Raises CorruptFileError where the index and the markers
@@ -480,7 +480,7 @@ def refuse_unexpected_markers(
         raise CorruptFileError(directory, 0, UNENDED.format(producer=min(waiting), end=end))
 
 
-def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers: Directory) -> None:
+def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers: BatchHeaders) -> None:
     """Remove the producers from ``waiting`` whose marker is among the batches; refuse another marker."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
     markers = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))

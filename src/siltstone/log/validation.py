@@ -96,8 +96,8 @@ from siltstone.base.records.layout import (
     SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
 )
@@ -110,7 +110,7 @@ from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 # is the first record's. The records keep their own times, also of a batch that claims log-append time.
 
 
-def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Bytes, Directory]:
+def recompress(data: Bytes, batches: BatchHeaders, config: LogConfig) -> tuple[Bytes, BatchHeaders]:
     """``data`` and its ``batches`` under the topic's ``compression.type``; the same ones where they have it.
 
     The batches have been checked; base offset and leader epoch of a new one are the old one's.
@@ -129,7 +129,7 @@ def recompress(data: Bytes, batches: Directory, config: LogConfig) -> tuple[Byte
     return joined, scan_batches(joined).batches
 
 
-def _rebuild(data: Bytes, batch: Directory, codec: int, config: LogConfig) -> Bytes:
+def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) -> Bytes:
     """One batch made anew under ``codec``, at the topic's level for it."""
     old, own_times = batch[0], batch.copy()
     # Decoded without the bit for log-append time, records have their own timestamps.
@@ -203,7 +203,7 @@ class Validated(NamedTuple):
     """
 
     data: Bytes
-    batches: Directory
+    batches: BatchHeaders
     first_offset: int
     last_offset: int
     max_timestamp: int
@@ -320,7 +320,7 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
 
 def _scanned(
     data: Bytes, room: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
-) -> tuple[Directory, Int64, int, ScanEnd, int]:
+) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
     """(batches, findings, end, outcome, left to do) of a kernel that fills a directory and findings."""
     while True:
         rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
@@ -332,7 +332,7 @@ def _scanned(
 
 def _checked(
     data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
-) -> tuple[Directory, Int64]:
+) -> tuple[BatchHeaders, Int64]:
     """The batches, one from a client, and their findings. ``checksum``: see ``_checksum``."""
     rows, findings, end, outcome, left = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
@@ -377,7 +377,7 @@ def _at(position: int, reason: str) -> str:
     return f"batch at byte {position}: {reason}"
 
 
-def _refuse_first(rows: Directory, findings: Int64, wrong: Flags) -> None:
+def _refuse_first(rows: BatchHeaders, findings: Int64, wrong: Flags) -> None:
     """Raise the error for the fault of the first batch that is wrong, if any is."""
     if not wrong.any():
         return
@@ -391,7 +391,7 @@ def _refuse_first(rows: Directory, findings: Int64, wrong: Flags) -> None:
     raise InvalidRecordError(message, record if record >= 0 else None)
 
 
-def _refuse_faults(data: Bytes, rows: Directory, findings: Int64, left: int) -> None:
+def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, left: int) -> None:
     """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
     if left & UNCHECKED:
         for row in np.flatnonzero(findings[:, PENDING]).tolist():
@@ -407,7 +407,7 @@ def _refuse_faults(data: Bytes, rows: Directory, findings: Int64, left: int) -> 
         _refuse_first(rows, findings, findings[:, FAULT] != Fault.NONE)
 
 
-def _refuse_oversized(rows: Directory, config: LogConfig) -> None:
+def _refuse_oversized(rows: BatchHeaders, config: LogConfig) -> None:
     large = np.flatnonzero(rows["size"] > config.max_message_bytes)
     if len(large):
         size = int(rows["size"][large[0]])
@@ -429,7 +429,7 @@ def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
 
 
 def _plain_records(
-    data: Bytes, rows: Directory, row: int, config: LogConfig, scratch: Scratch
+    data: Bytes, rows: BatchHeaders, row: int, config: LogConfig, scratch: Scratch
 ) -> tuple[Bytes, int, int]:
     """The records of a batch, decompressed if needed: (bytes, start, end)."""
     start, size = int(rows["position"][row]), int(rows["size"][row])
@@ -458,7 +458,7 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 
 
 def _refuse_records(
-    data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
+    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
     """Refuse sound batches with records that the topic does not accept, and name these records.
 

@@ -35,8 +35,8 @@ from siltstone.base.records.layout import (
     CONTROL_BIT,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int32,
     Int64,
@@ -208,19 +208,19 @@ def in_microseconds(time_ms: int) -> int:
     return min(max(time_ms, -_LARGEST_MS), _LARGEST_MS) * 1000
 
 
-def _timestamps(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
+def _timestamps(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
     """Times that Arrow cannot hold become the nearest that it can."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
     return pa.Array.from_buffers(TIMESTAMP, len(times), [None, pa.py_buffer(times)], 0)
 
 
-def _timestamp_types(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
+def _timestamp_types(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
     of_batch = np.where(batches["attributes"] & TIMESTAMP_TYPE_BIT, 1, 0)
     of_batch[batches["magic"] == 0] = -1
     return pa.array(of_batch.astype(np.int32)[columns.batch])
 
 
-def _batch_structs(columns: Any, batches: Directory, source: RecordSource) -> pa.Array:
+def _batch_structs(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
     valid = np.ones(len(batches), np.bool_)  # a batch with a bad checksum is not decoded
     return batch_structs(batches, valid, source, columns.batch, columns.offset)
 
@@ -258,7 +258,7 @@ _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)]
 
 
 def batch_structs(
-    batches: Directory, valid: Flags, source: RecordSource, rows: Int32, offsets: Int64
+    batches: BatchHeaders, valid: Flags, source: RecordSource, rows: Int32, offsets: Int64
 ) -> pa.Array:
     """The ``batch`` column of records with these ``offsets``, which are of these ``rows`` of ``batches``;
     ``valid``: does each batch's checksum hold?"""
@@ -282,7 +282,7 @@ def batch_structs(
     return pa.StructArray.from_arrays(arrays, fields=list(BATCH_FIELDS))
 
 
-_COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, Directory, RecordSource], pa.Array]]] = {
+_COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource], pa.Array]]] = {
     "key": (pa.binary(), lambda columns, *_: bytes_array(columns.data, columns.key_start, columns.key_size)),
     "value": (
         pa.binary(),
@@ -429,7 +429,7 @@ def rows_of(present: Int64, offsets: Int64) -> Int64:
 
 def record_batches(
     columns: Any,
-    batches: Directory,
+    batches: BatchHeaders,
     wanted: pa.Schema,
     source: RecordSource,
     *,

@@ -22,12 +22,13 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from crc32c import crc32c
 from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
+from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes
 from siltstone.log.directory import has_own_folder
 from siltstone.log.fetch import Fetched
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
@@ -71,7 +72,7 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     directory_crc: int = 0
 
-    def directory(self) -> Directory:
+    def directory(self) -> npt.NDArray[np.void]:
         """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError where they are missing."""
         if not self.stem:
             return np.empty(0, STAGED)

@@ -45,8 +45,8 @@ from siltstone.base.records.layout import (
     CONTROL_BIT,
     LOG_OVERHEAD,
     MAGIC_POSITION,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
 )
@@ -88,7 +88,7 @@ BATCH_BYTES = 8 << 20
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
 """One of the functions of ``base.records.decode`` that decode all records."""
-Chunk = tuple[Columns, Directory, RecordSource]
+Chunk = tuple[Columns, BatchHeaders, RecordSource]
 """Records, the batches that their ``batch`` counts in, and where they come from."""
 
 
@@ -249,7 +249,7 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
             yield part, window, RecordSource(part.where, reader.path, window.origin), wanted
 
 
-def with_records(piece: FileSplit, batches: Directory) -> Flags:
+def with_records(piece: FileSplit, batches: BatchHeaders) -> Flags:
     """Which batches may have records of the piece: no control batches, none without records."""
     is_set = batches["magic"] < 2
     wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
@@ -345,7 +345,7 @@ def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBat
                     yield _bad_row(part, wanted)
 
 
-def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: Directory) -> Int64:
+def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: BatchHeaders) -> Int64:
     """The rows of the piece's records, without control records and those of aborted transactions. These are
     known by the indexes alone, since a damaged batch may have been a marker."""
     wanted = with_records(piece, batches)
@@ -369,7 +369,7 @@ class BadBatch:
     offset: int
     position: int
     size: int
-    header: Directory
+    header: BatchHeaders
 
 
 def _bad_row(bad: BadBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -448,7 +448,7 @@ def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _P
         first = bad + 1
 
 
-def _out_of_order(batches: Directory, valid: Flags, offset: int) -> Flags:
+def _out_of_order(batches: BatchHeaders, valid: Flags, offset: int) -> Flags:
     """Batches with an impossible base offset, which no checksum covers. bool, one a batch."""
     base, last = batches["base_offset"], batches["last_offset"]
     wrong = np.zeros(len(batches), np.bool_)

@@ -24,13 +24,13 @@ from siltstone.log.segments import Segment
 from siltstone.log.transactions import transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
 from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
-from siltstone.verify.keys import CHECK_BYTES, bucket_of, check_bucket
+from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
 from siltstone.verify.pairs import LogPair, Span, Terms, open_sides, pair_of, spans_of
 from siltstone.verify.transactions import AbortedIndex, SpanTransactions, check_entries, settle
 
 BUCKET_BYTES = 512 << 20
 """Bytes of memory that the check of one bucket may take, about."""
-_BLOB_ENTRIES = (16 << 20) // 24
+_BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
 _HORIZONS_MOST = 10
 
 
@@ -117,7 +117,7 @@ def check_here(pairs: Sequence[LogPair]) -> Checked:
             reports.append(report)
         for bucket in sorted(blobs):
             key_findings.merge(
-                check_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, must=pair.was_cleaned)
+                check_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, was_cleaned=pair.was_cleaned)
             )
     return checked
 
@@ -175,7 +175,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
                     report.horizons |= comparison.new_horizons
     except CorruptFileError as error:
         findings.whole = False
-        findings.add("before_damaged", error.reason, path=error.path, position=error.position)
+        findings.add_error("before_damaged", error)
     finally:
         if after is not None:
             after.finish(read_on=findings.whole)

@@ -23,8 +23,8 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
     Words,
@@ -32,7 +32,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.log.segments import Segment, Window, unchanged, windows
 from siltstone.verify import keys
-from siltstone.verify.findings import Findings
+from siltstone.verify.findings import TOMBSTONE, Findings
 from siltstone.verify.pairs import LogPair
 from siltstone.verify.transactions import (
     DISCARDED,
@@ -61,7 +61,7 @@ class Piece:
     path: str
     origin: int
     data: Bytes
-    batches: Directory
+    batches: BatchHeaders
     columns: RecordColumns
 
     @property
@@ -137,7 +137,8 @@ class AfterStream:
                 mine = replace(window, batches=batches[:stop])
                 yield from _pieces(mine, self._path, self._scratch, self._limit)
         except CorruptFileError as error:
-            self._give_up("unreadable", error.reason, error.path, error.position)
+            self._findings.add_error("unreadable", error)
+            self._give_up()
 
     def _is_in_order(self, window: Window) -> bool:
         base, last = window.batches["base_offset"], window.batches["last_offset"]
@@ -146,18 +147,18 @@ class AfterStream:
         if len(bad):
             row = int(bad[0])
             outside = last[row] >= self._end or (row == 0 and window.origin == 0)
-            self._give_up(
+            self._findings.add(
                 "segment_bounds" if outside else "order",
                 f"offsets {base[row]} to {last[row]}, where {least[row]} to {self._end - 1} may be",
-                self._path,
-                window.origin + int(window.batches["position"][row]),
+                path=self._path,
+                position=window.origin + int(window.batches["position"][row]),
             )
+            self._give_up()
         self._following = int(last[-1]) + 1
         return not len(bad)
 
-    def _give_up(self, kind: str, detail: str, path: str, position: int) -> None:
+    def _give_up(self) -> None:
         self._findings.whole = False
-        self._findings.add(kind, detail, path=path, position=position)
         self._rest, self._windows = None, iter(())
 
     def finish(self, *, read_on: bool) -> None:
@@ -208,7 +209,7 @@ def first_difference(
                 break
 
 
-def _batch_spans(batches: Directory) -> Int64:
+def _batch_spans(batches: BatchHeaders) -> Int64:
     return np.column_stack((batches["position"], batches["size"])).astype(np.int64)
 
 
@@ -220,12 +221,12 @@ def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
     return np.column_stack((*(getattr(columns, name)[rows] for name in named), headers_size)).astype(np.int64)
 
 
-def _horizons(batches: Directory) -> Int64:
+def _horizons(batches: BatchHeaders) -> Int64:
     """The delete horizon of each batch in ms, ``_NO_HORIZON`` without one."""
     return np.where(delete_horizons(batches), batches["base_timestamp"], _NO_HORIZON)
 
 
-def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
+def _header_problems(old: BatchHeaders, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
     """Check the headers of rewritten batches, pair by pair; yields (kind, detail, bool[n]: which are wrong).
 
     ``old``: what the batches ``rows`` of ``after`` were, all of v2, or all message sets (v0, v1), which
@@ -266,7 +267,7 @@ def _header_problems(old: Directory, after: Piece, rows: Int64) -> Iterator[tupl
     yield "batch_times", "base or largest timestamp is not its records'", wrong
 
 
-def _times_are_wrong(old: Directory, after: Piece, rows: Int64) -> Flags:
+def _times_are_wrong(old: BatchHeaders, after: Piece, rows: Int64) -> Flags:
     """Which rewritten batches with records have a base or a largest timestamp that is not theirs: bool[n]."""
     new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)
@@ -427,15 +428,16 @@ class Comparison:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, tombstones: Flags) -> Words:
-        may, must = self._tombstone_windows()
-        batch = self._before.columns.batch
-        flags = np.where(self._retained[rows], keys.RETAINED, 0)
-        flags |= np.where(tombstones[rows], keys.TOMBSTONE, 0)
-        flags |= np.where(tombstones[rows] & may[batch[rows]], keys.MAY_GO, 0)
-        flags |= np.where(tombstones[rows] & must[batch[rows]], keys.MUST_GO, 0)
-        return keys.entries_of(self._before.columns, rows, flags, self._pair.hash_key)
+        """The entries of the records ``rows``, each with its reason besides a later record."""
+        may_discard, must_discard = self._removable_tombstones()
+        is_tombstone, batch = tombstones[rows], self._before.columns.batch[rows]
+        reasons = np.where(is_tombstone, TOMBSTONE, 0) << keys.REASON_SHIFT
+        flags = np.where(self._retained[rows], keys.IS_RETAINED, 0)
+        flags |= np.where(is_tombstone & may_discard[batch], keys.MAY_DISCARD, 0)
+        flags |= np.where(is_tombstone & must_discard[batch], keys.MUST_DISCARD, 0)
+        return keys.entries_of(self._before.columns, rows, reasons | flags, self._pair.hash_key)
 
-    def _tombstone_windows(self) -> tuple[Flags, Flags]:
+    def _removable_tombstones(self) -> tuple[Flags, Flags]:
         """Which batches' tombstones may be discarded, and which must be: bool, one a batch each.
 
         By delete horizon; message sets have none, and their segment's modification time decides.

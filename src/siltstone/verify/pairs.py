@@ -52,6 +52,7 @@ from siltstone.verify.findings import Findings
 
 UNDO_FILE = "undo.json"
 Logs = dict[TopicPartition, "LogSide"]
+_NAME_A_COPY = "name a copy from before the cleaning"
 
 
 class _Group(msgspec.Struct):
@@ -204,29 +205,37 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
     NotALogDirectoryError, CorruptFileError, OSError."""
     for path in (before, after):
         if not files.is_directory(path):
-            raise NotALogDirectoryError(f"{path}: no such directory; give a log directory before and after")
+            raise NotALogDirectoryError("no such directory", path=path)
     if files.stat(before).place == files.stat(after).place:
-        raise UsageError(f"{after}: BEFORE and AFTER are one directory; name a copy from before the cleaning")
+        raise UsageError("BEFORE and AFTER are one directory", path=after, advice=_NAME_A_COPY)
     new = _directory_sides(after)
     kept = _kept_logs(before)
     old = _kept_sides(kept, new) if kept else _directory_sides(before)
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
-        raise UsageError(f"{before} is {next(iter(old))}, but {after} is {next(iter(new))}")
+        raise UsageError(
+            f"is {next(iter(new))}, but BEFORE ({before}) is {next(iter(old))}",
+            path=after,
+            advice="name two directories of one partition",
+        )
     notes = []
     if kept:
         new = {where: side for where, side in new.items() if where in old}
         notes.append(
-            f"{before}: originals that a run kept; only the {len(old)} logs that it changed are checked"
+            f"{before} has the originals of a run: only the {len(old)} logs that it changed are checked"
         )
     for where, side in () if kept else old.items():
         if where in new and files.stat(side.place).place == files.stat(new[where].place).place:
             raise UsageError(
-                f"{side.place} is {where} of BEFORE and of AFTER; name a copy from before the cleaning"
+                f"{where} of BEFORE and of AFTER is this directory", path=side.place, advice=_NAME_A_COPY
             )
     if topics:
         missing = set(topics) - {where.topic for where in old}
         if missing:
-            raise UsageError(f"--topic {min(missing)}: no partition of it in {before}")
+            raise UsageError(
+                f"{before} has no partition of the topic {min(missing)}",
+                path="--topic",
+                advice=f"pass topics that are in {before}",
+            )
         old = {where: side for where, side in old.items() if where.topic in topics}
         new = {where: side for where, side in new.items() if where.topic in topics}
     return old, new, notes
@@ -270,12 +279,16 @@ def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
     sides = {}
     for where, folder in kept.items():
         if where not in after:
-            raise UsageError(f"{folder}: AFTER has no {where}; name the directory that was cleaned in place")
+            raise UsageError(
+                f"AFTER has no {where}", path=folder, advice="name the directory that was cleaned in place"
+            )
         path = folder / UNDO_FILE
         try:
             undo = msgspec.json.decode(files.read_bytes(path), type=_Undo)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise CorruptFileError(str(path), 0, "not what a run writes down of kept originals") from None
+            raise CorruptFileError(
+                str(path), 0, "is not a list of kept originals", advice="name a copy of the log directory"
+            ) from None
         swapped = {group.base_offset for group in undo.groups if not group.expired}
         rest = [segment for segment in after[where].segments if segment.base_offset not in swapped]
         own, unsafe = _safe_segments(folder)
@@ -394,7 +407,7 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
         if segment.base_offset < first and following.base_offset > log_start
     ]
     if needless and not pair.terms.deletes:
-        detail = "say --config cleanup.policy=compact,delete if retention was to take it"
+        detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
         findings.add("segment_missing", detail, offset=needless[0], times=len(needless))
     kept = {segment.base_offset for segment in pair.after}
     for segment in pair.before:
@@ -458,4 +471,4 @@ def _epochs(path: Path) -> dict[int, int]:
         rows = [line.split() for line in files.read_bytes(path).splitlines()[2:]]
         return {int(offset): int(epoch) for epoch, offset in rows}
     except ValueError:
-        raise CorruptFileError(str(path), 0, "no leader epochs") from None
+        raise CorruptFileError(str(path), 0, "is not a leader epoch checkpoint") from None

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Directory, Flags
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Flags
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.transactions import Aborted
 from siltstone.verify.findings import Findings
@@ -68,7 +68,7 @@ class SpanTransactions:
         return had_data
 
 
-def control_and_data(batches: Directory) -> tuple[Flags, Flags]:
+def control_and_data(batches: BatchHeaders) -> tuple[Flags, Flags]:
     """Which batches are control batches, and which are data of a transaction: bool, one a batch each."""
     modern, attributes = batches["magic"] == 2, batches["attributes"]
     control = modern & ((attributes & CONTROL_BIT) != 0)
@@ -86,7 +86,7 @@ class AbortedIndex:
             for mine in [index.producer_id == producer]
         }
 
-    def aborted(self, batches: Directory) -> Flags:
+    def aborted(self, batches: BatchHeaders) -> Flags:
         """Which batches are data of an aborted transaction: bool, one a batch."""
         aborted = np.zeros(len(batches), np.bool_)
         _, data = control_and_data(batches)

@@ -24,7 +24,7 @@ from siltstone.base.records.checksum import (
     patch_checksums,
 )
 from tests.support.records import twin
-from tests.support.records.arrays import array, directory
+from tests.support.records.arrays import array, scanned
 
 INT64 = np.int64
 
@@ -94,18 +94,18 @@ def test_no_batches() -> None:
     none = np.empty(0, INT64)
     assert batch_checksums(array(b""), none, none).tolist() == []
     assert message_checksums(array(b""), none, none).tolist() == []
-    assert first_bad_checksum(*directory(b"")) is None
+    assert first_bad_checksum(*scanned(b"")) is None
 
 
 @pytest.mark.parametrize("value_size", [1, 5000])
 def test_patching_makes_right_sums(value_size: int) -> None:
     one = twin.batch([twin.record(0, 0, b"k", bytes(value_size))])
-    window, batches = directory(one * 3)
+    window, batches = scanned(one * 3)
     window[len(one) - 1] ^= 1
     assert first_bad_checksum(window, batches) == 0
     sizes = batches["size"].astype(INT64)
     patch_checksums(window, batches["position"], sizes)
-    again = directory(window.tobytes())
+    again = scanned(window.tobytes())
     assert first_bad_checksum(*again) is None
     changed = again[1]["crc"]
     assert changed[0] != batches["crc"][0]
@@ -123,12 +123,12 @@ def mixed_log() -> bytes:
 
 
 def test_a_right_log_of_all_versions() -> None:
-    assert first_bad_checksum(*directory(mixed_log())) is None
+    assert first_bad_checksum(*scanned(mixed_log())) is None
 
 
 @pytest.mark.parametrize("row", range(6))
 def test_the_first_bad_row_is_told_in_every_version(row: int) -> None:
-    window, batches = directory(mixed_log())
+    window, batches = scanned(mixed_log())
     for damaged in {row, 5}:
         window[batches["position"][damaged] + batches["size"][damaged] - 1] ^= 0x10
     assert first_bad_checksum(window, batches) == row
@@ -136,7 +136,7 @@ def test_the_first_bad_row_is_told_in_every_version(row: int) -> None:
 
 @pytest.mark.parametrize("row", range(3))
 def test_every_byte_behind_the_checksum_is_covered(row: int) -> None:
-    window, batches = directory(mixed_log())
+    window, batches = scanned(mixed_log())
     start, size = int(batches["position"][row]), int(batches["size"][row])
     for position in range(start + (21 if batches["magic"][row] == 2 else 17), start + size):
         window[position] ^= 0x04

@@ -17,8 +17,9 @@ from siltstone.base.records.decode import (
     decode_record_keys,
     decode_records,
 )
+from tests.support.errors import raises_error
 from tests.support.records import twin
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 ALL = 1 << 62
 POSITIONS = ("start", "key_start", "value_start", "headers_start")
@@ -46,7 +47,7 @@ def logs(draw: st.DrawFn, modern: bool) -> bytes:
 @settings(deadline=None)
 @given(st.booleans().flatmap(logs), st.data())
 def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> None:
-    window, batches = directory(log)
+    window, batches = scanned(log)
     full = decode_records(window, batches)
     rows = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(batches)))))), np.int64)
     all_from = np.array([data.draw(st.sampled_from((0, 50, ALL))) for _ in rows], np.int64)
@@ -78,19 +79,19 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
     ],
 )
 def test_a_chosen_offset_that_no_record_has_is_refused(log: bytes) -> None:
-    window, batches = directory(log)
+    window, batches = scanned(log)
     rows = np.arange(len(batches))
     choice = ChosenOffsets(
         offsets=np.array([0, 1, 2], np.uint32), base=0, met=0, all_from=np.full(len(rows), ALL)
     )
-    with pytest.raises(CheckFailedError, match="a chosen offset is not among the records"):
+    with raises_error(CheckFailedError, path="a.log", about="offset"):
         decode_chosen_records(window, batches, rows, choice, path="a.log")
 
 
 @settings(deadline=None)
 @given(st.booleans().flatmap(logs))
 def test_keys_alone_are_those_of_all(log: bytes) -> None:
-    window, batches = directory(log)
+    window, batches = scanned(log)
     full, keys = decode_records(window, batches), decode_record_keys(window, batches)
     assert np.array_equal(full.data, keys.data)
     for name in KEY_COLUMNS:

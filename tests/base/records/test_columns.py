@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
 from siltstone.base.records.columns import DECODE_REASON, RecordColumns
 from siltstone.base.records.decode import decode_records
+from tests.support.errors import raises_error
 from tests.support.records import twin
-from tests.support.records.arrays import array, decoded, directory, records_of
+from tests.support.records.arrays import array, decoded, records_of, scanned
 
 CODECS = (twin.NONE, twin.GZIP, twin.SNAPPY, twin.LZ4, twin.ZSTD)
 ONE = twin.record(0, 0, b"k", b"v")
@@ -43,7 +44,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
     log = b"".join(twin.batch(VARIED, base_offset=20 * codec, last_delta=9, codec=codec) for codec in CODECS)
     empty = twin.batch([], base_offset=300, last_delta=4, base_timestamp=-1)
     log = empty + log + empty + twin.batch([ONE], base_offset=400)
-    window, batches = directory(log)
+    window, batches = scanned(log)
     columns = decode_records(window, batches)
     assert records_of(columns) == [found for entry in twin.decode_log(log) for found in entry.records]
     assert columns.batch.tolist() == [row for row in range(1, 6) for _ in range(5)] + [7]
@@ -53,7 +54,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
 
 
 def test_types_and_the_window_itself_where_nothing_is_compressed() -> None:
-    window, batches = directory(twin.batch(VARIED, last_delta=9))
+    window, batches = scanned(twin.batch(VARIED, last_delta=9))
     columns = decode_records(window, batches)
     assert columns.data is window
     for name in RecordColumns.__dataclass_fields__:
@@ -62,18 +63,18 @@ def test_types_and_the_window_itself_where_nothing_is_compressed() -> None:
 
 
 def test_no_batches() -> None:
-    assert len(decode_records(*directory(b""))) == 0
+    assert len(decode_records(*scanned(b""))) == 0
 
 
 def test_a_scratch_is_used_again() -> None:
     scratch = Scratch(8)
     for value in (b"a" * 1000, b"b" * 10):
         log = twin.batch([twin.record(0, 0, None, value)], codec=twin.LZ4)
-        assert decode_records(*directory(log), scratch).value(0) == value
+        assert decode_records(*scanned(log), scratch).value(0) == value
 
 
-def test_rows_of_a_directory_may_be_chosen() -> None:
-    window, batches = directory(b"".join(twin.batch([ONE], base_offset=offset) for offset in range(4)))
+def test_batches_may_be_chosen_by_their_headers() -> None:
+    window, batches = scanned(b"".join(twin.batch([ONE], base_offset=offset) for offset in range(4)))
     assert decode_records(window, batches[[3, 1]]).offset.tolist() == [3, 1]
 
 
@@ -118,11 +119,10 @@ def test_refused(name: str, codec: int) -> None:
     reason, body = REFUSED[name]
     good = twin.batch([ONE])
     bad = twin.batch([], body=twin.compress(codec, body), count=1, last_delta=0, base_offset=1, codec=codec)
-    window, batches = directory(good + bad)
-    with pytest.raises(CorruptRecordError) as caught:
+    window, batches = scanned(good + bad)
+    position = 5000 + len(good)
+    with raises_error(CorruptRecordError, path="00.log", position=position, about=DECODE_REASON[reason]):
         decode_records(window, batches, path="00.log", origin=5000)
-    found = caught.value
-    assert (found.path, found.position, found.reason) == ("00.log", 5000 + len(good), DECODE_REASON[reason])
 
 
 def test_every_reason_is_reached() -> None:
@@ -132,52 +132,51 @@ def test_every_reason_is_reached() -> None:
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (3, 2)])
 def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
     log = twin.batch([twin.record(delta, 0, b"k", b"v") for delta in deltas], last_delta=9)
-    with pytest.raises(CorruptRecordError, match="do not ascend"):
-        decode_records(*directory(log))
+    with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
+        decode_records(*scanned(log))
 
 
 def test_the_least_offset_of_an_int64_is_no_records() -> None:
     """The largest one is refused by the scan."""
     log = twin.batch([ONE, twin.record(1, 0, b"k", b"v")], base_offset=-(2**63))
-    with pytest.raises(CorruptRecordError, match="do not ascend"):
-        decode_records(*directory(log))
+    with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
+        decode_records(*scanned(log))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> None:
     body = twin.compress(codec, ONE)
     log = twin.batch([], body=body, count=len(body) + 1, last_delta=2**31 - 1, codec=codec)
-    with pytest.raises(CorruptRecordError, match="more records than its bytes can hold") as caught:
-        decode_records(*directory(bytes(log)), origin=77)
-    assert caught.value.position == 77
+    with raises_error(CorruptRecordError, position=77, about="more records"):
+        decode_records(*scanned(bytes(log)), origin=77)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_codec_numbers_that_are_none(codec: int) -> None:
     log = twin.batch([ONE]) + twin.batch([ONE], attributes=codec, base_offset=1)
-    with pytest.raises(CorruptRecordError, match=f"no codec has the number {codec}") as caught:
-        decode_records(*directory(log), origin=100)
-    assert caught.value.position == 100 + len(twin.batch([ONE]))
+    position = 100 + len(twin.batch([ONE]))
+    with raises_error(CorruptRecordError, position=position, about=f"number {codec}"):
+        decode_records(*scanned(log), origin=100)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_compressed_bytes_that_are_none(codec: int) -> None:
     log = twin.batch([], body=b"these bytes were never compressed", count=1, last_delta=0, codec=codec)
     with pytest.raises(CorruptRecordError):
-        decode_records(*directory(log))
+        decode_records(*scanned(log))
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_the_limit_is_each_batchs(codec: int) -> None:
     big = twin.batch([twin.record(0, 0, b"k", bytes(900))], codec=codec)
-    window, batches = directory(big + big)
+    window, batches = scanned(big + big)
     assert len(decode_records(window, batches, limit=1000)) == 2
-    with pytest.raises(CorruptRecordError, match="more than 800 bytes"):
+    with raises_error(CorruptRecordError, about="800 bytes", advice=LIMIT_SETTING):
         decode_records(window, batches, limit=800)
 
 
 def test_the_headers_of_a_record_without_any() -> None:
-    columns = decode_records(*directory(twin.batch([ONE])))
+    columns = decode_records(*scanned(twin.batch([ONE])))
     assert columns.headers(0) == []
     assert columns.data[int(columns.headers_start[0]) - 1] == 0
 
@@ -186,6 +185,6 @@ def test_a_truncated_header_count_cannot_read_into_the_next_batch() -> None:
     body = sized(b"\0\0\0\1\1" + b"\x80")
     log = twin.batch([], body=body, count=1, last_delta=0) + struct.pack(">q", 1) * 20
     window = array(log)
-    batches = directory(log[: 61 + len(body)])[1]
-    with pytest.raises(CorruptRecordError, match="varint"):
+    batches = scanned(log[: 61 + len(body)])[1]
+    with raises_error(CorruptRecordError, about="varint"):
         decode_records(window, batches)

@@ -17,6 +17,7 @@ from siltstone.base.records.control import (
 )
 from siltstone.base.records.layout import CHECKED_FROM, CONTROL_BIT, Bytes
 from siltstone.base.records.scan import scan_batches
+from tests.support.errors import raises_error
 
 
 def test_kafkas_markers_are_made_again(golden: Path) -> None:
@@ -96,5 +97,5 @@ def test_an_emptied_control_batch_ends_nothing() -> None:
 
 def test_a_senseless_marker_is_named_with_its_place() -> None:
     data = control(1)
-    with pytest.raises(CorruptRecordError, match=r"x\.log: byte 40: "):
+    with raises_error(CorruptRecordError, path="x.log", position=40):
         marker_of(data, scan_batches(data).batches, 0, "x.log", 40)

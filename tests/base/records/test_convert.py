@@ -15,12 +15,13 @@ from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.convert import Converted, convert_entries
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, Bytes, Directory
+from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.base.records.test_golden_records import listed_segments
+from tests.support.errors import raises_error
 from tests.support.golden_sets import legacy_names
 from tests.support.records import twin
-from tests.support.records.arrays import array, complete_directory, decoded, directory, records_of
+from tests.support.records.arrays import array, complete_headers, decoded, records_of, scanned
 
 Content = tuple[int, int, bytes | None, bytes | None]
 
@@ -36,7 +37,7 @@ def twin_contents(data: bytes) -> list[Content]:
     return contents([record for entry in entries for record in entry.records])
 
 
-def up_convert(window: Bytes, batches: Directory, path: str = "", origin: int = 0) -> Bytes:
+def up_convert(window: Bytes, batches: BatchHeaders, path: str = "", origin: int = 0) -> Bytes:
     """Neighbouring batches as record batches: message sets converted, the others as they lie."""
     where, parts = {"path": path, "origin": origin}, [window[:0]]
     modern = batches["magic"] == 2
@@ -51,7 +52,7 @@ def up_convert(window: Bytes, batches: Directory, path: str = "", origin: int = 
 
 def converted_log(data: bytes) -> bytes:
     """Up-converted, and sound by our own scanner and checksums: one batch for each, none of them old."""
-    window, batches = directory(data)
+    window, batches = scanned(data)
     out = up_convert(window, batches)
     scan = scan_batches(out)
     assert scan.outcome == ScanEnd.CLEAN
@@ -75,19 +76,19 @@ def test_every_golden_segment_keeps_its_records(golden: Path, part: int) -> None
             assert twin_contents(out) == want, (name, file)
 
 
-def kafkas_batches(path: Path) -> dict[int, tuple[Bytes, Directory]]:
-    """What Kafka's cleaner left, by base offset: a batch's bytes and its directory."""
+def kafkas_batches(path: Path) -> dict[int, tuple[Bytes, BatchHeaders]]:
+    """What Kafka's cleaner left, by base offset: a batch's bytes and its header."""
     found = {}
     for log in sorted(path.glob("*.log")):
-        window, batches = directory(log.read_bytes())
+        window, batches = scanned(log.read_bytes())
         for row in batches[(batches["magic"] == 2) & (batches["count"] > 0)]:
             start = int(row["position"])
-            found[int(row["base_offset"])] = directory(window[start : start + int(row["size"])].tobytes())
+            found[int(row["base_offset"])] = scanned(window[start : start + int(row["size"])].tobytes())
     return found
 
 
 def as_kafka_cleaned(
-    entries: Directory, columns: RecordColumns, kafkas: dict[int, tuple[Bytes, Directory]]
+    entries: BatchHeaders, columns: RecordColumns, kafkas: dict[int, tuple[Bytes, BatchHeaders]]
 ) -> Converted:
     """Our conversion of what stayed in Kafka's cleaning, with the horizons that it stamped."""
     stayed = np.concatenate([decode_records(*batch).offset for batch in kafkas.values()])
@@ -117,7 +118,7 @@ def test_converted_batches_are_kafkas_own(golden: Path) -> None:
     for name in legacy_names(golden):
         kafkas = kafkas_batches(golden / name / "after_43")
         for log in sorted((golden / name / "before").glob("*.log")):
-            window, batches = directory(log.read_bytes())
+            window, batches = scanned(log.read_bytes())
             entries = batches[batches["magic"] < 2]
             made = as_kafka_cleaned(entries, decode_records(window, entries), kafkas)
             found = scan_batches(made.data).batches
@@ -142,7 +143,7 @@ def test_converted_batches_are_kafkas_own(golden: Path) -> None:
 
 def headers(data: bytes) -> list[tuple[int, ...]]:
     """Base, last, count, attributes, base and largest timestamp of each batch."""
-    batches = directory(data)[1]
+    batches = scanned(data)[1]
     names = ("base_offset", "last_offset", "count", "attributes", "base_timestamp", "max_timestamp")
     return [tuple(int(row[name]) for name in names) for row in batches]
 
@@ -191,7 +192,7 @@ def test_entries_of_which_nothing_stays_are_left_out() -> None:
         + twin.wrapper(2, inner, 1, magic=1)
         + twin.message(3, b"k", b"3", magic=0)
     )
-    window, entries = directory(log)
+    window, entries = scanned(log)
     columns = decode_records(window, entries)
     made = convert_entries(entries, columns, keep=np.array([False, True, False, False]))
     assert (made.entry.tolist(), made.last_offset.tolist(), made.max_timestamp.tolist()) == ([1], [1], [5])
@@ -201,7 +202,7 @@ def test_entries_of_which_nothing_stays_are_left_out() -> None:
 
 
 def test_a_stamped_batch_has_its_horizon_for_base_timestamp() -> None:
-    window, entries = directory(twin.message(9, b"k", None, magic=0) * 2)
+    window, entries = scanned(twin.message(9, b"k", None, magic=0) * 2)
     horizon = np.array([(1 << 62), -1], np.int64)
     made = convert_entries(entries, decode_records(window, entries), horizon_ms=horizon)
     assert headers(made.data.tobytes()) == [(9, 9, 1, DELETE_HORIZON_BIT, 1 << 62, -1), (9, 9, 1, 0, -1, -1)]
@@ -215,16 +216,15 @@ def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_place() -> Non
         if fits:
             assert headers(converted_log(log))[1][:3] == (0, last, 2)
             continue
-        with pytest.raises(CorruptRecordError, match="further apart") as error:
-            up_convert(*directory(log), path="some.log", origin=1000)
-        assert error.value.position == 1000 + len(first)
+        with raises_error(CorruptRecordError, path="some.log", position=1000 + len(first), about="offsets"):
+            up_convert(*scanned(log), path="some.log", origin=1000)
 
 
-def test_the_directory_after_decoding_is_the_one_after_converting() -> None:
+def test_headers_completed_after_decoding_equal_those_after_converting() -> None:
     inner = b"".join(twin.message(i, b"k", b"v", magic=1, timestamp=i) for i in range(5))
-    window, entries = directory(twin.wrapper(9, inner, twin.GZIP, magic=1) * 2)
-    complete = complete_directory(entries, decode_records(window, entries))
-    made = directory(up_convert(window, entries).tobytes())[1]
+    window, entries = scanned(twin.wrapper(9, inner, twin.GZIP, magic=1) * 2)
+    complete = complete_headers(entries, decode_records(window, entries))
+    made = scanned(up_convert(window, entries).tobytes())[1]
     for name in ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence"):
         assert made[name].tolist() == complete[name].tolist()
 

@@ -7,10 +7,11 @@ import itertools
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import Scratch
+from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
+from tests.support.errors import raises_error
 from tests.support.records import twin
-from tests.support.records.arrays import complete_directory, directory, records_of
+from tests.support.records.arrays import complete_headers, records_of, scanned
 
 HEADERS = [(b"name", b"content"), (b"none", None)]
 
@@ -30,7 +31,7 @@ def wanted(log: bytes) -> list[twin.Record]:
 
 
 def test_an_empty_window() -> None:
-    assert len(decode_records(*directory(b""))) == 0
+    assert len(decode_records(*scanned(b""))) == 0
 
 
 @pytest.mark.parametrize(("old", "new"), [*itertools.product((twin.NONE, twin.GZIP), (twin.NONE, twin.ZSTD))])
@@ -38,7 +39,7 @@ def test_both_ages_in_every_order(old: int, new: int) -> None:
     for order in itertools.product((0, 1), repeat=4):
         parts = [(modern(new, 10 * at), legacy(old, 10 * at))[kind] for at, kind in enumerate(order)]
         log = b"".join(parts)
-        window, batches = directory(log)
+        window, batches = scanned(log)
         columns = decode_records(window, batches, Scratch(8))
         assert records_of(columns) == wanted(log)
         assert columns.batch.tolist() == [row for row, kind in enumerate(order) for _ in range(2 - kind)]
@@ -48,17 +49,17 @@ def test_both_ages_in_every_order(old: int, new: int) -> None:
 
 def test_spans_of_a_mixed_window_are_those_of_the_record() -> None:
     log = legacy(twin.SNAPPY, 0) + modern(twin.LZ4, 1) + legacy(twin.NONE, 9)
-    columns = decode_records(*directory(log))
+    columns = decode_records(*scanned(log))
     for row, inner in ((0, legacy(twin.NONE, 0)), (3, legacy(twin.NONE, 9))):
         start, size = int(columns.start[row]), int(columns.size[row])
         assert columns.data[start : start + size].tobytes() == inner
     assert columns.headers(2) == HEADERS
 
 
-def test_the_directory_of_a_mixed_window() -> None:
+def test_batch_headers_of_a_mixed_window() -> None:
     log = legacy(twin.GZIP, 0) + modern(twin.NONE, 1)
-    window, batches = directory(log)
-    complete = complete_directory(batches, decode_records(window, batches))
+    window, batches = scanned(log)
+    complete = complete_headers(batches, decode_records(window, batches))
     assert complete["count"].tolist() == [1, 2]
     assert complete["last_offset"].tolist() == [0, 4]
 
@@ -71,15 +72,14 @@ def test_errors_keep_their_place_in_a_mixed_window(bad: int) -> None:
     ]
     good = [legacy(twin.NONE, 5), modern(twin.NONE, 6)]
     good[bad] = parts[bad]
-    window, batches = directory(b"".join(good))
-    with pytest.raises(CorruptRecordError) as caught:
+    window, batches = scanned(b"".join(good))
+    with raises_error(CorruptRecordError, path="p", position=1000 + bad * len(good[0])):
         decode_records(window, batches, path="p", origin=1000)
-    assert (caught.value.path, caught.value.position) == ("p", 1000 + bad * len(good[0]))
 
 
 @pytest.mark.parametrize(
     "parts", [(legacy(1, 0), legacy(1, 9)), (modern(4, 0),), (legacy(1, 0), modern(4, 1))]
 )
 def test_the_limit_holds_for_every_age(parts: tuple[bytes, ...]) -> None:
-    with pytest.raises(CorruptRecordError, match="more than 20 bytes"):
-        decode_records(*directory(b"".join(parts)), limit=20)
+    with raises_error(CorruptRecordError, about="20 bytes", advice=LIMIT_SETTING):
+        decode_records(*scanned(b"".join(parts)), limit=20)

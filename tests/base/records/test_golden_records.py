@@ -13,11 +13,11 @@ import numpy as np
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.support.golden_sets import read_records
 from tests.support.records import twin
-from tests.support.records.arrays import complete_directory, inner_checksums_hold, records_of
+from tests.support.records.arrays import complete_headers, inner_checksums_hold, records_of
 
 Row = tuple[int, int, int, int, int]
 """Of a batch: position, base offset, last offset, record count, size."""
@@ -76,7 +76,7 @@ def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
             yield from ((directory / name, found) for name, found in listed_segments(listing).items())
 
 
-def check_batches(path: Path, segment: Segment, data: Bytes) -> Directory:
+def check_batches(path: Path, segment: Segment, data: Bytes) -> BatchHeaders:
     """Compare the headers; returns the whole batches that the scanner found."""
     scan = scan_batches(data)
     found = len(scan.batches)
@@ -90,10 +90,10 @@ def check_batches(path: Path, segment: Segment, data: Bytes) -> Directory:
     return np.delete(scan.batches, bad)
 
 
-def check_records(path: Path, segment: Segment, data: Bytes, batches: Directory, scratch: Scratch) -> int:
+def check_records(path: Path, segment: Segment, data: Bytes, batches: BatchHeaders, scratch: Scratch) -> int:
     """Compare the records of the batches that are right; returns how many."""
     columns = decode_records(data, batches, scratch)
-    complete = complete_directory(batches, columns)
+    complete = complete_headers(batches, columns)
     positions = set(batches["position"].tolist())
     kept = [at for at, row in enumerate(segment.rows) if row[0] in positions]
     fields = ("position", "base_offset", "last_offset", "count", "size")

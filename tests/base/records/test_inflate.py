@@ -12,10 +12,11 @@ import zstandard
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
-from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, Bytes, Directory
+from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
+from tests.support.errors import raises_error
 from tests.support.records import twin
 from tests.support.records.arrays import array
 
@@ -23,8 +24,8 @@ Bodies = list[tuple[int, bytes]]
 """Codecs and what they made of records."""
 
 
-def laid_out(bodies: Bodies) -> tuple[Bytes, Directory]:
-    """A window of batches with these bodies, and its directory as far as decompression looks at it."""
+def laid_out(bodies: Bodies) -> tuple[Bytes, BatchHeaders]:
+    """A window of batches with these bodies, and their headers as far as decompression looks at it."""
     batches = np.zeros(len(bodies), BATCH)
     batches["size"] = [BATCH_OVERHEAD + len(body) for _, body in bodies]
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
@@ -100,16 +101,16 @@ def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
     for place in (0, 3, 6):
         bodies = [good] * 7
         bodies[place] = (twin.ZSTD, good[1][:-1])
-        with pytest.raises(CorruptRecordError) as caught:
+        with raises_error(
+            CorruptRecordError, position=7 + place * (BATCH_OVERHEAD + len(good[1])), about="zstd"
+        ):
             inflated(bodies)
-        assert caught.value.position == 7 + place * (BATCH_OVERHEAD + len(good[1]))
-        assert "zstd" in str(caught.value)
 
 
 def test_every_frame_is_bound_by_the_limit(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size))) for size in (1000, 999, 1000)]
     assert [len(each) for each in inflated(bodies, limit=1000)] == [1000, 999, 1000]
-    with pytest.raises(CorruptRecordError, match="more than 999 bytes"):
+    with raises_error(CorruptRecordError, about="999 bytes", advice=LIMIT_SETTING):
         inflated(bodies, limit=999)
 
 
@@ -146,7 +147,7 @@ def test_threads_decompress_side_by_side(library: str) -> None:
 def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(library: str, codec: int) -> None:
     scratch = Scratch(64)
     bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
-    with pytest.raises(CorruptRecordError, match=r"than 1048576 bytes; .* max\.decompressed\.message\.bytes"):
+    with raises_error(CorruptRecordError, about="1048576 bytes", advice=LIMIT_SETTING):
         inflated(bodies, limit=1 << 20, scratch=scratch)
     assert len(scratch.reserve(0)) == 64
 
@@ -174,14 +175,14 @@ def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
     """Before a row of the columns is allocated."""
     window, batches = laid_out([(twin.ZSTD, twin.compress(twin.ZSTD, bytes(70_000)))])
     batches["last_offset"] = 1 << 30
-    for count, reason in ((10_001, "more records than its bytes can hold"), (10_000, "a record's")):
+    for count, reason in ((10_001, "more records"), (10_000, "a record's")):
         batches["count"] = count
-        with pytest.raises(CorruptRecordError, match=reason):
+        with raises_error(CorruptRecordError, about=reason):
             decode_records(window, batches)
     sizes = np.array([1 << 40])
     for limit in (1, DEFAULT_LIMIT, 1 << 30):
         most = records_max(limit)
         assert most == max(limit, 256 << 20) // 64
         refuse_impossible_counts(batches, np.array([most]), sizes, "a.log", 0, limit)
-        with pytest.raises(CorruptRecordError, match=rf"{most} records; .* raise max\.decompressed\."):
+        with raises_error(CorruptRecordError, path="a.log", about=f"{most} records", advice=LIMIT_SETTING):
             refuse_impossible_counts(batches, np.array([most + 1]), sizes, "a.log", 0, limit)

@@ -12,10 +12,10 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import Directory
+from siltstone.base.records.layout import BatchHeaders
 from siltstone.base.records.legacy import LEGACY_REASON
 from tests.support.records import twin
-from tests.support.records.arrays import complete_directory, directory, records_of
+from tests.support.records.arrays import complete_headers, records_of, scanned
 
 MAGICS = (0, 1)
 CODECS = (twin.GZIP, twin.SNAPPY, twin.LZ4)
@@ -46,7 +46,7 @@ def wrapped(magic: int, codec: int, relative: Sequence[int] = (0, 1, 2), last: i
 @pytest.mark.parametrize("magic", MAGICS)
 def test_plain_entries_stay_where_they_are(magic: int) -> None:
     log = plain(magic)
-    window, batches = directory(log)
+    window, batches = scanned(log)
     columns = decode_records(window, batches)
     assert columns.data is window
     assert records_of(columns) == wanted(log)
@@ -58,7 +58,7 @@ def test_plain_entries_stay_where_they_are(magic: int) -> None:
 
 def test_types_are_those_of_the_modern_columns() -> None:
     for log in (plain(1), wrapped(1, twin.GZIP)):
-        columns = decode_records(*directory(log))
+        columns = decode_records(*scanned(log))
         for name in RecordColumns.__dataclass_fields__:
             want = np.uint8 if name == "data" else np.int64 if name in ("offset", "timestamp") else np.int32
             assert getattr(columns, name).dtype == want, name
@@ -67,14 +67,14 @@ def test_types_are_those_of_the_modern_columns() -> None:
 
 
 def test_no_entries() -> None:
-    assert len(decode_records(*directory(b""))) == 0
+    assert len(decode_records(*scanned(b""))) == 0
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", MAGICS)
 def test_wrapped_messages_span_their_own_entries(magic: int, codec: int) -> None:
     log = wrapped(magic, codec)
-    columns = decode_records(*directory(log))
+    columns = decode_records(*scanned(log))
     assert records_of(columns) == wanted(log)
     assert columns.offset.tolist() == [0, 1, 2]
     for row in range(3):
@@ -95,20 +95,20 @@ def test_wrapped_messages_span_their_own_entries(magic: int, codec: int) -> None
 )
 def test_relative_offsets_of_magic_1(relative: tuple[int, ...], last: int, absolute: list[int]) -> None:
     log = wrapped(1, twin.SNAPPY, relative, last)
-    columns = decode_records(*directory(log))
+    columns = decode_records(*scanned(log))
     assert columns.offset.tolist() == absolute
     assert records_of(columns) == wanted(log)
 
 
 def test_absolute_offsets_of_magic_0() -> None:
-    columns = decode_records(*directory(wrapped(0, twin.LZ4, (1000, 1003, 1007), 1007)))
+    columns = decode_records(*scanned(wrapped(0, twin.LZ4, (1000, 1003, 1007), 1007)))
     assert columns.offset.tolist() == [1000, 1003, 1007]
     assert columns.timestamp.tolist() == [-1] * 3
 
 
 def test_create_time_is_the_messages_and_log_append_time_the_wrappers() -> None:
-    create = decode_records(*directory(wrapped(1, twin.GZIP, timestamp=5555)))
-    append = decode_records(*directory(wrapped(1, twin.GZIP, timestamp=5555, attributes=twin.LOG_APPEND)))
+    create = decode_records(*scanned(wrapped(1, twin.GZIP, timestamp=5555)))
+    append = decode_records(*scanned(wrapped(1, twin.GZIP, timestamp=5555, attributes=twin.LOG_APPEND)))
     assert create.timestamp.tolist() == [1000, 1001, 1002]
     assert append.timestamp.tolist() == [5555] * 3
 
@@ -117,7 +117,7 @@ def test_messages_of_the_other_magic_inside_a_wrapper() -> None:
     inner = twin.message(0, b"a", b"1", magic=0) + twin.message(1, b"b", b"2", magic=1, timestamp=9)
     for magic in MAGICS:
         log = twin.wrapper(1, inner, twin.GZIP, magic=magic)
-        columns = decode_records(*directory(log))
+        columns = decode_records(*scanned(log))
         assert columns.timestamp.tolist() == [-1, 9]
         assert records_of(columns) == wanted(log)
 
@@ -125,7 +125,7 @@ def test_messages_of_the_other_magic_inside_a_wrapper() -> None:
 def test_magic_0_knows_no_log_append_time() -> None:
     inner = twin.message(0, b"a", b"1", magic=1, timestamp=9)
     log = twin.wrapper(0, inner, twin.GZIP, magic=0, attributes=twin.LOG_APPEND)
-    columns = decode_records(*directory(log))
+    columns = decode_records(*scanned(log))
     assert columns.timestamp.tolist() == [9]
     assert records_of(columns) == wanted(log)
 
@@ -150,7 +150,7 @@ def long_log() -> bytes:
 
 def test_plain_and_wrapped_in_one_window_in_log_order() -> None:
     log = b"\xee" * 40 + long_log()
-    window, batches = directory(log[40:])
+    window, batches = scanned(log[40:])
     shifted = np.concatenate((np.full(40, 0xEE, np.uint8), window))
     batches["position"] += 40
     columns = decode_records(shifted, batches, Scratch(8))
@@ -162,13 +162,13 @@ def test_plain_and_wrapped_in_one_window_in_log_order() -> None:
 def test_a_scratch_is_used_again() -> None:
     scratch = Scratch(8)
     for log in (long_log(), wrapped(0, twin.LZ4), plain(1), wrapped(1, twin.SNAPPY)):
-        assert records_of(decode_records(*directory(log), scratch)) == wanted(log)
+        assert records_of(decode_records(*scanned(log), scratch)) == wanted(log)
 
 
-def test_the_directory_is_completed() -> None:
+def test_headers_of_message_sets_can_be_completed() -> None:
     log = long_log()
-    window, batches = directory(log)
-    complete = complete_directory(batches, decode_records(window, batches))
+    window, batches = scanned(log)
+    complete = complete_headers(batches, decode_records(window, batches))
     want = [(len(entry.records), entry.first, entry.last) for entry in twin.decode_log(log)]
     rows = (complete[name].tolist() for name in ("count", "base_offset", "last_offset"))
     assert list(zip(*rows, strict=True)) == want
@@ -199,7 +199,7 @@ BAD_FIELDS = {
 
 
 def check_refused(log: bytes, good: bytes, reason: str, **more: int) -> None:
-    window, batches = directory(good + log)
+    window, batches = scanned(good + log)
     with pytest.raises(CorruptRecordError) as caught:
         decode_records(window, batches, path="00.log", origin=9000, **more)
     assert (caught.value.path, caught.value.position) == ("00.log", 9000 + len(good))
@@ -270,7 +270,7 @@ def test_codecs_that_message_sets_never_had(codec: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("value", [b"", b"never compressed, this", b"\x82SNAPPY\0"])
 def test_values_that_are_no_compressed_set(codec: int, value: bytes) -> None:
-    window, batches = directory(twin.message(0, None, value, magic=0, attributes=codec))
+    window, batches = scanned(twin.message(0, None, value, magic=0, attributes=codec))
     with pytest.raises(CorruptRecordError):
         decode_records(window, batches)
 
@@ -278,7 +278,7 @@ def test_values_that_are_no_compressed_set(codec: int, value: bytes) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_limit_is_each_sets(codec: int) -> None:
     log = wrapped(1, codec) + wrapped(1, codec, last=9)
-    assert len(decode_records(*directory(log), limit=400)) == 6
+    assert len(decode_records(*scanned(log), limit=400)) == 6
     check_refused(log, b"", "more than 200 bytes", limit=200)
 
 
@@ -286,19 +286,19 @@ def test_inner_checksums_are_not_looked_at() -> None:
     inner = bytearray(twin.message(0, b"k", b"v", magic=1) + twin.message(1, b"k", b"v", magic=1))
     inner[-1] ^= 1
     log = twin.wrapper(1, bytes(inner), twin.GZIP, magic=1)
-    assert decode_records(*directory(log)).value(1) == b"w"
+    assert decode_records(*scanned(log)).value(1) == b"w"
 
 
 def test_a_million_entries_take_no_objects_each() -> None:
     one = np.frombuffer(twin.message(0, b"key", b"value", magic=1), np.uint8)
     window = np.tile(one, 1_000_000)
-    batches = many(directory(one.tobytes())[1], 1_000_000)
+    batches = many(scanned(one.tobytes())[1], 1_000_000)
     columns = decode_records(window, batches)
     assert len(columns) == 1_000_000
     assert columns.value(999_999) == b"value"
 
 
-def many(batches: Directory, count: int) -> Directory:
+def many(batches: BatchHeaders, count: int) -> BatchHeaders:
     """The one row repeated, each at its position."""
     rows = np.repeat(batches, count)
     rows["position"] = np.arange(count) * int(batches["size"][0])
@@ -310,4 +310,4 @@ def test_a_magic_0_wrapper_whose_offset_is_not_its_last_messages_is_refused() ->
     flipped = wrapped(0, twin.GZIP, (48, 49), 50)
     check_refused(flipped, plain(0), LEGACY_REASON[7])
     relative = wrapped(1, twin.GZIP, (0, 1), 50)
-    assert decode_records(*directory(relative)).offset.tolist() == [49, 50]
+    assert decode_records(*scanned(relative)).offset.tolist() == [49, 50]

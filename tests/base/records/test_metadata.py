@@ -61,7 +61,7 @@ def test_tagged_fields_are_passed_over() -> None:
         (b"\x02" + SETTING[1:], 0, "frame version 2"),
         (frames.frame(4, SETTING[3:-1], version=1), 2, "ConfigRecord version 1"),
         (SETTING[:-3], 26, "beyond"),
-        (SETTING + b"!", len(SETTING), "left over"),
+        (SETTING + b"!", len(SETTING), "1 bytes"),
         (frames.frame(2, frames.text(None) + bytes(16)), 3, "null"),
         (frames.frame(2, b"\x03\xc3\x28" + bytes(16)), 4, "UTF-8"),
         (frames.frame(2, b"\xff" * 6), 3, "varint"),

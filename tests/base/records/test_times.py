@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_record_times, decode_records
+from tests.support.errors import raises_error
 from tests.support.records import twin
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 TIMES = st.sampled_from((0, 1, -5, 63, 64, 2**40, -(2**40)))
 
@@ -40,7 +41,7 @@ def logs(draw: st.DrawFn) -> bytes:
 @settings(deadline=None)
 @given(logs())
 def test_times_alone_are_those_of_all(log: bytes) -> None:
-    window, batches = directory(log)
+    window, batches = scanned(log)
     full, times = decode_records(window, batches), decode_record_times(window, batches)
     assert len(times) == len(full)
     for name in ("batch", "offset", "timestamp"):
@@ -51,7 +52,7 @@ def test_times_alone_are_those_of_all(log: bytes) -> None:
 @pytest.mark.parametrize(
     ("records", "last_delta", "reason"),
     [
-        ([b"\x02\x00"], 0, "more records than its bytes can hold"),
+        ([b"\x02\x00"], 0, "more records"),
         ([b"\xff" * 5 + bytes(10)], 0, DECODE_REASON[3]),
         ([twin.varint(60) + bytes(10)], 0, DECODE_REASON[1]),
         ([twin.varint(12) + bytes(1) + b"\xff" * 11], 0, DECODE_REASON[3]),
@@ -64,7 +65,6 @@ def test_what_makes_no_sense_is_refused_with_its_place(
     records: list[bytes], last_delta: int, reason: str
 ) -> None:
     sound = twin.batch([twin.record(0, 0, b"k", b"v")])
-    window, batches = directory(sound + twin.batch(records, base_offset=1, last_delta=last_delta))
-    with pytest.raises(CorruptRecordError, match=reason) as raised:
+    window, batches = scanned(sound + twin.batch(records, base_offset=1, last_delta=last_delta))
+    with raises_error(CorruptRecordError, path="a.log", position=100 + len(sound), about=reason):
         decode_record_times(window, batches, path="a.log", origin=100)
-    assert raised.value.position == 100 + len(sound)

@@ -18,7 +18,7 @@ from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.logs import DAY, NOW, RECORD_TIME, Rec
 from tests.support.records import twin
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 EXPIRATION = DAY
 KEYS = [None, b"", *(b"key-%d" % i for i in range(7))]
@@ -167,7 +167,7 @@ def _compare(log: RandomLog, before: Path, after: Path, result: LogResult) -> No
 
 def _indexes_fit(partition: Path, base: int, data: bytes, interval: int) -> None:
     builder = IndexBuilder(base, interval, 10 << 20)
-    builder.add_directory(directory(data)[1])
+    builder.add_batches(scanned(data)[1])
     indexes = builder.finish()
     assert (partition / f"{base:020d}.index").read_bytes() == indexes.offset_index
     assert (partition / f"{base:020d}.timeindex").read_bytes() == indexes.time_index

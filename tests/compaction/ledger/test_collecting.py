@@ -13,7 +13,7 @@ from siltstone.base.records.hashing import siphash128
 from siltstone.compaction.keys import EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.keys import PARTITIONS, EntryCollector, best_of_each_key
 from tests.support.cleaning.logs import Rec, batch
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 HASH_KEY = (3, 5)
 SIGN = 1 << 63
@@ -21,7 +21,7 @@ PARTITION_SHIFT = 54
 
 
 def columns_of(records: list[Rec]) -> RecordColumns:
-    window, batches = directory(batch(records))
+    window, batches = scanned(batch(records))
     return decode_records(window, batches)
 
 
@@ -82,7 +82,7 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
 @pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 200])
 def test_keys_alone_tell_who_is_deleted(key: bytes, value: bytes | None) -> None:
     records = [Rec(offset=offset, key=key, value=value, headers=((b"h", b"v"),)) for offset in range(3)]
-    window, batches = directory(batch(records))
+    window, batches = scanned(batch(records))
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=1, capacity=100)
     keys = decode_record_keys(window, batches)
     assert not isinstance(keys, RecordColumns)

@@ -90,7 +90,7 @@ def write_segment(
     scan = scan_batches(np.frombuffer(bytearray(data), np.uint8))
     assert scan.outcome == ScanEnd.CLEAN
     builder = IndexBuilder(base, interval, room)
-    builder.add_directory(scan.batches)
+    builder.add_batches(scan.batches)
     indexes = builder.finish()
     (partition / segment_file(base, "index")).write_bytes(indexes.offset_index)
     (partition / segment_file(base, "timeindex")).write_bytes(indexes.time_index)

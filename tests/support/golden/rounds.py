@@ -123,7 +123,7 @@ def compare_file(name: str, ours: dict[str, bytes], kafkas: dict[str, bytes], in
 
 def _index_of(log: bytes, name: str, interval: int) -> bytes:
     builder = IndexBuilder(int(name[:20]), interval, 1 << 20)
-    builder.add_directory(scan_batches(np.frombuffer(log, np.uint8)).batches)
+    builder.add_batches(scan_batches(np.frombuffer(log, np.uint8)).batches)
     found = builder.finish()
     return found.offset_index if name.endswith(".index") else found.time_index
 

@@ -27,7 +27,7 @@ from tests.support.kafka.broker import Broker
 from tests.support.kafka.logdir import cleaner_checkpoint, segment_bases
 from tests.support.kafka.records import Sent, workload
 from tests.support.kafka.scenario import start_ms
-from tests.support.records.arrays import directory
+from tests.support.records.arrays import scanned
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DAY_MS = 86_400_000
@@ -229,7 +229,7 @@ def assert_same_files(ours: Path, kafkas: Path, end: int, interval: int) -> None
 def _indexes(base: int, data: bytes, interval: int) -> tuple[bytes, bytes]:
     """What a log's bytes give, which the golden sets show to be what Kafka's cleaner writes."""
     builder = IndexBuilder(base, interval, 4096)
-    builder.add_directory(directory(data)[1])
+    builder.add_batches(scanned(data)[1])
     built = builder.finish()
     return built.offset_index, built.time_index
 

@@ -14,7 +14,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
 from siltstone.compaction.engine import clean_in_one_go
 from siltstone.compaction.inplace.destination import cleaned_up_to
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
@@ -77,7 +77,7 @@ def client_batch(records: Sequence[Stored], **shape: object) -> Bytes:
     )
 
 
-def stored(data: Bytes, batches: Directory) -> list[Stored]:
+def stored(data: Bytes, batches: BatchHeaders) -> list[Stored]:
     """The records of some batches, checksums checked."""
     assert first_bad_checksum(data, batches) is None
     columns = decode_records(data, batches)
@@ -115,7 +115,7 @@ def last_offset(read: Fetched) -> int:
     return int(read.batches()[1]["last_offset"][-1])
 
 
-def consumed(read: Fetched, batches: Directory) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def consumed(read: Fetched, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """The batches that a consumer under read_committed hands on, as Kafka's fetcher finds them."""
     begun = sorted(read.aborted, key=lambda each: each.first_offset)
     aborting: set[int] = set()

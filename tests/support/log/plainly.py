@@ -41,7 +41,7 @@ def stage_segment(directory: Path, records: Sequence[Rec], per_batch: int, codec
     groups = [records[at : at + per_batch] for at in range(0, len(records), per_batch)]
     data = b"".join(batch(group, codec=codec) for group in groups)
     builder = IndexBuilder(base, 50, 1 << 20)
-    builder.add_directory(scan_batches(np.frombuffer(bytearray(data), np.uint8)).batches)
+    builder.add_batches(scan_batches(np.frombuffer(bytearray(data), np.uint8)).batches)
     indexes = builder.finish()
     put(directory / segment_file(base, "log"), data)
     put(directory / segment_file(base, "index"), indexes.offset_index)

@@ -8,7 +8,7 @@ import numpy as np
 
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.support.records.twin import Record
 
@@ -18,7 +18,7 @@ def array(data: bytes) -> Bytes:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
-def directory(data: bytes) -> tuple[Bytes, Directory]:
+def scanned(data: bytes) -> tuple[Bytes, BatchHeaders]:
     """The window and its batches; the data must be whole batches."""
     window = array(data)
     scan = scan_batches(window)
@@ -41,7 +41,7 @@ def records_of(columns: RecordColumns) -> list[Record]:
     ]
 
 
-def complete_directory(batches: Directory, columns: RecordColumns) -> Directory:
+def complete_headers(batches: BatchHeaders, columns: RecordColumns) -> BatchHeaders:
     """A copy of ``batches``, all of which ``columns`` are the records of, in which message set entries tell
     what only decoding could: their record ``count``, and their first and last record's offsets."""
     complete = batches.copy()
@@ -64,4 +64,4 @@ def inner_checksums_hold(columns: RecordColumns) -> bool:
 
 def decoded(data: bytes) -> list[Record]:
     """Scan and decode whole batches."""
-    return records_of(decode_records(*directory(data)))
+    return records_of(decode_records(*scanned(data)))

@@ -39,8 +39,8 @@ from siltstone.base.records.layout import (
     MAX_TIMESTAMP_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Int64,
 )
 from siltstone.base.records.scan import scan_into
@@ -185,7 +185,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
 
 @kernel
 def check_records(
-    data: Bytes, start: int, end: int, rows: Directory, row: int, least: int, most: int, finding: Int64
+    data: Bytes, start: int, end: int, rows: BatchHeaders, row: int, least: int, most: int, finding: Int64
 ) -> None:
     """Check the plain records ``data[start:end]`` of the batch ``rows[row]`` into its ``finding``.
 
@@ -270,7 +270,7 @@ def _checksum_holds(data: Bytes, row: Any) -> bool:
 
 @kernel
 def check_batches(
-    data: Bytes, rows: Directory, findings: Int64, checksum: int, rules: Rules
+    data: Bytes, rows: BatchHeaders, findings: Int64, checksum: int, rules: Rules
 ) -> tuple[int, int, int, int]:
     """Scan ``data`` into ``rows`` and check the batches: (batches, end, ``ScanEnd``, bits).
 
@@ -312,7 +312,7 @@ def check_batches(
 
 @kernel
 def check_replicated(
-    data: Bytes, rows: Directory, findings: Int64, next_offset: int
+    data: Bytes, rows: BatchHeaders, findings: Int64, next_offset: int
 ) -> tuple[int, int, int, int]:
     """The same for replicated batches, whose offsets stay: they must ascend from ``next_offset`` on.
 
@@ -342,7 +342,7 @@ def check_replicated(
 
 
 @kernel
-def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assigned) -> int:
+def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: Assigned) -> int:
     """Write offsets and leader epoch of checked batches into ``data`` and ``rows``; returns how many
     checksums are pending.
 
@@ -381,7 +381,7 @@ def assign_offsets(data: Bytes, rows: Directory, findings: Int64, assigned: Assi
 
 @kernel
 def admit_one(
-    data: Bytes, rows: Directory, checksum: int, rules: Rules, size_limit: int, assigned: Assigned
+    data: Bytes, rows: BatchHeaders, checksum: int, rules: Rules, size_limit: int, assigned: Assigned
 ) -> tuple[int, int, int, int]:
     """``check_batches`` and ``assign_offsets`` in one call, for the common case: one batch, plain and valid.
 
@@ -403,7 +403,7 @@ def admit_one(
 
 
 @kernel
-def summarize(rows: Directory) -> tuple[int, int, int, int, int]:
+def summarize(rows: BatchHeaders) -> tuple[int, int, int, int, int]:
     """First and last offset, the largest timestamp, the last offset of the first batch that has it, and the
     number of records.
 

@@ -21,8 +21,8 @@ from siltstone.base.records.layout import (
     CHECKED_FROM,
     CRC_POSITION,
     MAGIC_POSITION,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
 )
@@ -163,7 +163,7 @@ def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
         data[starts + (CRC_POSITION + byte)] = big_endian[:, byte]
 
 
-def checksums_hold(data: Bytes, batches: Directory) -> Flags:
+def checksums_hold(data: Bytes, batches: BatchHeaders) -> Flags:
     """Is each batch's stored checksum that of its bytes? bool, one a batch."""
     computed = np.empty(len(batches), np.uint32)
     modern = batches["magic"] == 2
@@ -173,13 +173,13 @@ def checksums_hold(data: Bytes, batches: Directory) -> Flags:
     return np.asarray(computed == batches["crc"])
 
 
-def first_bad_checksum(data: Bytes, batches: Directory) -> int | None:
+def first_bad_checksum(data: Bytes, batches: BatchHeaders) -> int | None:
     """Row of the first batch whose stored checksum is not that of its bytes, or None."""
     bad = np.flatnonzero(~checksums_hold(data, batches))
     return int(bad[0]) if len(bad) else None
 
 
-def refuse_bad_checksum(data: Bytes, batches: Directory, *, path: str, origin: int) -> None:
+def refuse_bad_checksum(data: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> None:
     """Raises CorruptRecordError for the first such batch, with its position in the file ``path``, where
     ``data`` begins at ``origin``."""
     bad = first_bad_checksum(data, batches)

@@ -140,7 +140,7 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
         except _GZIP_ERROR as error:
             raise DecompressionError(f"gzip: {error}") from None
         if not member.eof and len(plain) < room:
-            raise DecompressionError("gzip: the stream is cut")
+            raise DecompressionError("gzip: the stream is truncated")
         size += len(plain)
         if size > limit:
             raise DecompressedTooLargeError("gzip", limit)
@@ -187,7 +187,7 @@ def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
     """The raw blocks of a xerial frame."""
     if len(data) < len(_XERIAL_HEADER):
-        raise DecompressionError("snappy: the frame's header is cut")
+        raise DecompressionError("snappy: the frame's header is truncated")
     blocks, position = [], len(_XERIAL_HEADER)
     while position < len(data):
         start = position + 4

@@ -27,7 +27,7 @@ def span_bytes(data: Bytes, start: int, size: int) -> bytes | None:
 class KeyColumns:
     """One row a record, in log order: which it is, and its key.
 
-    ``batch``: row in the batch directory, int32. ``offset``: int64. The key's span (``key_start``,
+    ``batch``: row in the batch headers, int32. ``offset``: int64. The key's span (``key_start``,
     ``key_size``, int32) points into ``data`` (uint8); a size of -1 is null.
     """
 
@@ -85,7 +85,7 @@ class RecordColumns(KeyColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumns:
-    """One row a record, in log order: ``batch`` (row in the batch directory, int32), ``offset`` (int64),
+    """One row a record, in log order: ``batch`` (row in the batch headers, int32), ``offset`` (int64),
     ``timestamp`` (ms, int64)."""
 
     batch: Int32
@@ -145,12 +145,12 @@ def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
 
 DECODE_REASON = (
     "",
-    "a record's size is not possible",
-    "a record's fields go on beyond its end, or end before it",
-    "an over-long or cut varint",
-    "a negative size that is not null's",
+    "a record's size is impossible",
+    "a record's fields end before or beyond its end",
+    "a varint is too long or truncated",
+    "a size is negative, but not -1 for null",
     "offsets in the batch do not ascend, or pass its last offset",
-    "bytes left over behind the last record",
+    "bytes are left after the last record",
 )
 
 

@@ -21,7 +21,7 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.base.records.columns import record_fields, record_head, span_bytes
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes, Directory
+from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, BatchHeaders, Bytes
 
 ABORT, COMMIT = 0, 1
 _KEY = struct.Struct(">hh")
@@ -57,7 +57,7 @@ def read_marker(key: bytes | None, value: bytes | None) -> EndTransactionMarker 
 
 
 def marker_of(
-    data: Bytes, batches: Directory, row: int, path: str = "", origin: int = 0
+    data: Bytes, batches: BatchHeaders, row: int, path: str = "", origin: int = 0
 ) -> EndTransactionMarker | None:
     """The marker that the control batch ``batches[row]`` of ``data`` holds.
 

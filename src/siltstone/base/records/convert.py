@@ -32,8 +32,8 @@ from siltstone.base.records.layout import (
     DELETE_HORIZON_BIT,
     LAST_OFFSET_DELTA_POSITION,
     TIMESTAMP_TYPE_BIT,
+    BatchHeaders,
     Bytes,
-    Directory,
     Flags,
     Int64,
     codec_of,
@@ -43,7 +43,7 @@ NO_HORIZON = -1
 _OFFSET_DELTA_MAX = (1 << 31) - 1
 RECORD_GROWTH = 6
 """Most bytes by which a converted record can outgrow its message (magic 0, its varints at their longest)."""
-TOO_FAR_APART = "a message set's offsets are further apart than a batch can tell"
+TOO_FAR_APART = "a message set's offsets are too far apart for one batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class _Batches(NamedTuple):
 
 @kernel
 def _convert(
-    entries: Directory,
+    entries: BatchHeaders,
     attributes: Int64,
     horizon: Int64,
     bounds: Int64,
@@ -117,7 +117,7 @@ def _convert(
 
 
 def convert_entries(
-    entries: Directory,
+    entries: BatchHeaders,
     columns: RecordColumns,
     *,
     keep: Flags | None = None,
@@ -168,7 +168,7 @@ def convert_entries(
     )
 
 
-def _attributes(entries: Directory, horizon: Int64) -> Int64:
+def _attributes(entries: BatchHeaders, horizon: Int64) -> Int64:
     """The batches' attributes: of the entries' those that are known to magic 2, and the horizon's bit."""
     kept_bits = np.where(entries["magic"] == 0, CODEC_MASK, CODEC_MASK | TIMESTAMP_TYPE_BIT)
     attributes = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)

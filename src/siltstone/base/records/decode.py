@@ -32,7 +32,7 @@ from siltstone.base.records.columns import (
 )
 from siltstone.base.records.inflate import corrupt, inflate, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, Bytes, Directory, Int32, Int64
+from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, BatchHeaders, Bytes, Int32, Int64
 from siltstone.base.records.legacy import LEGACY_REASON, count_messages, decode_messages
 from siltstone.base.records.varint import next_varint
 
@@ -90,7 +90,7 @@ class _PlainBatches(NamedTuple):
     starts: Int64
     ends: Int64
     rows: Int64
-    batches: Directory
+    batches: BatchHeaders
 
 
 _Decoded = tuple[int, int, int, int, int, int]
@@ -168,7 +168,7 @@ def _decode_batches(
 
 
 def decode_records(
-    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
+    window: Bytes, batches: BatchHeaders, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
@@ -194,7 +194,7 @@ def decode_records(
 
 
 def decode_record_keys(
-    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
+    window: Bytes, batches: BatchHeaders, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> KeyColumns:
     """``decode_records`` with all its checks, but only the columns for keys and offsets."""
     if not (batches["magic"] == 2).all():
@@ -206,7 +206,7 @@ def decode_record_keys(
 
 
 def decode_record_times(
-    window: Bytes, batches: Directory, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
+    window: Bytes, batches: BatchHeaders, scratch: Scratch | None = None, **options: Unpack[DecodeOptions]
 ) -> TimeColumns:
     """Decode offsets and timestamps; of v2 records nothing else is read. Raises CorruptRecordError."""
     if not (batches["magic"] == 2).all():
@@ -220,7 +220,7 @@ def decode_record_times(
 
 def decode_chosen_records(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     rows: Int64,
     chosen: ChosenOffsets,
     scratch: Scratch | None = None,
@@ -256,7 +256,7 @@ class _Source:
     def of(
         cls,
         window: Bytes,
-        batches: Directory,
+        batches: BatchHeaders,
         rows: Int64 | None,
         scratch: Scratch | None,
         *,
@@ -313,7 +313,7 @@ class _Source:
             self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
         )
         if bad >= 0 and reason == _PASSED:
-            raise CheckFailedError(f"{self.path}: {_NOT_THERE}")
+            raise CheckFailedError(_NOT_THERE, path=self.path)
         if bad >= 0:
             row = self.plain.rows[bad]
             raise corrupt(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
@@ -331,7 +331,7 @@ def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path:
     mine = chosen.offsets[chosen.met : met]
     wanted = always | np.isin(relative, mine)
     if np.count_nonzero(wanted & ~always) != len(mine):
-        raise CheckFailedError(f"{path}: {_NOT_THERE}")
+        raise CheckFailedError(_NOT_THERE, path=path)
     chosen_columns = select(columns, wanted)
     return ChosenRecords(
         columns=replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32)),

@@ -88,7 +88,7 @@ def _checked_size(length: int, position: int, limit: int) -> int:
     if length < LENGTH_MIN:
         raise CorruptRecordError(_NAME, position, f"impossible length {length}")
     if LENGTH_SIZE + length > limit:
-        raise CorruptRecordError(_NAME, position, f"{LENGTH_SIZE + length} bytes, {limit} at most")
+        raise CorruptRecordError(_NAME, position, f"{LENGTH_SIZE + length} bytes are more than {limit}")
     return LENGTH_SIZE + length
 
 
@@ -140,14 +140,14 @@ def decode_multi_message_set_send(
 
 def _refuse_rest(data: Bytes, size: int) -> None:
     if size < len(data):
-        raise CorruptRecordError(_NAME, size, f"{len(data) - size} bytes left over")
+        raise CorruptRecordError(_NAME, size, f"{len(data) - size} bytes are left after it")
 
 
 def _message_set_send(data: Bytes, position: int) -> MessageSetSend:
     """The result at ``position``, whose messages are a slice of ``data``."""
     end = len(data)
     if end - position < HEADER.size:
-        raise CorruptRecordError(_NAME, position, "cut within length and error code")
+        raise CorruptRecordError(_NAME, position, "it is truncated within its length and error code")
     length, error_code = HEADER.unpack_from(data.data, position)
     size = _checked_size(length, position, end - position)
     return MessageSetSend(error_code=error_code, messages=data[position + HEADER.size : position + size])

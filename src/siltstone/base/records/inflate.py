@@ -32,7 +32,7 @@ from siltstone.base.records.codecs import (
     decompress,
     decompress_run,
 )
-from siltstone.base.records.layout import ENTRY_MIN, Bytes, Directory, Int64, codec_of
+from siltstone.base.records.layout import ENTRY_MIN, BatchHeaders, Bytes, Int64, codec_of
 from siltstone.base.records.legacy import LEGACY_REASON, record_spans
 
 PIECE_BYTES = 8 << 20
@@ -41,9 +41,13 @@ RECORD_BYTES = 64
 _ROOM_FOR_BOUNDS = 16 << 20
 """Most bytes that are allocated for batches without an exact size; the buffer grows where that is too
 little."""
+_RECORD_MIN = 7
+"""Bytes of the smallest record: size, attributes, timestamp delta, offset delta, key size, value size and
+header count take one byte each."""
+_RAISE_THE_LIMIT = f"if the batch is not damaged, raise {LIMIT_SETTING}"
 
 
-def plain_sizes(window: Bytes, batches: Directory) -> Int64:
+def plain_sizes(window: Bytes, batches: BatchHeaders) -> Int64:
     """Most bytes that each batch's records take after decompression: int64; any magic.
 
     Exact where the batch declares its size. A batch that does not, such as a damaged one, counts with the
@@ -61,7 +65,7 @@ def plain_sizes(window: Bytes, batches: Directory) -> Int64:
     return sizes
 
 
-def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iterator[slice]:
+def pieces(window: Bytes, batches: BatchHeaders, budget: int = PIECE_BYTES) -> Iterator[slice]:
     """Cut a directory into slices whose records take about ``budget`` bytes of memory at most.
 
     Message sets (v0, v1) and v2 batches are never in the same one. ``batches`` are rows of a scan over
@@ -82,7 +86,7 @@ def pieces(window: Bytes, batches: Directory, budget: int = PIECE_BYTES) -> Iter
 
 def inflate(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     scratch: Scratch,
     *,
     limit: int = DEFAULT_LIMIT,
@@ -117,7 +121,7 @@ def inflate(
             body = view[start:end]
             sizes[row] = decompress(codec, body, scratch, limit, magic) if codec else scratch.append(body)
         except DecompressionError as error:
-            raise corrupt(batches, row, _advised(error), path, origin) from None
+            raise corrupt(batches, row, str(error), path, origin, _advice(error)) from None
         if scratch.used > SPANS_END:
             raise corrupt(batches, row, "more than 2 GiB of records at a time", path, origin)
     filled = np.cumsum(sizes)
@@ -126,7 +130,7 @@ def inflate(
 
 def _make_room(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     spans: tuple[Int64, Int64, Int64],
     scratch: Scratch,
     limit: int,
@@ -141,24 +145,24 @@ def _make_room(
     codecs = spans[2]
     for row in np.flatnonzero(exact & (declared > limit) & (codecs > 0))[:1].tolist():
         error = DecompressedTooLargeError(codec_name(codecs[row]), limit)
-        raise corrupt(batches, row, _advised(error), path, origin)
+        raise corrupt(batches, row, str(error), path, origin, _advice(error))
     bounds = int(declared[~exact].clip(min=0, max=limit).sum())
     scratch.make_room(min(int(declared[exact].sum()) + min(bounds, _ROOM_FOR_BOUNDS), SPANS_END))
 
 
-def corrupt(batches: Directory, row: int, reason: str, path: str, origin: int) -> CorruptRecordError:
+def corrupt(
+    batches: BatchHeaders, row: int, reason: str, path: str, origin: int, advice: str | None = None
+) -> CorruptRecordError:
     """The error for the batch ``row`` of a window that begins at ``origin`` in the file ``path``."""
-    return CorruptRecordError(path, origin + int(batches["position"][row]), reason)
+    return CorruptRecordError(path, origin + int(batches["position"][row]), reason, advice=advice)
 
 
-def _advised(error: DecompressionError) -> str:
-    """The error's text; for a batch over the limit also what to do when it is not damaged."""
-    too_large = isinstance(error, DecompressedTooLargeError)
-    return f"{error}; where the batch is sound, raise {LIMIT_SETTING}" if too_large else str(error)
+def _advice(error: DecompressionError) -> str | None:
+    return _RAISE_THE_LIMIT if isinstance(error, DecompressedTooLargeError) else None
 
 
 def refuse_impossible_counts(
-    batches: Directory, counts: Int64, sizes: Int64, path: str, origin: int, limit: int = DEFAULT_LIMIT
+    batches: BatchHeaders, counts: Int64, sizes: Int64, path: str, origin: int, limit: int = DEFAULT_LIMIT
 ) -> None:
     """Refuse counts before columns are allocated: a record takes at least seven bytes, and one batch has
     ``records_max(limit)`` records at most. Raises CorruptRecordError.
@@ -166,15 +170,12 @@ def refuse_impossible_counts(
     ``sizes``: the bytes of each batch's records after decompression.
     """
     most = records_max(limit)
-    for bad, reason in (
-        (counts * 7 > sizes, "more records than its bytes can hold"),
-        (
-            counts > most,
-            f"more than {most} records; where the batch is sound, raise {LIMIT_SETTING}: it bounds these too",
-        ),
+    for bad, reason, advice in (
+        (counts * _RECORD_MIN > sizes, "more records than its bytes can hold", None),
+        (counts > most, f"more than {most} records", f"{_RAISE_THE_LIMIT}, which bounds these too"),
     ):
         if bad.any():
-            raise corrupt(batches, int(bad.argmax()), reason, path, origin)
+            raise corrupt(batches, int(bad.argmax()), reason, path, origin, advice)
 
 
 def records_max(limit: int) -> int:

@@ -1,4 +1,4 @@
-"""Kafka's batch format as constants, and the batch directory that every reader shares.
+"""Kafka's batch format as constants, and the batch headers that every reader shares.
 
 A record batch (magic 2; ``DefaultRecordBatch`` in Kafka, KIP-98), all integers big-endian::
 
@@ -30,7 +30,8 @@ Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 Int32 = npt.NDArray[np.int32]
-Directory = npt.NDArray[np.void]
+BatchHeaders = npt.NDArray[np.void]
+"""One row a batch, of dtype ``BATCH``."""
 
 LOG_OVERHEAD = 12
 """Bytes of offset and size before every entry's own bytes."""
@@ -93,7 +94,7 @@ entry, its 12 bytes of offset and size included. A message set entry (magic 0 or
 its offset as stored, count -1 (unknown before it is decoded), its timestamp in both timestamps."""
 
 
-def delete_horizons(batches: Directory) -> npt.NDArray[np.bool_]:
+def delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
     """Which batches have a delete horizon (KIP-534): attribute bit 6 is set, the base timestamp holds it;
     bool.
 
@@ -107,6 +108,6 @@ def delete_horizons(batches: Directory) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def codec_of(batches: Directory) -> npt.NDArray[np.int16]:
+def codec_of(batches: BatchHeaders) -> npt.NDArray[np.int16]:
     """Codec number of each batch: int16, a view computed from ``attributes``."""
     return np.asarray(batches["attributes"] & CODEC_MASK)

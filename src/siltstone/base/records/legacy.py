@@ -29,14 +29,14 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records import layout
 from siltstone.base.records.columns import ColumnArrays
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Bytes, Directory, Int64
+from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
 from siltstone.base.records.varint import read_int32, read_int64
 
 LEGACY_REASON = (
     "",
-    "a message's fields go on beyond its end, or end before it",
-    "a negative size that is not null's",
-    "an inner message's size is not possible",
+    "a message's fields end before or beyond its end",
+    "a size is negative, but not -1 for null",
+    "an inner message's size is impossible",
     "an inner message's magic byte is neither 0 nor 1",
     "a compressed message inside a compressed message",
     "a compressed message set without messages",
@@ -78,7 +78,7 @@ def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, 
 
 @kernel
 def record_spans(
-    data: Bytes, batches: Directory, starts: Int64, ends: Int64, codecs: Int64
+    data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, codecs: Int64
 ) -> tuple[int, int]:
     """Find each batch's records as they are stored, and their codec, 0 for none; returns (-1, 0), or the
     first bad wrapper's row and the reason.
@@ -111,7 +111,7 @@ def record_spans(
 
 @kernel
 def count_messages(
-    data: Bytes, batches: Directory, starts: Int64, ends: Int64, counts: Int64
+    data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, counts: Int64
 ) -> tuple[int, int]:
     """Fill in negative ``counts``: how many messages the set of each entry, ``data[starts[i]:ends[i]]``,
     holds.
@@ -167,7 +167,7 @@ def _assign_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool
 
 @kernel
 def decode_messages(
-    data: Bytes, starts: Int64, counts: Int64, rows: Int64, batches: Directory, columns: ColumnArrays
+    data: Bytes, starts: Int64, counts: Int64, rows: Int64, batches: BatchHeaders, columns: ColumnArrays
 ) -> tuple[int, int]:
     """Decode the counted sets of the entries ``rows``; (-1, 0), or the index of a bad one and the reason.
 

@@ -100,7 +100,7 @@ class _Frame:
             value |= (byte & 0x7F) << shift
             if byte < 0x80 and value <= 0xFFFFFFFF:
                 return value
-        raise DamagedMetadataError(start, "an over-long varint")
+        raise DamagedMetadataError(start, "a varint is too long")
 
     def int8(self) -> int:
         return int.from_bytes(self.take(1, "a number"), "big", signed=True)
@@ -159,5 +159,5 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
         frame.take(frame.varint(), "a tagged field")
     if frame.position < len(value):
         left_over = len(value) - frame.position
-        raise DamagedMetadataError(frame.position, f"{left_over} bytes left over behind the record")
+        raise DamagedMetadataError(frame.position, f"{left_over} bytes are left after the record")
     return record(*fields_read)

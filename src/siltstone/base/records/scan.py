@@ -16,7 +16,7 @@ import numpy as np
 
 from siltstone.base.records import layout
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import Bytes, Directory
+from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.varint import read_int16, read_int32, read_int64
 
 
@@ -42,14 +42,14 @@ SCAN_REASON = {
 _OFFSET_MAX = (1 << 63) - 2
 """The largest offset of a record: the offset after it, a log's end offset, has to be an int64 as well."""
 _ROWS = 1024
-"""Rows of the first directory, before the size of the batches is known."""
+"""Rows of the first array of batch headers, before the size of the batches is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The result of a scan: the batch directory, the position it reached, and why it ended."""
+    """The result of a scan: the batch headers, the position it reached, and why it ended."""
 
-    batches: Directory
+    batches: BatchHeaders
     end: int
     """Position after the last whole batch; what is truncated or damaged starts there."""
     outcome: ScanEnd
@@ -93,7 +93,7 @@ def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
 
 
 @kernel
-def scan_into(data: Bytes, position: int, limit: int, out: Directory) -> tuple[int, int, int, int]:
+def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tuple[int, int, int, int]:
     """Scan ``data[position:limit]`` into ``out``: (rows, end, ``ScanEnd``, needed), as in ``Scan``."""
     rows = 0
     while position < limit:
@@ -141,7 +141,7 @@ def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
         rows += more
         if outcome != ScanEnd.DIRECTORY_FULL:
             return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
-        # The directory is full: estimate the rest from the batches so far, and add an eighth.
+        # The array is full: estimate the rest from the batches so far, and add an eighth.
         likely = rows * (end - start) // (position - start)
         grown = np.empty(likely + likely // 8 + _ROWS, layout.BATCH)
         grown[:rows] = out[:rows]

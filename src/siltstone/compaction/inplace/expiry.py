@@ -26,7 +26,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import Directory
+from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
@@ -86,7 +86,7 @@ class Left:
         return records
 
 
-def _refuse_strange(segment: Segment, rows: Directory, end: int) -> None:
+def _refuse_strange(segment: Segment, rows: BatchHeaders, end: int) -> None:
     bad = np.flatnonzero((rows["base_offset"] < segment.base_offset) | (rows["last_offset"] >= end))
     if len(bad):
         row = rows[bad[0]]

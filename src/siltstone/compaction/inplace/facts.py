@@ -20,7 +20,7 @@ from siltstone.base.config import LONG_MAX, Config
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, delete_horizons
 from siltstone.compaction import report
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.report import LogResult
@@ -87,7 +87,7 @@ def find_horizons(
     return Horizons(newest_ms=newest, is_due=any(due))
 
 
-def _has_horizon(batches: Directory) -> Flags:
+def _has_horizon(batches: BatchHeaders) -> Flags:
     """Batches with a delete horizon (bool); not those that were emptied."""
     return np.asarray(delete_horizons(batches) & (batches["count"] > 0))
 

@@ -31,7 +31,7 @@ from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.inflate import inflate, pieces
 from siltstone.base.records.kernel import inlined, kernel
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Directory, Flags, Int64, codec_of
+from siltstone.base.records.layout import BATCH_OVERHEAD, BatchHeaders, Bytes, Flags, Int64, codec_of
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
 from siltstone.compaction.keys import EntryBlob, offsets_of
@@ -152,7 +152,7 @@ def _pass(at: int, end: int, count: int) -> int:
 @kernel
 def _coalesce(
     window: Bytes,
-    batches: Directory,
+    batches: BatchHeaders,
     inflated: tuple[Bytes, Int64, Int64],
     action: Int64,
     wanted: tuple[Int64, Int64, bool],
@@ -251,7 +251,7 @@ class Coalescer:
         """How many listed offsets were met."""
         return int(self._open[MET])
 
-    def chosen(self, batches: Directory) -> Directory:
+    def chosen(self, batches: BatchHeaders) -> BatchHeaders:
         """The batches that may have records to keep, by their offsets."""
         low = np.searchsorted(self._listed, batches["base_offset"])
         high = np.searchsorted(self._listed, batches["last_offset"], side="right")
@@ -260,7 +260,7 @@ class Coalescer:
         return batches
 
     def take(
-        self, window: Bytes, batches: Directory, *, path: str = "", origin: int = 0
+        self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> CleanedBatches | None:
         """Coalesce some batches, all of magic 2 or all older: the batches that are finished by now, valid
         until the next call; None where no record is kept.
@@ -297,7 +297,7 @@ class Coalescer:
         self.offsets.append(offsets[:kept].copy())
         return self._finished(rows)
 
-    def _copied(self, batches: Directory, until: Int64) -> Int64:
+    def _copied(self, batches: BatchHeaders, until: Int64) -> Int64:
         """1 for the batches of a run that are large and of which all records are kept."""
         if self._keep_listed:
             return np.zeros(len(batches), np.int64)
@@ -306,8 +306,8 @@ class Coalescer:
         return np.asarray((until == low) & large).astype(np.int64)
 
     def _converted(
-        self, window: Bytes, entries: Directory, path: str, origin: int
-    ) -> tuple[Bytes, Directory]:
+        self, window: Bytes, entries: BatchHeaders, path: str, origin: int
+    ) -> tuple[Bytes, BatchHeaders]:
         """Convert message set entries to v2 batches of the records that are kept."""
         assert self._keep_listed, "a run has no message sets"
         limit = self._batch_limit
@@ -509,7 +509,7 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
             read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
             limit = settings.batch_limit
             for piece in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
-                again.add_directory(piece.batches)
+                again.add_batches(piece.batches)
                 if not np.array_equal(offsets[seen : seen + len(piece.columns)], piece.columns.offset):
                     raise CheckFailedError(f"{path}: holds other records than were written")
                 seen += len(piece.columns)

@@ -20,7 +20,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
-from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes, Directory, Int64
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.indexes import (
     ENTRY_OF_KIND,
@@ -55,7 +55,7 @@ Listing = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
-def fold(states: ProducerStates, batches: Directory, data: Bytes, path: str = "") -> list[AbortedEntry]:
+def fold(states: ProducerStates, batches: BatchHeaders, data: Bytes, path: str = "") -> list[AbortedEntry]:
     """Add batches of ``data`` to ``states``, as far as they matter; returns the transactions that they
     aborted.
 
@@ -66,7 +66,7 @@ def fold(states: ProducerStates, batches: Directory, data: Bytes, path: str = ""
     return [(0, *aborted) for aborted in states.update(mattering, data, path)]
 
 
-def rows_that_matter(batches: Directory) -> Int64:
+def rows_that_matter(batches: BatchHeaders) -> Int64:
     """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
 
     The last one overwrites what those in between set, and they open no transaction that the first has not
@@ -122,7 +122,7 @@ class SegmentScan:
             if not len(batches):
                 return
             self._refuse_disorder(batches, window.origin)
-            self.indexes.add_directory(batches)
+            self.indexes.add_batches(batches)
             try:
                 self.aborted += fold(states, batches, window.data, self._segment.path)
             except CorruptRecordError as error:
@@ -163,7 +163,7 @@ class SegmentScan:
                 if len(rest):
                     yield Window(data=window.data, batches=rest, origin=window.origin)
 
-    def _before_unwritten(self, window: Window) -> Directory:
+    def _before_unwritten(self, window: Window) -> BatchHeaders:
         """The batches before the first one whose base offset was not written, which is damage.
 
         No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
@@ -183,11 +183,11 @@ class SegmentScan:
         self.damage = Finding(path=self._segment.path, position=position, reason=UNWRITTEN)
         return batches[:row]
 
-    def _expected(self, batches: Directory) -> Int64:
+    def _expected(self, batches: BatchHeaders) -> Int64:
         """The offset at which each batch begins unless there is a gap before it: int64[n]."""
         return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
 
-    def _refuse_disorder(self, batches: Directory, origin: int) -> None:
+    def _refuse_disorder(self, batches: BatchHeaders, origin: int) -> None:
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
         back = np.flatnonzero((bases < expected) | (lasts >= self._limit))
