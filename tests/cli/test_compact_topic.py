@@ -123,8 +123,8 @@ def test_only_one_partition(siltstone: Command, logs: Path) -> None:
     ("arguments", "status", "said"),
     [
         (("compact-topic",), 2, "--dir"),
-        (("compact-topic", "--topic", "non-persistent://a/b/c"), 2, "only persistent"),
-        (("compact-topic", "--topic", "persistent://a/b"), 1, "no topic"),
+        (("compact-topic", "--topic", "non-persistent://a/b/c"), 2, "persistent topic"),
+        (("compact-topic", "--topic", "persistent://a/b"), 1, "persistent://a/b"),
         (("compact-topic", "--topic", "nobody"), 1, "UNKNOWN_TOPIC"),
         (("compact-topic", "--topic", NAME, "--high-watermark", "3"), 2, "only 'end'"),
         (("compact-topic", "--topic", NAME, "--reset", "--dry-run"), 2, "--reset goes without"),
@@ -239,8 +239,8 @@ def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
     siltstone("configs", "--dir", shop, "--alter", *topic, "--add-config", "compactionThreshold=10")
     assert source("--server-properties", properties) == (10, "topic")
     for wrong, status, said in (
-        (("acme", "compactionThreshold=1"), 2, "no namespace"),
-        (("acme/shop", "retention.ms=1"), 1, "cannot be set for a namespace"),
+        (("acme", "compactionThreshold=1"), 2, "tenant/namespace"),
+        (("acme/shop", "retention.ms=1"), 1, "namespace acme/shop: retention.ms"),
     ):
         done = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
         assert done.status == status and said in done.err

@@ -114,7 +114,8 @@ def test_exists_and_if_not_exists(siltstone: Command, logs: Path) -> None:
     for more in ((), ("--dry-run",)):
         refused = siltstone(*there, *more)
         assert (
-            refused.status == 1 and refused.err == "siltstone: topic 'users' exists (TOPIC_ALREADY_EXISTS)\n"
+            refused.status == 1
+            and refused.err == "siltstone: topic 'users' already exists (TOPIC_ALREADY_EXISTS)\n"
         )
         fine = siltstone(*there, *more, "--if-not-exists")
         assert (fine.status, fine.lines) == (0, ["topic users exists already"])

@@ -24,12 +24,20 @@ from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Watch, WatchSnapshot
 from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.log_cleaner import candidate
+from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
 from tests.cli.conftest import Command, Done, tree
-from tests.runtime.cleaner.test_transactions_live import Writer
-from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
+from tests.support.cleaning.serving import (
+    SOON,
+    USERS,
+    Blocking,
+    TransactionalWriter,
+    in_background,
+    joined,
+    serving,
+    write,
+)
 from tests.support.golden_sets import write_checkpoint
 from tests.support.log.managed import MINUTE, NOW
 from tests.support.operator.staged import in_process
@@ -137,7 +145,7 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
             log.flush()
             clock.advance(step * MINUTE)
             served = manager.directory_of(USERS)
-            mine = candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
+            mine = make_candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
             (seen,) = seeing.snapshot().logs
             assert mine is not None and seen.snapshot is not None
             assert seen.snapshot.range == mine.range, step
@@ -151,7 +159,7 @@ def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_ra
     with serving(tmp_path, clock=clock) as (manager, _):
         log, seeing = manager[USERS], Watch([tmp_path], LogOptions(), clock)
         write(log, 30)
-        writer = Writer(log, 7)
+        writer = TransactionalWriter(log, 7)
         first = log.log_end_offset
         writer.put("a", "open ")
         write(log, 60)

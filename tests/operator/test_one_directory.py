@@ -298,7 +298,7 @@ def test_a_manager_is_told_that_two_names_are_one_directory(directory: Path, tmp
     """As a broker is, by log.dirs."""
     (tmp_path / "again").symlink_to(directory)
     for twice in ([directory, directory], [directory, tmp_path / "again"], [tmp_path / "again", directory]):
-        with pytest.raises(DirectoryRefusedError, match="are one log directory; name it once"):
+        with pytest.raises(DirectoryRefusedError, match="is the same log directory"):
             LogManager.open(twice)
         assert not files.is_locked(directory / ".lock")
     with LogManager.open([tmp_path / "again"]) as manager:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from siltstone.base.errors import CleaningAbortedError
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import IN_PROGRESS, NONE, CleaningStates, Phase, State, paused
+from tests.support.cleaning.serving import in_background
 
 WHERE = TopicPartition("topic", 0)
 SOON = 5
-
-
-def in_background(call: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread
 
 
 def until(states: CleaningStates, wanted: State) -> None:
@@ -60,12 +54,12 @@ def test_an_abort_while_only_files_of_its_own_are_written_waits_for_nothing() ->
     states.abort_and_pause(WHERE)
     assert states.state(WHERE) == paused(1)
     with pytest.raises(CleaningAbortedError), claim.changing():
-        raise AssertionError("the log is somebody else's")
+        raise AssertionError("the log is not this cleaner's")
     states.resume(WHERE)
     assert states.state(WHERE) == NONE
 
 
-def test_a_lost_claim_keeps_other_cleaners_away_until_it_is_done() -> None:
+def test_an_aborted_claim_keeps_other_cleaners_away_until_it_is_done() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
@@ -137,7 +131,7 @@ def test_a_log_is_paused_while_its_policy_lacks_compact() -> None:
     assert claim is not None
     states.set_compacts(WHERE, False)
     states.set_compacts(WHERE, False)
-    assert claim.is_lost and states.state(WHERE) == paused(1)
+    assert claim.was_aborted and states.state(WHERE) == paused(1)
     assert states.try_pause(WHERE)
     states.resume(WHERE)
     states.set_compacts(WHERE, True)

@@ -28,10 +28,10 @@ from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
 from siltstone.runtime.embedded import batch_of
 from siltstone.runtime.topics import TOPICS_FILE
-from tests.runtime.test_manager import names_in
 from tests.support import golden_sets
+from tests.support.errors import raises_error
 from tests.support.log.driving import client_batch
-from tests.support.log.managed import NOW, append, opened, values
+from tests.support.log.managed import NOW, append, names_in, opened, values
 from tests.support.log.model import Stored
 
 EVENTS = TopicPartition("events", 0)
@@ -107,7 +107,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with st.Log(tmp_path / "events-0", config={"cleanup.policy": "compact"}) as log:
         with pytest.raises(InvalidRecordError):
             log.append(b"no key")
-        with pytest.raises(UsageError, match="no records"):
+        with raises_error(UsageError, advice="record"):
             log.append_many([])
         with pytest.raises(DirectoryLockedError):
             st.Log(tmp_path / "other-0")
@@ -144,7 +144,7 @@ def test_open_to_append(tmp_path: Path) -> None:
         logs.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
         assert st.append(logs["users", 1], [st.NewRecord(key=b"k", value=b"v")], sync=True).last_offset == 0
         assert logs["users", 1].recovery_point == 1
-    with pytest.raises(UsageError, match="mode"):
+    with raises_error(UsageError, about="'w'", advice="'a'"):
         st.open(tmp_path / "logs", "w")  # type: ignore[call-overload]
 
 

@@ -12,8 +12,8 @@ from siltstone.runtime.upkeep import Scheduler, Ticker
 
 def test_periods_and_single_tasks() -> None:
     scheduler, done = Scheduler(), []
-    scheduler.every("five", lambda: 5, lambda: done.append("five"), first_ms=10)
-    scheduler.at(12, "once", lambda: done.append("once"))
+    scheduler.schedule("five", lambda: done.append("five"), due_ms=10, period=lambda: 5)
+    scheduler.schedule("once", lambda: done.append("once"), due_ms=12)
     assert scheduler.next_ms == 10
     assert scheduler.tick(9) == []
     assert scheduler.tick(10) == ["five"]
@@ -24,7 +24,7 @@ def test_periods_and_single_tasks() -> None:
 
 def test_what_was_missed_runs_once_and_keeps_its_turn() -> None:
     scheduler = Scheduler()
-    scheduler.every("ten", lambda: 10, lambda: None, first_ms=0)
+    scheduler.schedule("ten", lambda: None, due_ms=0, period=lambda: 10)
     assert scheduler.tick(95) == ["ten"]
     assert scheduler.next_ms == 100
     scheduler.hasten("ten", 97)
@@ -35,7 +35,11 @@ def test_what_was_missed_runs_once_and_keeps_its_turn() -> None:
 
 def test_a_period_may_change_and_a_task_may_add_tasks() -> None:
     scheduler, period = Scheduler(), [10]
-    scheduler.every("some", lambda: period[0], lambda: scheduler.at(0, "added", list), first_ms=0)
+
+    def add() -> None:
+        scheduler.schedule("added", list, due_ms=0)
+
+    scheduler.schedule("some", add, due_ms=0, period=lambda: period[0])
     period[0] = 3
     assert scheduler.tick(0) == ["some"]
     assert scheduler.tick(2) == ["added"]
@@ -48,8 +52,8 @@ def test_one_that_fails_keeps_nobody_from_its_turn() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    scheduler.every("bad", lambda: 10, fail, first_ms=0)
-    scheduler.at(1, "good", lambda: done.append(1))
+    scheduler.schedule("bad", fail, due_ms=0, period=lambda: 10)
+    scheduler.schedule("good", lambda: done.append(1), due_ms=1)
     with pytest.raises(ValueError, match="no"):
         scheduler.tick(5)
     assert done == [1] and scheduler.next_ms == 10
@@ -64,12 +68,12 @@ def test_a_thread_ticks_until_it_is_stopped(caplog: pytest.LogCaptureFixture) ->
         raise ValueError("told of, and gone on")
 
     ticker = Ticker(lambda: scheduler.tick(clock.now_ms()), scheduler, clock)
-    scheduler.at(0, "bad", fail)
+    scheduler.schedule("bad", fail, due_ms=0)
     assert failed.wait(10)
-    scheduler.at(0, "good", ran.set)
+    scheduler.schedule("good", ran.set, due_ms=0)
     assert ran.wait(10)
     ticker.stop()
     ran.clear()
-    scheduler.at(0, "late", ran.set)
+    scheduler.schedule("late", ran.set, due_ms=0)
     assert not ran.is_set()
-    assert "a periodic task failed" in caplog.text
+    assert "A periodic task failed" in caplog.text

@@ -36,8 +36,8 @@ from siltstone.runtime.topic_names import (
     refuse_collision,
 )
 from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE, TopicEntry, load_registry, write_registry
-from tests.runtime.test_manager import failing, names_in
-from tests.support.log.managed import MINUTE, NOW, append, opened, values
+from tests.support.errors import raises_error
+from tests.support.log.managed import MINUTE, NOW, append, failing, names_in, opened, values
 
 EVENTS = TopicPartition("events", 0)
 
@@ -61,7 +61,7 @@ def test_good_names(name: str) -> None:
 
 def test_collisions() -> None:
     for one, other in (("a.b", "a_b"), ("a_b.c", "a.b_c")):
-        with pytest.raises(InvalidTopicError, match="differs from"):
+        with raises_error(InvalidTopicError, about=repr(other)):
             refuse_collision(one, ["x", other])
     refuse_collision("a.b", ["a.b", "a-b", "ab"])
 
@@ -152,7 +152,7 @@ def test_what_has_a_partitions_name_and_is_no_directory_is_in_the_way(tmp_path: 
             lambda: manager.topics.create("events", 2),
             lambda: manager.get_or_create(TopicPartition("events", 1)),
         ):
-            with pytest.raises(DirectoryRefusedError, match=r"events-1: a .* is in the way"):
+            with raises_error(DirectoryRefusedError, path=path, about="events-1"):
                 refused()
         assert manager.topics.names() == [] and manager.directories[0].offline is None
         manager.topics.create("other", 1)
@@ -265,7 +265,7 @@ def test_readers_go_by_the_topics_bound_of_a_batch(tmp_path: Path) -> None:
         assert manager[EVENTS].offset_for_time(NOW) is not None
         manager.topics.alter("events", remove=[name])
         for read in (lambda: list(manager[EVENTS].reader()), lambda: manager[EVENTS].offset_for_time(NOW)):
-            with pytest.raises(CorruptFileError, match=f"more than 100 bytes; .* raise {name}"):
+            with pytest.raises(CorruptFileError, match=f"100 .*{name}"):
                 read()
 
 
@@ -360,7 +360,7 @@ def test_no_copy_that_makes_sense_is_refused_and_nothing_is_touched(tmp_path: Pa
     with opened(tmp_path) as manager:
         manager.topics.create("events")
     (tmp_path / TOPICS_FILE).write_bytes(b"{}")
-    with pytest.raises(CorruptFileError, match="no list of topics"):
+    with raises_error(CorruptFileError, path=tmp_path / TOPICS_FILE, position=0, advice="backup"):
         opened(tmp_path)
     assert (tmp_path / names.CLEAN_SHUTDOWN).exists()
 

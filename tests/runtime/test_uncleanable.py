@@ -32,12 +32,13 @@ def made(path: Path) -> Path:
 
 def test_a_reason_is_there_after_a_restart_and_gone_after_a_retry(tmp_path: Path) -> None:
     made(tmp_path)
+    row = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="byte 99: nonsense")
     with opened(tmp_path) as manager:
         manager.mark_uncleanable(USERS, "byte 61: nonsense", NOW)
         manager.mark_uncleanable(USERS, "byte 99: nonsense", NOW + 5)
-        assert manager.uncleanable == {USERS: Uncleanable(reason="byte 99: nonsense", since_ms=NOW)}
+        assert manager.uncleanable == {USERS: row}
     with opened(tmp_path) as manager:
-        assert manager.uncleanable == {USERS: Uncleanable(reason="byte 99: nonsense", since_ms=NOW)}
+        assert manager.uncleanable == {USERS: row}
         assert not manager.retry_cleaning(OTHER)
         assert manager.retry_cleaning(USERS)
         assert manager.uncleanable == {}
@@ -115,7 +116,7 @@ def test_the_policy_pauses_and_resumes(tmp_path: Path) -> None:
         claim = manager.cleaning.begin(USERS)
         assert claim is not None
         manager.topics.alter("users", {"cleanup.policy": "delete"})
-        assert claim.is_lost and manager.cleaning.state(USERS) == paused(1)
+        assert claim.was_aborted and manager.cleaning.state(USERS) == paused(1)
         claim.done()
         manager.upkeep.delete_old_segments()
         assert manager.cleaning.state(USERS) == paused(1)
@@ -135,7 +136,7 @@ def test_truncation_and_deletion_take_the_log_from_the_cleaner(tmp_path: Path) -
             claim = manager.cleaning.begin(USERS)
             assert claim is not None and manager.cleaning.state(USERS) == IN_PROGRESS
             take()
-            assert claim.is_lost and manager.cleaning.state(USERS) == NONE
+            assert claim.was_aborted and manager.cleaning.state(USERS) == NONE
             claim.done()
 
 
@@ -145,4 +146,4 @@ def test_a_directory_that_goes_offline_aborts_the_logs_on_it(tmp_path: Path) -> 
         claim = manager.cleaning.begin(USERS)
         assert claim is not None
         manager.directories[0].go_offline("the disk failed")
-        assert claim.is_lost
+        assert claim.was_aborted

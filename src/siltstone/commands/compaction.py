@@ -27,14 +27,13 @@ from siltstone.runtime.compactions import (
     Attempt,
     CompactionStatus,
     Threshold,
-    asked_partitions,
     backlog_bytes,
     compact_log,
     compaction_threshold,
     of_topic,
     status_of,
 )
-from siltstone.runtime.topic_names import persistent_name
+from siltstone.runtime.topic_names import find_partitions, persistent_name
 
 
 def compacted_json(ledger: Ledger | None) -> dict[str, object]:
@@ -138,12 +137,12 @@ def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -
 
 
 def _asked(snapshot: Snapshot, text: str) -> list[TopicPartition]:
-    here = (
+    existing = (
         TopicPartition(name, number)
         for name in snapshot.names()
         for number in snapshot.topic(name).partitions
     )
-    return asked_partitions(text, here)
+    return find_partitions(text, existing)
 
 
 def _topic(

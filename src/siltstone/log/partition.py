@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_behind
+from siltstone.log.ledger.store import forget_behind, settle
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ViewedLog
@@ -559,6 +560,9 @@ class PartitionLog(ViewedLog):
                 segment.close_for_append()
 
 
+_logger = logging.getLogger("siltstone")
+
+
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable."""
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
@@ -583,14 +587,18 @@ def open_partition(
     clean: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
+    background: Background = run_now,
+    create: bool = True,
 ) -> PartitionLog:
-    """Recover and open one partition directory, which is made if needed, without a lock or checkpoints.
+    """Recover and open one partition directory and its ledgers; an empty one gets its first segment.
 
-    For tools and tests: a program opens logs through a ``LogManager``. ``clean``: the log was closed cleanly;
-    else everything from ``recovery_point`` on is checked. Raises CorruptRecordError, OSError.
+    Without a lock or checkpoints, which are a ``LogManager``'s: a program opens logs through it. ``clean``:
+    the log was closed cleanly; else everything from ``recovery_point`` on is checked. ``create``: make the
+    directory if it is missing. Raises CorruptRecordError, UnsafeFileError, OSError.
     """
     config, clock = config or LogConfig(), clock or SystemClock()
-    files.make_directory(directory, parents=True)
+    if create:
+        files.make_directory(directory, parents=True)
     recovered = recover_partition(
         directory,
         clean=clean,
@@ -599,4 +607,7 @@ def open_partition(
         config=config,
         now_ms=clock.now_ms(),
     )
-    return PartitionLog(partition_of(directory), recovered, config, clock)
+    for note in (*recovered.notes, *recovered.damage):
+        _logger.warning("%s: recovery: %s", directory, note)
+    settle(directory, recovered.log_end_offset)
+    return PartitionLog(partition_of(directory), recovered, config, clock, background=background)

@@ -2,17 +2,25 @@
 
 ::
 
-              begin                       abort                     the claim has ended
-    None ─────────────► InProgress ────────────────► Aborted(n) ──────────────────────────► Paused(n)
-     ▲ ◄──────────────────── done                                                              │
-     └──────────────────────────── resume, n times ◄───── pause: Paused(n) → Paused(n + 1) ◄───┘
+              begin                       abort                   ``changing`` has ended
+    None ─────────────► InProgress ────────────────► Aborted(n) ─────────────────────────► Paused(n)
+     ▲ ◄──────────────────── done                                                             │
+     └──────────────────────────── resume, n times ◄───── pause: Paused(n) → Paused(n + 1) ◄──┘
+
+    here                        Kafka
+    begin                       grabFilthiestCompactedLog: inProgress.put(LogCleaningInProgress)
+    Claim.check                 checkCleaningAborted
+    Claim.done                  doneCleaning
+    abort, abort_and_pause      abortCleaning, abortAndPauseCleaning
+    resume                      resumeCleaning
+    try_pause                   pauseCleaningForNonCompactedPartitions (for retention)
 
 A log without an entry is in state None. All changes are made under one lock, and waiting threads are notified
 of them. A cleaner holds a ``Claim``. Most of the time it works on files of its own: an abort then takes
-effect at once, and the claim is *lost*, so that the result of the work is not used. Only while the cleaner
-changes the log itself (``Claim.changing``: a swap, a checkpoint) does an abort wait, in state Aborted. A lost
-claim still keeps other cleaners from the log until ``done``. Side-by-side compactions have states of their
-own, by the same rules.
+effect at once, and the result of the work is not used. Only while the cleaner changes the log itself
+(``Claim.changing``: a swap, a checkpoint) does an abort wait, in state Aborted; in Kafka it always waits. An
+aborted claim still keeps other cleaners from the log until ``done``. Side-by-side compactions have states of
+their own, by the same rules.
 """
 
 from __future__ import annotations
@@ -56,26 +64,31 @@ def paused(pauses: int) -> State:
 
 
 class Claim:
-    """One cleaner's right to clean a log, from ``CleaningStates.begin`` to ``done``."""
+    """One cleaner's right to clean a log, from ``CleaningStates.begin`` to ``done``.
+
+    ``was_aborted``: it was aborted, or has ended: the log is no longer this cleaner's. ``is_changing``: the
+    cleaner is inside ``changing``.
+    """
 
     def __init__(self, states: CleaningStates, where: TopicPartition) -> None:
         self.where = where
-        self.is_lost = False
+        self.was_aborted = False
         self.is_changing = False
         self._states = states
 
     def check(self) -> None:
-        """Raises CleaningAbortedError when the cleaning was aborted."""
+        """Raises CleaningAbortedError if the cleaning was aborted, or has ended."""
         states = self._states
         with states._changed:
-            if self.is_lost or states._states.get(self.where) != IN_PROGRESS:
-                raise CleaningAbortedError(f"{self.where}: its {states._work} was aborted")
+            # The state alone does not say enough: after ``done`` it may be another cleaner's.
+            if self.was_aborted or states._states.get(self.where) != IN_PROGRESS:
+                raise CleaningAbortedError(f"the {states._work} was aborted", path=str(self.where))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """Within the block the log is changed, and an abort waits for its end.
 
-        Raises CleaningAbortedError before the block when the cleaning was aborted.
+        Raises CleaningAbortedError before the block if the cleaning was aborted.
         """
         with self._states._changed:
             self.check()
@@ -85,7 +98,7 @@ class Claim:
         finally:
             with self._states._changed:
                 self.is_changing = False
-                self._let_go()
+                self._move_on_from_aborted()
 
     def done(self) -> None:
         """End the claim. May be called twice."""
@@ -94,19 +107,18 @@ class Claim:
             if states._claims.get(self.where) is not self:
                 return
             del states._claims[self.where]
-            # An abort that came during the last change moves on first; the claim is lost then, and the state
-            # stays.
-            self._let_go()
-            if not self.is_lost:
-                self.is_lost = True
+            # After an abort the state belongs to those that aborted: it may be Paused, or None again.
+            self._move_on_from_aborted()
+            if not self.was_aborted:
+                self.was_aborted = True
                 states._set(self.where, NONE)
             states._changed.notify_all()
 
-    def _let_go(self) -> None:
-        """Hand the log to those that wait in ``abort_and_pause``; called under the lock."""
+    def _move_on_from_aborted(self) -> None:
+        """Aborted(n) becomes Paused(n), for which ``abort_and_pause`` waits; called under the lock."""
         state = self._states._states.get(self.where, NONE)
-        if not self.is_lost and state.phase is Phase.ABORTED:
-            self.is_lost = True
+        if state.phase is Phase.ABORTED:
+            self.was_aborted = True
             self._states._set(self.where, paused(state.pauses))
 
 
@@ -135,18 +147,20 @@ class CleaningStates:
             self._states[where] = state
         self._changed.notify_all()
 
-    # For the cleaner
+    # Called by the cleaner
 
     def begin(self, where: TopicPartition) -> Claim | None:
         """Claim a log for cleaning; None unless its state is None and no earlier claim is open."""
         with self._changed:
             if where in self._states or where in self._claims:
                 return None
+            # An aborted claim that is not done yet counts, too: its cleaner still has files in the log's
+            # directory.
             claim = self._claims[where] = Claim(self, where)
             self._set(where, IN_PROGRESS)
             return claim
 
-    # For those that keep the cleaner from a log
+    # Called by truncation, deletion, retention and changes of settings
 
     def abort(self, where: TopicPartition) -> None:
         """Abort the cleaning of a log, without waiting and without a pause."""
@@ -167,48 +181,46 @@ class CleaningStates:
         """
         with self._changed:
             self._abort(where, pauses=1)
-            # Aborted lasts until the cleaner leaves ``Claim.changing``.
+            # Aborted lasts until the cleaner leaves ``Claim.changing``; else the state is Paused already.
             while self._states.get(where, NONE).phase is Phase.ABORTED:
                 self._changed.wait()
 
     def _abort(self, where: TopicPartition, pauses: int) -> None:
-        state = self._states.get(where, NONE)
-        if state.phase is Phase.IN_PROGRESS:
-            claim = self._claims[where]
-            also = " and paused" if pauses else ""
-            _logger.info("The %s for partition %s is aborted%s", self._work, where, also)
-            if claim.is_changing:
-                # The swap under way is finished first; ``Claim._let_go`` moves the state on to Paused.
-                self._set(where, State(Phase.ABORTED, pauses))
-            else:
-                # The cleaner only reads the log's files: it finds its claim lost before the next change.
-                claim.is_lost = True
-                self._set(where, paused(pauses))
-        elif state.phase is Phase.ABORTED:
-            self._set(where, State(Phase.ABORTED, state.pauses + pauses))
+        if self._states.get(where, NONE).phase is not Phase.IN_PROGRESS:
+            self._add_pauses(where, pauses)
+            return
+        and_paused = " and paused" if pauses else ""
+        _logger.info("The %s for partition %s is aborted%s", self._work, where, and_paused)
+        claim = self._claims[where]
+        if claim.is_changing:
+            # The swap under way is finished first: the end of ``Claim.changing`` makes the state Paused.
+            self._set(where, State(Phase.ABORTED, pauses))
         else:
-            self._set(where, paused(state.pauses + pauses))
-            _logger.debug("Cleaning for partition %s is paused %d times", where, state.pauses + pauses)
+            # The cleaner only reads the log's files: ``Claim.check`` stops it before its next change.
+            claim.was_aborted = True
+            self._set(where, paused(pauses))
+
+    def _add_pauses(self, where: TopicPartition, pauses: int) -> None:
+        """Change how often the log is paused; it stays Aborted if it is. Called under the lock."""
+        state = self._states.get(where, NONE)
+        total = state.pauses + pauses
+        self._set(where, State(Phase.ABORTED, total) if state.phase is Phase.ABORTED else paused(total))
+        _logger.debug("Pauses of the %s for partition %s: %d", self._work, where, total)
 
     def try_pause(self, where: TopicPartition) -> bool:
-        """Pause the log, for retention; False where a cleaner has it, and nothing changes."""
+        """Pause the log, for retention; False if a cleaner has it, and nothing changes."""
         with self._changed:
-            state = self._states.get(where, NONE)
-            if state.phase in (Phase.IN_PROGRESS, Phase.ABORTED):
+            if self._states.get(where, NONE).phase in (Phase.IN_PROGRESS, Phase.ABORTED):
                 return False
-            self._set(where, paused(state.pauses + 1))
+            self._add_pauses(where, 1)
             return True
 
     def resume(self, where: TopicPartition) -> None:
-        """Take back one pause."""
+        """End one pause."""
         with self._changed:
             state = self._states.get(where, NONE)
             assert state.pauses > 0, f"{where} cannot be resumed: it is in state {state.phase.value}"
-            if state.phase is Phase.ABORTED:
-                self._set(where, State(Phase.ABORTED, state.pauses - 1))
-            else:
-                self._set(where, paused(state.pauses - 1))
-            _logger.debug("A pause of partition %s is over; there are %d more", where, state.pauses - 1)
+            self._add_pauses(where, -1)
 
     @contextlib.contextmanager
     def aborted_and_paused(self, where: TopicPartition) -> Iterator[None]:
@@ -220,16 +232,13 @@ class CleaningStates:
             self.resume(where)
 
     def set_compacts(self, where: TopicPartition, compacts: bool) -> None:
-        """Pause a log once while its policy lacks ``compact``."""
+        """Pause a log once while its policy lacks ``compact``; ``compacts`` is True for a deleted
+        partition."""
         with self._changed:
             if compacts and where in self._without_compact:
                 self._without_compact.discard(where)
                 self.resume(where)
-                _logger.info("Cleaning for partition %s is resumed", where)
+                _logger.info("The %s for partition %s is resumed", self._work, where)
             elif not compacts and where not in self._without_compact:
                 self._without_compact.add(where)
                 self.abort_and_pause(where)
-
-    def forget(self, where: TopicPartition) -> None:
-        """The partition was deleted: a new one of its name has its own policy."""
-        self.set_compacts(where, True)

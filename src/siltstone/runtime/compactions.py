@@ -20,7 +20,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import Claim
-from siltstone.runtime.engines import EngineUse, LogService
+from siltstone.runtime.engines import EngineProxy, LogService
 from siltstone.runtime.manager import LogManager, Sample
-from siltstone.runtime.topic_names import find_topic, namespace_of, persistent_name
+from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
 
 # The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
 #
@@ -65,7 +65,7 @@ NOT_RUN: Status = "NOT_RUN"
 RUNNING: Status = "RUNNING"
 SUCCESS: Status = "SUCCESS"
 ERROR: Status = "ERROR"
-INTERRUPTED = "interrupted: the process that compacted it ended before it was done; the ledger is unchanged"
+INTERRUPTED = "the compaction was interrupted: its process ended before it was done; the ledger is unchanged"
 STATUS_FILE, CLAIM_FILE = "status.json", "running"
 _COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
 
@@ -130,7 +130,7 @@ def status_of(partition: Path, *, running: bool | None = None) -> CompactionStat
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
     except msgspec.MsgspecError as error:
-        return CompactionStatus(status=ERROR, last_error=f"{path}: no status ({error})")
+        return CompactionStatus(status=ERROR, last_error=f"{path}: the file is not a status: {error}")
     if status.status == RUNNING and not (is_running(partition) if running is None else running):
         return replace(status, status=ERROR, last_error=INTERRUPTED, failed=status.failed + 1)
     return status
@@ -214,7 +214,11 @@ class Attempt:
             if status_of(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
-            _logger.warning("%s: its status was not written: %s", self.log.where, error.strerror or error)
+            _logger.warning(
+                "The status of the compaction of %s was not written: %s; it will show as interrupted",
+                self.log.where,
+                error.strerror or error,
+            )
         finally:
             self.status = status
             self._claims.close()
@@ -222,7 +226,7 @@ class Attempt:
 
 def in_progress(where: TopicPartition) -> CompactionInProgressError:
     """The error of a second compaction, with Pulsar's message."""
-    return CompactionInProgressError(f"{where}: Compaction already in progress")
+    return CompactionInProgressError("Compaction already in progress", path=str(where))
 
 
 # A compaction of an open log continues while the log is appended to, read, cleaned and shortened by
@@ -356,19 +360,6 @@ _GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
 }
 
 
-def asked_partitions(text: str, here: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that a topic's name stands for, of those that are ``here``.
-
-    Raises UnknownTopicError, UsageError.
-    """
-    numbers: dict[str, list[int]] = {}
-    for where in here:
-        numbers.setdefault(where.topic, []).append(where.partition)
-    asked = find_topic(text, numbers)
-    chosen = numbers[asked.topic] if asked.partition is None else [asked.partition]
-    return [TopicPartition(asked.topic, number) for number in chosen]
-
-
 CHECK = "compaction-check"
 THREADS = 2
 """Logs that are compacted at the same time: a large one does not hold up all others."""
@@ -403,7 +394,7 @@ class Compactions(LogService[CompactionEngine]):
             return
         self._started = True
         first_ms = self._manager.clock.now_ms() + self._interval_ms()
-        self._manager.scheduler.every(CHECK, self._interval_ms, self._check_soon, first_ms=first_ms)
+        self._manager.scheduler.schedule(CHECK, self._check_soon, due_ms=first_ms, period=self._interval_ms)
 
     def _interval_ms(self) -> int:
         return 1000 * self._manager.config.integer("brokerServiceCompactionMonitorIntervalInSeconds")
@@ -421,7 +412,7 @@ class Compactions(LogService[CompactionEngine]):
         Raises CompactionInProgressError when one of them is being compacted, and begins none then;
         UnknownTopicError, UsageError, StorageError, OSError.
         """
-        partitions = asked_partitions(topic, self._manager)
+        partitions = find_partitions(topic, self._manager)
         with self._changed:
             busy = [where for where in partitions if where in self._held]
             if busy:
@@ -436,8 +427,8 @@ class Compactions(LogService[CompactionEngine]):
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
-        asked = asked_partitions(topic, self._manager)
-        return of_topic([status_of(self._manager.get(where).directory) for where in asked])
+        partitions = find_partitions(topic, self._manager)
+        return of_topic([status_of(self._manager.get(where).directory) for where in partitions])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
@@ -448,7 +439,7 @@ class Compactions(LogService[CompactionEngine]):
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
         samples = []
-        for log in (log for served in self._manager.serving() for _, log in sorted(served.logs.items())):
+        for log in self._manager.sorted_logs():
             try:
                 status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
             except OSError:
@@ -479,7 +470,7 @@ class Compactions(LogService[CompactionEngine]):
         try:
             self.check()
         except Exception:
-            _logger.exception("the check for logs to compact failed; the next one follows after the interval")
+            _logger.exception("The check for logs to compact failed; it is repeated after the interval")
         finally:
             with self._changed:
                 self._checking = False
@@ -506,7 +497,7 @@ class Compactions(LogService[CompactionEngine]):
             except CompactionInProgressError:
                 continue
             except (SiltstoneError, OSError) as error:
-                _logger.warning("%s: not checked for compaction: %s", where, error)
+                _logger.warning("Log %s was not checked for compaction: %s", where, error)
         return begun
 
     # A compaction
@@ -515,8 +506,10 @@ class Compactions(LogService[CompactionEngine]):
         """Begin to compact a log. The caller has the lock, so ``_held`` has the attempt before its thread
         begins."""
         if self._closed:
-            raise EngineError(f"{log.where}: not compacted: the logs are being closed")
-        claim = self._states.begin(log.where)
+            raise EngineError(
+                "the service that compacts logs is closed", path=str(log.where), advice="open the logs again"
+            )
+        claim = self._claim(log.where)
         if claim is None:
             raise in_progress(log.where)
         attempt = self._held[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
@@ -527,7 +520,7 @@ class Compactions(LogService[CompactionEngine]):
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.where)
-            compactor = TwoPhaseCompactor(EngineUse(self._engine).engine, clock=self._manager.clock)
+            compactor = TwoPhaseCompactor(EngineProxy(self._engine).engine, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.where.topic)
             outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)

@@ -14,11 +14,10 @@ Records become one batch for each call, compressed as ``compression.type`` says.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Literal, overload
 
 import numpy as np
 
@@ -29,12 +28,10 @@ from siltstone.base.errors import UsageError
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import Bytes
 from siltstone.log.directory import true_path
-from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
-from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.names import TopicPartition
+from siltstone.log.fetch import READ_UNCOMMITTED, LogView
 from siltstone.log.partition import Appended, PartitionLog, partition_of
-from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
+from siltstone.log.read_only import ReadOnlyLogs, ViewedLog
+from siltstone.log.reading import EARLIEST, LogReader, Start
 from siltstone.log.reading import Record as ReadRecord
 from siltstone.runtime.manager import LogManager
 
@@ -80,17 +77,18 @@ def open(
     if mode == "r":
         return ReadOnlyLogs(paths, clock=clock)
     if mode != "a":
-        raise UsageError(f"mode {mode!r}: give 'r' to read or 'a' to append")
+        raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
     manager = LogManager.open(paths, config=config, clock=clock)
     manager.start()
     return manager
 
 
-class Log:
+class Log(ViewedLog):
     """One partition directory, open for appending and reading, by itself.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
     changed. ``config``: settings as texts by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
+    Reading is that of every log: ``read``, ``reader``, ``fetch``, ``offset_for_time`` and the offsets.
     """
 
     def __init__(
@@ -106,15 +104,14 @@ class Log:
         Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
         DirectoryLockedError, StorageError, OSError.
         """
-        directory = true_path(Path(path))
-        self.where: TopicPartition = partition_of(directory)
+        self.directory = true_path(Path(path))
+        self.where = partition_of(self.directory)
         own = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()
         self._manager = LogManager.open(
-            [directory.parent],
+            [self.directory.parent],
             config=refuse_contradictions(Config(own)),
             clock=self._clock,
-            random_bytes=secrets.token_bytes,
             only=self.where,
         )
         try:
@@ -151,37 +148,12 @@ class Log:
     # Reading
 
     @property
-    def directory(self) -> Path:
-        """The partition's directory."""
-        return self.log.directory
-
-    @property
-    def view(self) -> LogView:
+    def view(self) -> LogView:  # type: ignore[override]  # the log replaces it, so it is read only here
         """What may be read now: ``siltstone.tables.arrow.to_arrow(log)`` reads it."""
         return self.log.view
 
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that may be read."""
-        return self.log.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        return self.log.log_end_offset
-
-    def read(self, offset: int, max_bytes: int = 1 << 20) -> Fetched:
-        """Batches from the one that holds ``offset`` on; see ``PartitionLog.read``."""
-        return self.log.read(offset, max_bytes)
-
-    def reader(
-        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
-    ) -> LogReader | CompactedReader:
-        """A cursor from ``start`` on; see ``PartitionLog.reader``."""
-        return self.log.reader(start, read_compacted=read_compacted, **how)
-
     def records(self, start: Start = EARLIEST, *, isolation: str = READ_UNCOMMITTED) -> Iterator[ReadRecord]:
-        """One object a record, from ``start`` to the end as it is now."""
+        """One object for each record, from ``start`` to the end as it is now."""
         return LogReader(self.log, start, isolation=isolation).records()
 
     def __iter__(self) -> Iterator[ReadRecord]:
@@ -218,7 +190,7 @@ def append(
 def batch_of(records: Sequence[NewRecord], compression: str, now_ms: int) -> Bytes:
     """One batch with offsets from 0 on, which the log replaces. Raises UsageError when there are none."""
     if not records:
-        raise UsageError("no records: a batch has at least one")
+        raise UsageError("a batch cannot be empty", advice="pass at least one record")
     codec = codec_number(compression)
     times = [now_ms if record.timestamp is None else record.timestamp for record in records]
     return build_batch(

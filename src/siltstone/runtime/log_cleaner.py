@@ -9,11 +9,11 @@
         …
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
-Each of ``log.cleaner.threads`` threads repeats: choose logs (``next_batch``), claim them
-(``CleaningStates``), clean them (``IntoOpenLogs``), rest for the I/O limit. When nothing was cleaned it
-sleeps ``log.cleaner.backoff.ms``. Where no log is dirty enough, logs are checked for tombstones whose delete
-horizon has passed (``find_horizons``): ``delete.retention.ms`` after a cleaning, and once after a start.
-Settings are read again for every run.
+Each of ``log.cleaner.threads`` threads repeats a *round* (Kafka's ``CleanerThread.tryCleanFilthiestLog``):
+choose logs (``next_batch``), claim them (``CleaningStates``), clean them (``IntoOpenLogs``), sleep for the
+I/O limit. If nothing was cleaned it sleeps ``log.cleaner.backoff.ms``. If no log is dirty enough, logs are
+checked for tombstones whose delete horizon has passed (``find_horizons``): ``delete.retention.ms`` after a
+cleaning, and once after a start. Settings are read again for every round.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import functools
 import itertools
 import logging
 import secrets
@@ -57,6 +58,7 @@ from siltstone.compaction.report import (
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
+from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -64,28 +66,33 @@ from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaning_states import NONE, Claim
-from siltstone.runtime.engines import EngineUse, LogService
+from siltstone.runtime.engines import EngineProxy, LogService
 from siltstone.runtime.manager import LogManager, Sample
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
 
-# A run cleans some claimed logs. What follows from each result:
+# A round cleans some claimed logs. What each result leads to:
 #
 # ::
 #
 #     cleaned                             statistics, checkpoint and retention are done
-#     the claim was aborted               the log is left as it is; it is chosen again later
-#     the engine was lost                 left as it is; tried again alone, after all others, on a new engine
-#     damage, or what no retry changes    uncleanable, with the reason; the others go on
-#     anything else                       tried again, and uncleanable after ``MOST_FAILURES`` in a row
+#     the claim was aborted               the log stays as it is, and is chosen again later
+#     the engine was lost                 it stays as it is; tried again alone, after all other logs
+#     damage, or what no retry changes    uncleanable, with the reason
+#     any other failure                   tried again, and uncleanable after ``MAX_FAILURES`` in a row
 
 # Facts about open logs for the planner. Every round asks all logs, so these facts come mostly from memory;
 # the checkpoint, a ledger's horizon and, for ``max.compaction.lag.ms``, first batch headers are read. Only
-# the logs that are to be cleaned are read whole (``LogCleanerManager.grabFilthiestCompactedLog``).
-#
-# Nothing above the recovery point of an open log is cleaned: a crash could take an unflushed record that has
-# superseded records in the segments below. So the recovery point bounds the range as the high watermark and
-# the last stable offset do.
+# the logs that are cleaned are read whole.
+
+
+def _durable_stable_offset(log: PartitionLog, view: LogView) -> int:
+    """All records below it are replicated, of ended transactions, and on disk.
+
+    The last bound is not Kafka's. A crash could take an unflushed record that has superseded records in the
+    segments below; Kafka gets it back from a replica.
+    """
+    return min(view.last_stable_offset, view.high_watermark, log.recovery_point)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,30 +120,32 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed(Candidate):
+class ClaimedLog(Candidate):
     """A candidate that the cleaner has claimed."""
 
     claim: Claim
 
 
-def candidate(
+def make_candidate(
     served: ServedDirectory, log: PartitionLog, checkpoint: int | None, now_ms: int
 ) -> Candidate | None:
-    """The log as a candidate, None where its settings exclude it from cleaning. Raises OSError."""
+    """The log as a candidate, None if its settings exclude it from cleaning (Kafka's ``LogToClean``).
+
+    Raises OSError.
+    """
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
-    cleanable_below = min(log.recovery_point, uncovered(log.directory).clean_below)
-    following = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
-    dirty_from = checkpoint if checkpoint is not None else view.log_start_offset
+    end_offsets = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
+    first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
     facts = plan.LogFacts(
         segments=[
-            _segment_facts(segment, view.size_of(number), config, is_dirty=following[number] > dirty_from)
+            _segment_facts(segment, view.size_of(number), config, is_dirty=end_offsets[number] > first_dirty)
             for number, segment in enumerate(view.segments)
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=min(view.last_stable_offset, view.high_watermark, cleanable_below),
+        stable_offset=min(_durable_stable_offset(log, view), uncovered(log.directory).clean_below),
         checkpoint=checkpoint,
     )
     lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
@@ -159,8 +168,6 @@ def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dir
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
     """The state of a claimed log, from memory and from its files, for the planner. Raises OSError."""
     view, producers = log.view_and_producers()
-    # The planner's upper bound: last stable offset, high watermark and recovery point together.
-    cleanable_below = min(view.last_stable_offset, view.high_watermark, log.recovery_point)
     opened = OpenLog(
         segments=tuple(find_segment(log.directory, segment.base_offset) for segment in view.segments),
         producers=producers,
@@ -168,7 +175,7 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
             cleaner={} if checkpoint is None else {log.where: checkpoint},
             recovery_point={},
             log_start={log.where: view.log_start_offset},
-            high_watermark={log.where: cleanable_below},
+            high_watermark={log.where: _durable_stable_offset(log, view)},
         ),
     )
     return LogState(
@@ -186,44 +193,47 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IntoOpenLogs(InPlace):
-    """``logs``: the claimed logs of the run by partition. Appends wait only while the segment list is
+    """``logs``: the claimed logs of the round by partition. Appends wait only while the segment list is
     exchanged."""
 
-    def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
+    def __init__(self, run: str, logs: Mapping[TopicPartition, ClaimedLog], upkeep: Upkeep) -> None:
         super().__init__(run)
         self.swap_threads, self.swaps_groups_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
 
     @contextlib.contextmanager
-    def _changing(self, state: LogState) -> Iterator[Claimed]:
+    def _changing(self, state: LogState) -> Iterator[ClaimedLog]:
         claimed = self._logs[state.where]
         with claimed.claim.changing():
             yield claimed
 
-    def _write_checkpoint(self, claimed: Claimed, offset: int) -> None:
+    def _write_checkpoint(self, claimed: ClaimedLog, offset: int) -> None:
         try:
             claimed.served.write_cleaner_checkpoint(claimed.where, offset)
         except OSError as error:
+            # A full disk leaves the old checkpoint whole: the log is cleaned once more later. Any other error
+            # takes the directory offline, as every error does in Kafka (``updateCheckpoints``).
             if error.errno not in _DISK_FULL:
                 claimed.served.go_offline(f"{error.strerror or error}")
             raise
 
     def tidy(self, state: LogState) -> list[str]:
-        """Remove files that an earlier run staged; recovery has finished everything else at the start."""
+        """Remove files that an earlier round staged; recovery has finished everything else at the start."""
         return [DROPPED] if drop_staged(state.path) else []
 
     def check(self, planned: Planned) -> None:
-        """Raises CleaningAbortedError where the claim was aborted."""
+        """Raises CleaningAbortedError if the claim was aborted."""
         self._logs[planned.state.where].claim.check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Replace a checkpoint that is outside the log."""
+        """Replace a checkpoint that is outside the log (``LogCleanerManager.cleanableOffsets``)."""
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
     def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
+        """Swap groups in (``UnifiedLog.replaceSegments``); their sources' files are unlinked after
+        ``file.delete.delay.ms``."""
         swap = swap_of(planned, groups)
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
@@ -243,13 +253,15 @@ class IntoOpenLogs(InPlace):
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
     def finish(self, planned: Planned) -> None:
-        """Move the cleaner checkpoint, then apply retention: the periodic task skips logs that are
-        claimed."""
+        """Move the cleaner checkpoint (``LogCleanerManager.doneCleaning``), then apply retention.
+
+        Kafka's cleaner threads delete old segments of compacted logs, too (``deletableLogs``). The periodic
+        task skips logs that are claimed, so a log that is always being cleaned depends on this.
+        """
         with self._changing(planned.state) as claimed:
-            # Last of all: after a crash before this the cleaned range is cleaned again, which changes
-            # nothing.
+            # After all swaps: after a crash before this the range is cleaned again, which changes nothing.
             self._write_checkpoint(claimed, cleaned_up_to(planned))
-        # Removes the staging folder; one that cannot be removed is left for the next run.
+        # Removes the staging folder; if that fails, ``tidy`` of the next round does.
         with contextlib.suppress(SiltstoneError, OSError):
             self.give_up(planned)
         claimed = self._logs[planned.state.where]
@@ -266,21 +278,26 @@ CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
-    megabytes, discarded = result.bytes_before / (1 << 20), result.removed.counts
+    megabytes, counts = result.bytes_before / (1 << 20), result.removed.counts
     seconds = max(result.seconds, 1e-3)
-    went = ", ".join(f"{discarded[name]} {name}" for name in CLEANING_REASONS if discarded[name])
+    discarded = ", ".join(f"{counts[name]} {name}" for name in CLEANING_REASONS if counts[name])
     return (
         f"Log cleaner cleaned log {result.where} "
         f"(dirty section = [{result.first_dirty_offset}, {result.cleaned_end_offset}]): "
         f"{megabytes:,.1f} MB of log processed in {result.seconds:,.1f} seconds "
         f"({megabytes / seconds:,.1f} MB/sec), end size {result.bytes_after / (1 << 20):,.1f} MB; "
-        f"removed: {went or 'nothing'}"
+        f"removed: {discarded or 'nothing'}"
     )
 
 
-MOST_FAILURES = 3
-_FINAL = (report.UNCLEANABLE, report.SKIPPED)
-_SETTLED = (*_FINAL, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
+MAX_FAILURES = 3
+"""Failures in a row after which a log is uncleanable. Kafka gives up at the first unexpected exception."""
+_NOTHING_DONE = (report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
+"""Results that are neither a cleaning nor a failure: not logged, not in the history."""
+_NO_RETRY = (report.UNCLEANABLE, report.SKIPPED)
+"""Failures that another try would repeat."""
+_NO_RECHECK = (*_NO_RETRY, *_NOTHING_DONE)
+"""Results after which the log need not be checked again for tombstones before its next cleaning."""
 
 
 def _log_beginning(candidate: Candidate) -> None:
@@ -290,9 +307,8 @@ def _log_beginning(candidate: Candidate) -> None:
     if not candidate.is_eligible:
         _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", where, dirty.end)
         return
-    segments = candidate.log.view.segments
-    following = [segment.base_offset for segment in segments[1:]]
-    count = sum(dirty.first_dirty < end <= dirty.end for end in following)
+    end_offsets = [segment.base_offset for segment in candidate.log.view.segments[1:]]
+    count = sum(dirty.first_dirty < end <= dirty.end for end in end_offsets)
     _logger.info(
         "Building offset map for log %s for %d segments in offset range [%d, %d); dirty ratio %.3f, %d bytes",
         where,
@@ -305,7 +321,18 @@ def _log_beginning(candidate: Candidate) -> None:
     _logger.info("Cleaning log %s (cleaning prior to %d)", where, dirty.end)
 
 
-# The choice of the next logs (``LogCleanerManager.grabFilthiestCompactedLog``): the dirtiest first.
+# The choice of the next logs, step by step as in ``LogCleanerManager.grabFilthiestCompactedLog``:
+#
+# ::
+#
+#     1  the logs that compact, less those in progress, paused or uncleanable    LogCleaner._candidates
+#     2  their cleanable ranges and dirty ratios; the largest becomes a gauge    make_candidate, _claim_dirty
+#     3  those over min.cleanable.dirty.ratio or max.compaction.lag.ms           Candidate.is_eligible
+#     4  the dirtiest of them (Kafka); with other small ones (here)              next_batch
+#     5  state InProgress                                                        LogCleaner._claimed
+#
+# Kafka does this under one lock. Here threads choose under ``_choosing``, and a log that was paused since
+# step 1 is not claimed in step 5.
 #
 # Small logs are cleaned together, since a job costs about the same for one and for a hundred; a large log is
 # cleaned alone. Logs whose cleaning has failed come last and alone, so that they delay no other log.
@@ -317,12 +344,15 @@ def next_batch(
     candidates: Iterable[Candidate],
     failures: Mapping[TopicPartition, int],
     *,
-    workers: int,
+    threads: int,
     small_bytes: int,
-    run_bytes: float,
+    round_bytes: float,
 ) -> list[Candidate]:
-    """The logs that one of ``workers`` cleans in one run: a large one (over ``small_bytes``), or small ones
-    up to ``run_bytes`` and to the worker's share; empty where none is eligible."""
+    """The logs that one of ``threads`` threads cleans in one round: a large one (over ``small_bytes``), or
+    small ones up to ``round_bytes`` and to the thread's share; empty if none is eligible.
+
+    ``failures``: failed cleanings in a row, by partition.
+    """
     logs = sorted(
         (log for log in candidates if log.is_eligible),
         key=lambda log: (failures.get(log.where, 0), -log.range.dirty_ratio, log.where),
@@ -332,26 +362,26 @@ def next_batch(
     first = logs[0]
     if first.size > small_bytes or failures.get(first.where):
         return [first]
-    # The other workers choose at the same time: an equal share of the small logs each keeps all of them busy.
+    # The other threads choose at the same time: an equal share of the small logs each keeps all of them busy.
+    # ``first`` is the dirtiest, and small: it is the first of ``small``, too.
     small = [log for log in logs if log.size <= small_bytes and not failures.get(log.where)]
-    share = min(max(-(-len(small) // workers), 1), LOGS_AT_ONCE)
-    batch, used = [first], first.size
-    for log in small[1:share]:
-        used += log.size
-        if used > run_bytes:
-            break
-        batch.append(log)
-    return batch
+    share = min(max(-(-len(small) // threads), 1), LOGS_AT_ONCE)
+    sizes = itertools.accumulate(log.size for log in small)
+    fitting = sum(1 for _ in itertools.takewhile(lambda size: size <= round_bytes, sizes))
+    return small[: max(min(share, fitting), 1)]
 
 
 # ``log.cleaner.io.max.bytes.per.second`` (Kafka's ``Throttler``).
 #
-# Kafka's cleaner sleeps between buffers, and so does each task of a run here, for its share of the limit
+# Kafka's cleaner sleeps between buffers, and so does each task of a round here, for its share of the limit
 # (``compaction.work``). I/O beside the tasks, such as the verification before a swap, counts after
-# the run: the thread sleeps until the average is within the limit. A run takes no more bytes than the limit
-# allows in ``WINDOW_SECONDS``, or one log where that is larger.
+# the round: the thread sleeps until the average is within the limit. A round reads and writes no more bytes
+# than the limit allows in ``ROUND_SECONDS``, or one log if that is larger.
 
-WINDOW_SECONDS = 10.0
+ROUND_SECONDS = 10.0
+PASSES = 3
+"""How often the bytes of a log are read or written, at the most: read for keys, read for the rewriting,
+written."""
 
 
 # The gauges, with Kafka's names. A help that begins with "Unlike Kafka's" says where a dashboard made for
@@ -391,11 +421,9 @@ _HELP = {
 }
 
 
-RESULTS_KEPT = 1000
+MAX_RESULTS = 1000
 HORIZON_CHECKS_AT_ONCE = 64
 """Idle logs whose headers are read in one round."""
-PASSES = 3
-"""A cleaning reads its sources twice and writes them once, at the most."""
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -420,15 +448,15 @@ class LogCleaner(LogService[Engine]):
         self._failures: dict[TopicPartition, int] = {}
         self._next_check_ms: dict[TopicPartition, int | None] = {}
         self._history = History()
-        # ``_counting`` guards what the gauges are computed from.
-        self._counting = threading.Lock()
-        self._cleanings: collections.deque[Cleaning] = collections.deque(maxlen=RESULTS_KEPT)
-        self._last_run: list[Cleaning] = []
-        self._last_run_ms: int | None = None
-        self._dirtiest, self._delay_ms = 0.0, 0
+        # ``_results_lock`` guards what the gauges are computed from.
+        self._results_lock = threading.Lock()
+        self._cleanings: collections.deque[Cleaning] = collections.deque(maxlen=MAX_RESULTS)
+        self._last_round: list[Cleaning] = []
+        self._last_round_ms: int | None = None
+        self._max_dirty_ratio, self._max_delay_ms = 0.0, 0
         earlier = sorted(self._earlier_cleanings(), key=lambda cleaning: cleaning.began_ms)
         for began_ms, cleanings in itertools.groupby(earlier, key=lambda cleaning: cleaning.began_ms):
-            self._count(began_ms, list(cleanings))
+            self._record_results(began_ms, list(cleanings))
 
     # Start, settings, close
 
@@ -482,7 +510,7 @@ class LogCleaner(LogService[Engine]):
                 try:
                     is_busy = any(result.status == CLEANED for result in self.clean_once())
                 except Exception:
-                    _logger.exception("a round of the log cleaner failed; the next one follows")
+                    _logger.exception("A round of the log cleaner failed; the next one follows")
                 if not is_busy:
                     self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
         except BaseException:
@@ -501,7 +529,7 @@ class LogCleaner(LogService[Engine]):
     @property
     def cleanings(self) -> list[Cleaning]:
         """The last thousand results, oldest first."""
-        with self._counting:
+        with self._results_lock:
             return list(self._cleanings)
 
     def metrics(self) -> dict[str, float]:
@@ -520,9 +548,9 @@ class LogCleaner(LogService[Engine]):
         ``time_since_last_run_ms`` of 0.
         """
         config, now_ms = self._manager.config, self._manager.clock.now_ms()
-        with self._counting:
-            last, last_ms = [cleaning.result for cleaning in self._last_run], self._last_run_ms
-            dirtiest, delay_ms = self._dirtiest, self._delay_ms
+        with self._results_lock:
+            last, last_ms = [cleaning.result for cleaning in self._last_round], self._last_round_ms
+            dirty_ratio, delay_ms = self._max_dirty_ratio, self._max_delay_ms
         before = sum(result.bytes_before for result in last)
         after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
@@ -538,7 +566,7 @@ class LogCleaner(LogService[Engine]):
             f"{CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
             f"{CLEANER}max_compaction_delay_secs": delay_ms / 1000,
             f"{CLEANER}deadthreadcount": max(wanted - alive, 0),
-            f"{MANAGER}max_dirty_percent": 100 * dirtiest,
+            f"{MANAGER}max_dirty_percent": 100 * dirty_ratio,
             f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
         samples = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
@@ -558,65 +586,63 @@ class LogCleaner(LogService[Engine]):
             try:
                 listed = read_cleanings(served.path)
             except OSError as error:
-                _logger.warning("%s", error)
+                _logger.warning("%s: the history of cleanings cannot be read: %s", served.path, error)
                 continue
             earlier += [cleaning for cleaning in listed if cleaning.result.where in served.logs]
         return earlier
 
-    def _count(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
-        with self._counting:
+    def _record_results(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
+        """Add a round's results to those that the gauges are computed from."""
+        with self._results_lock:
             self._cleanings += cleanings
             cleaned = [cleaning for cleaning in cleanings if cleaning.result.status == CLEANED]
-            self._last_run, self._last_run_ms = cleaned or self._last_run, began_ms
+            self._last_round, self._last_round_ms = cleaned or self._last_round, began_ms
 
-    def _keep(self, cleanings: Iterable[Cleaning], *, engine_lost: bool) -> None:
-        """Add a run's results to the histories, except where nothing was to be done or the engine was
-        lost."""
-        passing = (report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
-        kept = [
-            cleaning
-            for cleaning in cleanings
-            if cleaning.result.status == CLEANED or not (engine_lost or cleaning.result.status in passing)
-        ]
+    def _append_history(self, cleanings: Iterable[Cleaning], *, engine_failed: bool) -> None:
+        """Add a round's results to the histories on disk: cleanings, and failures that are not the
+        engine's."""
+        statuses = (CLEANED,) if engine_failed else (CLEANED, *_NO_RETRY, report.FAILED)
+        listed = [cleaning for cleaning in cleanings if cleaning.result.status in statuses]
         for served in self._manager.serving():
-            in_directory = [cleaning for cleaning in kept if cleaning.result.where in served.logs]
+            in_directory = [cleaning for cleaning in listed if cleaning.result.where in served.logs]
             self._history.keep(served.path, in_directory)
 
     # One round
 
     def clean_once(self) -> list[LogResult]:
-        """Choose, clean, rest; the results, empty when nothing was to be done."""
-        batch = self._claim_dirty() or self._claim_overdue_tombstones()
+        """One round: choose, clean, sleep for the I/O limit. Returns the results, empty if nothing was
+        chosen."""
+        batch = self._claim_dirty() or self._claim_expired_delete_horizons()
         if not batch:
             return []
         began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
-        engine, began_ms = EngineUse(self._engine), self._manager.clock.now_ms()
+        engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
         try:
             results = self._clean({claimed.where: claimed for claimed in batch}, engine, began_ms)
         finally:
             for claimed in batch:
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
-        self._count(began_ms, cleanings)
-        self._keep(cleanings, engine_lost=engine.lost is not None)
-        # Tombstones that this cleaning gave a delete horizon expire after ``delete.retention.ms``.
+        self._record_results(began_ms, cleanings)
+        self._append_history(cleanings, engine_failed=engine.failure is not None)
+        # A cleaned log is checked again once the tombstones to which this cleaning gave a delete horizon may
+        # go. One whose cleaning was aborted or failed is checked after the backoff, also if it was chosen for
+        # its tombstones only: nothing else would choose it.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
-        cleaned = {result.where for result in results if result.status == CLEANED}
-        # A log whose cleaning was aborted or failed is checked again after the backoff, also if it was chosen
-        # for its tombstones only: nothing else would choose it.
-        settled = {result.where for result in results if result.status in _SETTLED}
+        statuses = {result.where: result.status for result in results}
         for claimed in batch:
-            if claimed.where not in settled:
-                retention_ms = claimed.log.config.delete_retention_ms if claimed.where in cleaned else 0
+            status = statuses.get(claimed.where)
+            if status not in _NO_RECHECK:
+                retention_ms = claimed.log.config.delete_retention_ms if status == CLEANED else 0
                 self._next_check_ms[claimed.where] = began_ms + max(retention_ms, backoff_ms)
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
         self._sleep(max(size / limit - (time.monotonic() - began), 0.0))
         return results
 
     def _clean(
-        self, batch: Mapping[TopicPartition, Claimed], engine: EngineUse[Engine], began_ms: int
+        self, batch: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
     ) -> list[LogResult]:
-        """Clean claimed logs: a result for each; an error that concerns one log is in its result."""
+        """Clean claimed logs; their results. An error that concerns one log is in its result."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         destination = IntoOpenLogs(run, batch, self._manager.upkeep)
@@ -624,34 +650,40 @@ class LogCleaner(LogService[Engine]):
         states = self._log_states(batch, results)
         for claimed in batch.values():
             _log_beginning(claimed)
+        cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
+        not_begun = [""]
         try:
             config, tasks = self._manager.config, 1
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
             choices = Choices(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
-            cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-            results += cleaner.run(states, choices)
+            cleaner.run(states, choices)
         except EngineError as error:
-            _logger.warning("the cleaner has no engine: %s", error)
+            _logger.warning("The round ends, since the engine did not start: %s", error)
+            not_begun.append(str(error))
+        for result in cleaner.results:
+            for note in result.notes:
+                _logger.info("Log %s: %s", result.where, note)
+            # Logs that were planned only, for want of an engine, have no result.
+            if result.status == CLEANED or result.reason not in not_begun:
+                results.append(result)
         self._manager.upkeep.take_failed_offline()
         for result in results:
             self._apply_result(result, batch[result.where].claim, engine, began_ms)
         return results
 
     def _log_states(
-        self, batch: Mapping[TopicPartition, Claimed], results: list[LogResult]
+        self, batch: Mapping[TopicPartition, ClaimedLog], results: list[LogResult]
     ) -> list[LogState]:
         """The logs for the planner; those that cannot be read are added to ``results``."""
-        checkpoints: dict[int, dict[TopicPartition, int]] = {}
+        # Read after the claim: another thread may have moved the checkpoint before.
+        checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         states = []
         for where, claimed in batch.items():
             served, log = claimed.served, claimed.log
             try:
-                # Read after the claim: another worker may have moved the checkpoint before.
-                if id(served) not in checkpoints:
-                    checkpoints[id(served)] = served.cleaner_checkpoint()
                 config = self._manager.topics.settings(where.topic)
-                states.append(log_state(served, log, config, checkpoints[id(served)].get(where)))
+                states.append(log_state(served, log, config, checkpoint_of(served).get(where)))
             except (SiltstoneError, OSError) as error:
                 failure = failure_of(error)
                 blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
@@ -659,32 +691,29 @@ class LogCleaner(LogService[Engine]):
         return states
 
     def _apply_result(
-        self, result: LogResult, claim: Claim, engine: EngineUse[Engine], began_ms: int
+        self, result: LogResult, claim: Claim, engine: EngineProxy[Engine], began_ms: int
     ) -> None:
-        where = result.where
+        """Log a result, and count or forget the log's failures."""
+        where, is_engines = result.where, engine.failure is not None
         if result.status == CLEANED:
             self._failures.pop(where, None)
             _logger.info("%s", summary_line(result))
-        elif claim.is_lost:
+        elif claim.was_aborted:
             _logger.info("Cleaning of log %s was aborted", where)
-        elif result.status in (report.NOTHING_TO_DO, report.NOT_ELIGIBLE):
-            pass
-        elif engine.lost is not None:
-            # An engine that had started may have been lost by this log: it is tried again alone, after the
-            # others.
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
-            if engine.started:
-                self._failures[where] = self._failures.get(where, 0) + 1
-        elif result.status in _FINAL:
+        elif result.status in _NO_RETRY and not is_engines:
             self._mark_uncleanable(result, began_ms)
-        else:
-            _logger.warning("log %s was not cleaned: %s", where, result.reason)
-            self._failures[where] = self._failures.get(where, 0) + 1
-            if self._failures[where] >= MOST_FAILURES:
+        elif result.status not in _NOTHING_DONE:
+            _logger.warning("Log %s was not cleaned: %s", where, result.reason)
+            # An engine that had started may have been lost by this log: counted, it is tried again alone,
+            # after the others. It is no reason to call the log uncleanable.
+            if engine.has_started or not is_engines:
+                self._failures[where] = self._failures.get(where, 0) + 1
+            if not is_engines and self._failures[where] >= MAX_FAILURES:
                 self._mark_uncleanable(result, began_ms)
 
     def _mark_uncleanable(self, result: LogResult, now_ms: int) -> None:
         self._failures.pop(result.where, None)
+        # Kafka's text, by which operators search its logs (``CleanerThread.tryCleanFilthiestLog``).
         _logger.error(
             "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
             result.directory,
@@ -694,94 +723,95 @@ class LogCleaner(LogService[Engine]):
         try:
             self._manager.mark_uncleanable(result.where, result.reason, now_ms)
         except SiltstoneError as error:
-            _logger.warning("%s", error)
+            _logger.warning("Partition %s was not marked as uncleanable: %s", result.where, error)
 
     def _candidates(self, now_ms: int) -> list[Candidate]:
-        manager, candidates = self._manager, []
-        uncleanable = manager.uncleanable
-        for served in manager.serving():
-            checkpoints = None
-            for where, log in list(served.logs.items()):
-                excluded = where in uncleanable or where.topic == CLUSTER_METADATA or log.offline is not None
-                if excluded or manager.cleaning.state(where) != NONE:
-                    continue
-                # FileNotFoundError: a segment was just removed; the next round sees the new list.
-                with contextlib.suppress(FileNotFoundError):
-                    checkpoints = served.cleaner_checkpoint() if checkpoints is None else checkpoints
-                    open_log = candidate(served, log, checkpoints.get(where), now_ms)
-                    if open_log is not None:
-                        candidates.append(open_log)
+        """The logs that compact and that nobody has claimed or paused, less those that are uncleanable."""
+        uncleanable, candidates = self._manager.uncleanable, []
+        checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
+        for served, log in self._manager.logs():
+            is_metadata = log.where.topic == CLUSTER_METADATA
+            is_excluded = is_metadata or log.where in uncleanable or log.offline is not None
+            if is_excluded or self._states.state(log.where) != NONE:
+                continue
+            # FileNotFoundError: a segment was just removed; the next round sees the new list.
+            with contextlib.suppress(FileNotFoundError):
+                candidate = make_candidate(served, log, checkpoint_of(served).get(log.where), now_ms)
+                if candidate is not None:
+                    candidates.append(candidate)
         return candidates
 
-    def _claim_dirty(self) -> list[Claimed]:
+    def _claim_dirty(self) -> list[ClaimedLog]:
         """Claim the dirtiest log, or several small ones."""
         config, limits = self._manager.config, self._limits
         bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / PASSES
-        # One worker chooses at a time, so that two do not claim halves of the same batch.
+        # One thread chooses at a time, so that two do not claim halves of the same batch.
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
-            with self._counting:
-                self._dirtiest = max((candidate.range.dirty_ratio for candidate in candidates), default=0.0)
-                self._delay_ms = max((candidate.range.delay_ms for candidate in candidates), default=0)
+            ranges = [candidate.range for candidate in candidates]
+            with self._results_lock:
+                self._max_dirty_ratio = max((dirty.dirty_ratio for dirty in ranges), default=0.0)
+                self._max_delay_ms = max((dirty.delay_ms for dirty in ranges), default=0)
             batch = next_batch(
                 candidates,
                 self._failures,
-                workers=max(config.integer("log.cleaner.threads"), 1),
+                threads=max(config.integer("log.cleaner.threads"), 1),
                 small_bytes=limits.whole_log_bytes,
-                run_bytes=min(limits.wave_bytes, bytes_per_second * WINDOW_SECONDS),
+                round_bytes=min(limits.wave_bytes, bytes_per_second * ROUND_SECONDS),
             )
             return self._claimed(batch)
 
-    def _claimed(self, batch: Iterable[Candidate]) -> list[Claimed]:
-        """Claim candidates; those that another thread has or that are paused are left out."""
+    def _claimed(self, batch: Iterable[Candidate]) -> list[ClaimedLog]:
+        """Claim candidates, but for those that another thread has claimed or that are paused."""
         claimed = []
         for candidate in batch:
-            claim = self._manager.cleaning.begin(candidate.where)
-            if claim is not None and self._closed:
-                claim.done()  # ``close`` aborts the claims that exist, and may have done so before this one
-            elif claim is not None:
+            claim = self._claim(candidate.where)
+            if claim is not None:
                 claimed.append(
-                    Claimed(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
+                    ClaimedLog(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
                 )
         return claimed
 
-    # Idle logs
+    # Idle logs. Kafka cleans a log for its tombstones only when it gets dirty again (KIP-534 gives them a
+    # horizon, but no log is chosen for it); here the log is chosen when its horizons have passed.
+    #
+    # ``_next_check_ms`` by partition: when the horizons are read next; None: not before the next cleaning, 0
+    # (no entry): not read since the start.
 
-    def _claim_overdue_tombstones(self) -> list[Claimed]:
+    def _claim_expired_delete_horizons(self) -> list[ClaimedLog]:
         """Claim logs below the dirty ratio whose tombstones' delete horizons have all passed."""
         now_ms = self._manager.clock.now_ms()
-        waiting = []
+        to_check = []
         for candidate in self._candidates(now_ms):
             next_check_ms = self._next_check_ms.get(candidate.where, 0)
             has_clean_section = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
             if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
-                waiting.append(candidate)
+                to_check.append(candidate)
         due = []
-        for claimed in self._claimed(waiting[:HORIZON_CHECKS_AT_ONCE]):
-            if self._is_due(claimed, now_ms):
+        for claimed in self._claimed(to_check[:HORIZON_CHECKS_AT_ONCE]):
+            if self._has_removable_tombstones(claimed, now_ms):
                 due.append(claimed)
             else:
                 claimed.claim.done()
         return due
 
-    def _is_due(self, claimed: Candidate, now_ms: int) -> bool:
+    def _has_removable_tombstones(self, claimed: ClaimedLog, now_ms: int) -> bool:
+        """Would a cleaning now remove all tombstones of the clean section? Sets when to check next."""
         try:
-            clean_end, config = claimed.range.clean_end, claimed.log.config
-            below = [
-                part.base_offset for part in claimed.log.view.segments[:-1] if part.base_offset < clean_end
-            ]
+            log, clean_end = claimed.log, claimed.range.clean_end
+            bases = [segment.base_offset for segment in log.view.segments[:-1]]
             horizons = find_horizons(
-                [find_segment(claimed.log.directory, base_offset) for base_offset in below],
+                [find_segment(log.directory, base) for base in bases if base < clean_end],
                 clean_end,
                 now_ms,
-                uncovered(claimed.log.directory).tombstones_from,
-                config.max_decompressed_message_bytes,
+                uncovered(log.directory).tombstones_from,
+                log.config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:
-            _logger.warning("%s", error)
+            _logger.warning("Log %s was not checked for tombstones to remove: %s", claimed.where, error)
             self._next_check_ms[claimed.where] = None
             return False
-        # None: nothing to expire before the next cleaning gives tombstones a horizon.
+        # Without a horizon in the future there is nothing to wait for before the next cleaning sets some.
         due_later = horizons.newest_ms is not None and horizons.newest_ms > now_ms
         self._next_check_ms[claimed.where] = horizons.newest_ms if due_later else None
         return horizons.is_due

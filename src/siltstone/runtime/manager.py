@@ -39,13 +39,17 @@ from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSet
 from siltstone.log import names
 from siltstone.log.directory import refuse_strangers
 from siltstone.log.fetch import READ_UNCOMMITTED
-from siltstone.log.ledger.store import settle
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
-from siltstone.log.partition import Background, PartitionLog
-from siltstone.log.recovery.partition import recover_partition
+from siltstone.log.partition import Background, PartitionLog, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.served_directory import ServedDirectory, Uncleanable
-from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
+from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
+from siltstone.runtime.topic_names import (
+    LIST_TOPICS,
+    RandomBytes,
+    deleted_directory,
+    new_id,
+    partition_metadata,
+)
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
@@ -92,7 +96,9 @@ def claim_all(
     SiltstoneError when one is locked or another broker's, and StorageError when none is left.
     """
     if only is not None and only.topic == CLUSTER_METADATA:
-        raise DirectoryRefusedError(f"{only}: the log of a broker's metadata is never opened for a change")
+        raise DirectoryRefusedError(
+            "the broker's metadata log must not be changed", path=str(only), advice="open it read-only"
+        )
     claimed: list[ServedDirectory] = []
     offline: dict[Path, str] = {}
     try:
@@ -102,12 +108,12 @@ def claim_all(
                 for served in claimed:
                     if served.directory.place == place:
                         raise DirectoryRefusedError(
-                            f"{path} and {served.path} are one log directory; name it once"
+                            f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
                 claimed.append(ServedDirectory.claim(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
-                _logger.error("%s: offline: %s", path, offline[path])
+                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
         refuse_strangers([served.directory for served in claimed])
         if only is None:
             _settle_identity(claimed, config.integer("node.id"), random_bytes)
@@ -118,8 +124,8 @@ def claim_all(
     serving = [served for served in claimed if served.offline is None]
     offline.update({served.path: served.offline for served in claimed if served.offline is not None})
     if not serving:
-        reasons = "; ".join(f"{path}: {why}" for path, why in offline.items())
-        raise StorageError(f"no log directory can be used: {reasons}")
+        reasons = ", ".join(f"{path} ({reason})" for path, reason in offline.items())
+        raise StorageError(f"{NO_DIRECTORY}: {reasons}", advice="check the disks, and open them again")
     return serving, offline
 
 
@@ -141,7 +147,11 @@ def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_by
         cluster = cluster or properties.get("cluster.id")
         node = node or properties.get("node.id") or properties.get("broker.id")
     if node is not None and node_id >= 0 and node != str(node_id):
-        raise DirectoryRefusedError(f"the directories are those of node {node}, not of node.id={node_id}")
+        raise DirectoryRefusedError(
+            f"the log directory belongs to node {node}, not to node.id={node_id}",
+            path=", ".join(str(served.path) for served in claimed),
+            advice=f"set node.id={node}, or open the directories of node {node_id}",
+        )
     cluster = cluster or new_id(random_bytes)
     lines = f"#\nversion=1\ncluster.id={cluster}\nnode.id={node or max(node_id, 0)}\ndirectory.id="
     for served in missing:
@@ -177,32 +187,26 @@ class LogManager:
     logs.
     """
 
-    def __init__(
-        self,
-        directories: Sequence[Path | str],
-        *,
-        config: Config | None = None,
-        clock: Clock | None = None,
-        background: Background | None = None,
-        random_bytes: RandomBytes = secrets.token_bytes,
-        only: TopicPartition | None = None,
-    ) -> None:
+    def __init__(self, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> None:
         """See ``open``."""
-        self.config, self.clock, self.only = config or Config(), clock or SystemClock(), only
-        claimed, self._unopened = claim_all(list(map(Path, directories)), self.config, random_bytes, only)
+        self.config = options.get("config") or Config()
+        self.clock = options.get("clock") or SystemClock()
+        self.only = options.get("only")
+        self.random_bytes = options.get("random_bytes", secrets.token_bytes)
+        paths = list(map(Path, directories))
+        claimed, self._unopened = claim_all(paths, self.config, self.random_bytes, self.only)
         self.directories = tuple(claimed)
-        self._random_bytes = random_bytes
         self.cleaning = CleaningStates()
         self.compacting = CleaningStates("compaction")
         for served in self.directories:
-            served.when_offline = self._take_from_cleaner
+            served.when_offline = self._abort_cleanings
         self.changing = threading.RLock()
         self._closed = False
         self._ticker: Ticker | None = None
         self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
-        self._background = background or self._in_background
+        self._background = options.get("background") or self._in_background
         self.scheduler = Scheduler()
-        self.topics = Topics(self, random_bytes)
+        self.topics = Topics(self)
         self.upkeep = Upkeep(self)
         self.services: list[LogService[Any]] = []
         try:
@@ -238,8 +242,8 @@ class LogManager:
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.directories))
         self.topics.complete_start()
-        for where in self:
-            self._apply_settings(self[where])
+        for _, log in self.logs():
+            self._apply_settings(log)
 
     def _abandon(self) -> None:
         """Release everything as if the process had been killed: no marker, no checkpoint."""
@@ -252,29 +256,31 @@ class LogManager:
             try:
                 task()
             except SiltstoneError as error:
-                _logger.warning("%s", error)
+                _logger.warning("A background task failed: %s", error)
                 self.upkeep.take_failed_offline()
 
         self._pool.submit(run)
 
-    # Opening partitions. A log that cannot be served is refused with the reason and the others are opened
-    # (Kafka would stop); an error of the disk itself takes the whole directory offline.
-
     def _open_logs(self, served: ServedDirectory) -> None:
         """Open all partitions of a directory in several threads, into its ``logs`` and ``refused``.
 
-        A clean-shutdown marker holds for all logs of the directory. Raises OSError.
+        A clean-shutdown marker counts for all logs of the directory. A log that cannot be served is refused
+        with the reason and the others are opened (Kafka would stop). Raises OSError: an error of the disk
+        takes the whole directory offline.
         """
 
-        def open_some(some: Sequence[tuple[TopicPartition, Path]]) -> None:
-            for where, path in some:
+        def open_chunk(chunk: Sequence[tuple[TopicPartition, Path]]) -> None:
+            for where, path in chunk:
                 try:
-                    served.logs[where] = self._open_log(
-                        where,
+                    served.logs[where] = open_partition(
                         path,
+                        self.topics.log_config(where.topic),
+                        self.clock,
                         clean=served.was_clean,
-                        recovery_point=served.recovery_point(where),
-                        log_start=served.log_start(where),
+                        recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, where),
+                        log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, where),
+                        background=self._background,
+                        create=False,
                     )
                 except SiltstoneError as error:
                     served.refused[where] = str(error)
@@ -284,38 +290,11 @@ class LogManager:
         size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)
         chunks = [partitions[start : start + size] for start in range(0, len(partitions), size)]
         with ThreadPoolExecutor(threads, thread_name_prefix="siltstone-open") as pool:
-            list(pool.map(open_some, chunks))
+            list(pool.map(open_chunk, chunks))
 
-    def _open_log(
-        self,
-        where: TopicPartition,
-        directory: Path,
-        *,
-        clean: bool,
-        recovery_point: int = 0,
-        log_start: int = 0,
-    ) -> PartitionLog:
-        """Recover a partition directory and open it; an empty one gets its first segment.
+    # The logs and their directories
 
-        Raises CorruptFileError for a log that cannot be served, OSError.
-        """
-        config = self.topics.log_config(where.topic)
-        recovered = recover_partition(
-            directory,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start=log_start,
-            config=config,
-            now_ms=self.clock.now_ms(),
-        )
-        for note in (*recovered.notes, *recovered.damage):
-            _logger.warning("%s: %s", directory, note)
-        settle(directory, recovered.log_end_offset)
-        return PartitionLog(where, recovered, config, self.clock, background=self._background)
-
-    # Which logs there are, and in which directories
-
-    def _take_from_cleaner(self, served: ServedDirectory) -> None:
+    def _abort_cleanings(self, served: ServedDirectory) -> None:
         for where in list(served.logs):
             self.cleaning.abort(where)
             self.compacting.abort(where)
@@ -343,7 +322,7 @@ class LogManager:
         }
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(where for served in self.serving() for where in served.logs))
+        return (log.where for log in self.sorted_logs())
 
     def __len__(self) -> int:
         return sum(len(served.logs) for served in self.serving())
@@ -357,6 +336,17 @@ class LogManager:
     def serving(self) -> list[ServedDirectory]:
         """The directories that are in service."""
         return [served for served in self.directories if served.offline is None]
+
+    def logs(self) -> Iterator[tuple[ServedDirectory, PartitionLog]]:
+        """The logs that are served, each with its directory."""
+        for served in self.serving():
+            for log in list(served.logs.values()):
+                if served.offline is None:  # an error may take it offline between two of its logs
+                    yield served, log
+
+    def sorted_logs(self) -> list[PartitionLog]:
+        """The logs that are served, in order of partition."""
+        return sorted((log for _, log in self.logs()), key=lambda log: log.where)
 
     def get(self, where: TopicPartition) -> PartitionLog:
         """The log of a partition.
@@ -386,14 +376,15 @@ class LogManager:
             if where in served.logs:
                 return served
             if where in served.refused:
-                raise StorageError(f"{where}: not served: {served.refused[where]}")
+                raise StorageError(f"the log is not served: {served.refused[where]}", path=str(where))
         if self.topics.has(where):
             offline = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
             raise StorageError(
-                f"{where}: is in none of the directories in service; offline: {offline or 'none'}; "
-                "name the directory that it is in, or delete the topic"
+                "no directory in service has the partition" + (f"; offline: {offline}" if offline else ""),
+                path=str(where),
+                advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError(f"{where}: there is no such partition here; create it first")
+        raise UnknownTopicError("the partition does not exist here", path=str(where), advice=LIST_TOPICS)
 
     # Uncleanable partitions
 
@@ -441,7 +432,11 @@ class LogManager:
             for path in (served.partition_path(where) for served in self.serving()):
                 kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
                 if kind != files.DIRECTORY:
-                    raise DirectoryRefusedError(f"{path}: a {kind} is in the way of {where}; remove it")
+                    raise DirectoryRefusedError(
+                        f"a {kind} has the name of partition {where}'s directory",
+                        path=path,
+                        advice="remove or rename it",
+                    )
 
     def create_partition(self, where: TopicPartition) -> PartitionLog:
         """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
@@ -450,7 +445,7 @@ class LogManager:
         with self.changing:
             serving = self.serving()
             if not serving:
-                raise StorageError("no log directory is in service")
+                raise StorageError(NO_DIRECTORY, advice=RESTART)
             served = min(serving, key=lambda served: len(served.directory.partitions))
             path = served.partition_path(where)
             with served.offline_on_error():
@@ -460,7 +455,8 @@ class LogManager:
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
                 # The directory is durable before the log: an acknowledged record must not lose its partition.
                 files.sync_directory(served.path)
-                log = self._open_log(where, path, clean=True)
+                config = self.topics.log_config(where.topic)
+                log = open_partition(path, config, self.clock, clean=True, background=self._background)
             served.directory.partitions[where] = path
             served.logs[where] = log
             self._apply_settings(log)
@@ -481,12 +477,13 @@ class LogManager:
                     log.close()
             # A unique name: a partition of the same name may be created, and deleted again, before the
             # removal.
-            target = served.path / deleted_directory(where, self._random_bytes)
+            target = served.path / deleted_directory(where, self.random_bytes)
             with served.offline_on_error():
                 files.rename(served.partition_path(where), target)
                 files.sync_directory(served.path)
                 served.forget(where)
-        self.cleaning.forget(where)
+        # A new partition of this name has its own policy.
+        self.cleaning.set_compacts(where, True)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # Operations that change logs and checkpoints together
@@ -499,8 +496,9 @@ class LogManager:
         served, log = self.directory_of(where), self.get(where)
         if log.config.compacts and not log.config.deletes:
             raise PolicyViolationError(
-                f"{where}: records of a topic with cleanup.policy=compact cannot be deleted; "
-                "set compact,delete"
+                "records of a topic with cleanup.policy=compact cannot be deleted",
+                path=str(where),
+                advice="set cleanup.policy=compact,delete",
             )
         start = log.delete_records(before)
         with served.offline_on_error():
@@ -533,11 +531,10 @@ class LogManager:
 
     def settings_changed(self, topic: str | None = None) -> None:
         """Apply the settings that hold now to the logs of one topic, or to all logs."""
-        for served in self.serving():
-            for where, log in list(served.logs.items()):
-                if topic is None or where.topic == topic:
-                    log.update_config(self.topics.log_config(where.topic))
-                    self._apply_settings(log)
+        for _, log in self.logs():
+            if topic is None or log.where.topic == topic:
+                log.update_config(self.topics.log_config(log.where.topic))
+                self._apply_settings(log)
 
     def update_config(self, config: Config) -> None:
         """Replace the broker's settings at run time."""
@@ -572,7 +569,7 @@ class LogManager:
         samples = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
         for path, is_offline in sorted(directories.items()):
             samples.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
-        for log in (log for served in self.serving() for _, log in sorted(served.logs.items())):
+        for log in self.sorted_logs():
             view, labels = log.view, {"topic": log.where.topic, "partition": str(log.where.partition)}
             if log.offline is None:
                 sizes = [view.size_of(number) for number in range(len(view.segments))]
@@ -586,9 +583,8 @@ class LogManager:
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""
-        for served in self.serving():
-            for log in list(served.logs.values()):
-                log.flush()
+        for _, log in self.logs():
+            log.flush()
 
     def close(self) -> None:
         """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.

@@ -17,7 +17,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -43,17 +42,14 @@ from siltstone.log.partition import PartitionLog
 # Only the cleaner reads it: appends, reads and retention treat such a log as any other.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
+COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
+NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
+RESTART = "check the disk, and open the directory again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncleanable:
-    """Why a partition is not cleaned, and since when (ms)."""
+class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that is not cleaned: why, and since when (ms)."""
 
-    reason: str
-    since_ms: int
-
-
-class _Row(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     since_ms: int
@@ -61,7 +57,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class _Listing(msgspec.Struct, frozen=True, tag_field="version", tag=1):
-    partitions: list[_Row]
+    partitions: list[Uncleanable]
 
 
 def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
@@ -73,21 +69,20 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(str(path), 0, f"not a list of uncleanable partitions ({error})") from None
-    return {
-        TopicPartition(row.topic, row.partition): Uncleanable(reason=row.reason, since_ms=row.since_ms)
-        for row in listing.partitions
-    }
+        raise CorruptFileError(
+            str(path),
+            0,
+            f"the file is not a list of uncleanable partitions: {error}",
+            advice="remove it; the cleaner finds uncleanable partitions again",
+        ) from None
+    return {TopicPartition(row.topic, row.partition): row for row in listing.partitions}
 
 
 def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncleanable]) -> None:
     """Replace the file, durably, or remove it where no partition is uncleanable. Raises OSError."""
     path = directory / UNCLEANABLE_FILE
     if uncleanable:
-        rows = [
-            _Row(where.topic, where.partition, why.since_ms, why.reason)
-            for where, why in sorted(uncleanable.items())
-        ]
+        rows = [uncleanable[where] for where in sorted(uncleanable)]
         # By ``json``, since the path in a reason may hold bytes that are no UTF-8, as surrogates.
         text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)
         files.replace(path, f"{text}\n".encode())
@@ -103,17 +98,17 @@ def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms
     """
     listed = _read_or_start_empty(directory)
     since_ms = listed[where].since_ms if where in listed else now_ms
-    uncleanable = Uncleanable(reason=reason, since_ms=since_ms)
-    write_uncleanable(directory, {**listed, where: uncleanable})
-    return uncleanable
+    row = Uncleanable(topic=where.topic, partition=where.partition, since_ms=since_ms, reason=reason)
+    write_uncleanable(directory, {**listed, where: row})
+    return row
 
 
 def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
-    """Let a partition be cleaned again; False when it was not listed. Raises OSError."""
+    """Let a partition be cleaned again; False if it was not listed. Raises OSError."""
     listed = _read_or_start_empty(directory)
-    if where not in listed:
+    if listed.pop(where, None) is None:
         return False
-    write_uncleanable(directory, {other: why for other, why in listed.items() if other != where})
+    write_uncleanable(directory, listed)
     return True
 
 
@@ -122,7 +117,7 @@ def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
-        _logger.warning("%s; the file counts as empty and will be replaced", error)
+        _logger.warning(COUNTS_AS_EMPTY, error)
         return {}
 
 
@@ -136,6 +131,9 @@ class ServedDirectory:
     directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
     ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline``
     is called once the directory is out of service, before its logs are closed.
+
+    ``_lock`` guards the files below. ``_written``: the entries of each checkpoint as they are on disk;
+    ``_others``: of these, entries of partitions that were not opened here, which stay as they are.
     """
 
     def __init__(self, directory: LogDirectory) -> None:
@@ -143,12 +141,12 @@ class ServedDirectory:
         self.path = directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
-        self._passed_over: set[TopicPartition] = set()
+        self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
         self.was_clean = directory.was_stopped_cleanly
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
-        self._kept: dict[str, dict[TopicPartition, int]] = {}
+        self._others: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         self._read_checkpoints()
@@ -171,46 +169,47 @@ class ServedDirectory:
             files.sync_directory(self.path)
 
     def _read_checkpoints(self) -> None:
-        """Read the checkpoints; a damaged one counts as empty. Entries of partitions that are not opened
-        stay."""
+        """Read the checkpoints. Entries of partitions that are not opened stay."""
+        opened = self.directory.partitions
         for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
-            try:
-                self._written[name] = read_checkpoint(self.path / name)
-            except CorruptFileError as error:
-                _logger.warning("%s; the file counts as empty and will be replaced", error)
-                self._written[name] = {}
-                self.was_clean = False
+            entries = self._read_checkpoint(name)
+            # Without a checkpoint its directory needs recovery, as after a crash.
+            self.was_clean &= entries is not None
+            self._written[name] = entries or {}
             others = self._written[name] if self.directory.is_partial else {}
-            mine = self.directory.partitions
-            self._kept[name] = {where: at for where, at in others.items() if where not in mine}
+            self._others[name] = {where: others[where] for where in others if where not in opened}
         with contextlib.suppress(CorruptFileError):
-            listed, mine = read_uncleanable(self.path), self.directory.partitions
-            self.uncleanable = {where: why for where, why in listed.items() if where in mine}
+            listed = read_uncleanable(self.path)
+            self.uncleanable = {where: listed[where] for where in listed if where in opened}
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """The entries of a checkpoint, None if it is damaged. Raises OSError."""
+        try:
+            return read_checkpoint(self.path / name)
+        except CorruptFileError as error:
+            _logger.warning(COUNTS_AS_EMPTY, error)
+            return None
 
     # Partitions
 
     def partition_path(self, where: TopicPartition) -> Path:
-        """The directory of a partition, be it there or not."""
+        """The directory of a partition, whether it exists or not."""
         return self.path / str(where)
 
-    def recovery_point(self, where: TopicPartition) -> int:
-        """The recovery point in the checkpoint, 0 without an entry."""
-        return self._written[names.RECOVERY_CHECKPOINT].get(where, 0)
+    def checkpoint_entry(self, name: str, where: TopicPartition) -> int:
+        """A partition's entry in the recovery or log start checkpoint, 0 without one."""
+        return self._written[name].get(where, 0)
 
-    def log_start(self, where: TopicPartition) -> int:
-        """The log start in the checkpoint, 0 without an entry."""
-        return self._written[names.LOG_START_CHECKPOINT].get(where, 0)
-
-    def pass_over(self, where: TopicPartition, reason: str) -> None:
+    def exclude(self, where: TopicPartition, reason: str) -> None:
         """Exclude a partition that belongs to another topic: it is neither opened nor changed."""
         path = self.directory.partitions.pop(where)
         self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
-        self._passed_over.add(where)
+        self._excluded.add(where)
 
     @property
     def all_partitions(self) -> set[TopicPartition]:
         """All partitions that have a directory here, excluded ones too."""
-        return {*self.directory.partitions, *self._passed_over}
+        return {*self.directory.partitions, *self._excluded}
 
     # Checkpoints
 
@@ -229,11 +228,14 @@ class ServedDirectory:
         self.write_log_starts()
 
     def _write(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
-        """Partitions that are not open keep their entries: they may be repaired, or opened later."""
+        """Write a checkpoint if an entry has changed.
+
+        Partitions that are not open keep their entries: they may be repaired, or opened later.
+        """
         with self._lock:
             before, logs = self._written[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
-            offsets = {**self._kept[name], **{where: before[where] for where in closed if where in before}}
+            offsets = {**self._others[name], **{where: before[where] for where in closed if where in before}}
             for where, log in logs.items():
                 entry = entry_of(log)
                 if entry is not None:
@@ -242,29 +244,22 @@ class ServedDirectory:
                 write_checkpoint(self.path / name, offsets)
                 self._written[name] = offsets
 
-    def bound_cleaner_checkpoint(self, where: TopicPartition, most: int | None) -> None:
-        """Lower the cleaner checkpoint to ``most``; None removes it. Raises CorruptFileError, OSError."""
+    def bound_cleaner_checkpoint(self, where: TopicPartition, limit: int | None) -> None:
+        """Lower a log's entry in the cleaner checkpoint to ``limit``; None removes it. Raises OSError."""
         with self._lock:
-            entry = self.directory.checkpoints().cleaner.get(where)
-            if entry is not None and (most is None or entry > most):
-                self.directory.write_cleaner_checkpoint(where, most)
+            entry = self.cleaner_checkpoint().get(where)
+            if entry is not None and (limit is None or entry > limit):
+                self.directory.write_cleaner_checkpoint(where, limit)
 
     def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
         """The cleaner checkpoint by partition; a damaged file counts as empty. Raises OSError."""
         with self._lock:
-            return self._read_cleaner_checkpoint()
-
-    def _read_cleaner_checkpoint(self) -> dict[TopicPartition, int]:
-        try:
-            return read_checkpoint(self.path / names.CLEANER_CHECKPOINT)
-        except CorruptFileError as error:
-            _logger.warning("%s; the file counts as empty and will be replaced", error)
-            return {}
+            return self._read_checkpoint(names.CLEANER_CHECKPOINT) or {}
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
         """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
-            offsets = {**self._read_cleaner_checkpoint(), where: offset}
+            offsets = {**self.cleaner_checkpoint(), where: offset}
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
 
     # Uncleanable partitions
@@ -276,12 +271,12 @@ class ServedDirectory:
             self.uncleanable = {**self.uncleanable, where: listed}
 
     def clear_uncleanable(self, where: TopicPartition) -> bool:
-        """Let a partition be cleaned again, durably; False when it was not listed. Raises OSError."""
+        """Let a partition be cleaned again, durably; False if it was not listed. Raises OSError."""
         with self._lock:
             if where not in self.uncleanable:
                 return False
             clear_uncleanable(self.path, where)
-            self.uncleanable = {other: why for other, why in self.uncleanable.items() if other != where}
+            self.uncleanable = {other: row for other, row in self.uncleanable.items() if other != where}
             return True
 
     def drop_entries_of_other_partitions(self) -> None:
@@ -292,15 +287,15 @@ class ServedDirectory:
         self.write_checkpoints()
         if self.directory.is_partial:
             return
-        here = self.all_partitions
+        existing = self.all_partitions
         with contextlib.suppress(CorruptFileError):
             listed = read_uncleanable(self.path)
-            if listed.keys() - here:
-                write_uncleanable(self.path, {where: listed[where] for where in listed if where in here})
-        cleaner = self._read_cleaner_checkpoint()
-        kept = {where: at for where, at in cleaner.items() if where in here}
-        if kept != cleaner:
-            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, kept)
+            if listed.keys() - existing:
+                write_uncleanable(self.path, {where: listed[where] for where in listed if where in existing})
+        cleaner = self.cleaner_checkpoint()
+        if cleaner.keys() - existing:
+            entries = {where: cleaner[where] for where in cleaner if where in existing}
+            write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
 
     def forget(self, where: TopicPartition) -> None:
         """Remove a deleted partition and its entries. Raises OSError."""
@@ -308,8 +303,7 @@ class ServedDirectory:
         self.refused.pop(where, None)
         self.directory.partitions.pop(where, None)
         self.write_checkpoints()
-        with contextlib.suppress(CorruptFileError):
-            self.bound_cleaner_checkpoint(where, None)
+        self.bound_cleaner_checkpoint(where, None)
         self.clear_uncleanable(where)
 
     # Errors and close
@@ -322,15 +316,17 @@ class ServedDirectory:
         except OSError as error:
             reason = f"{error.strerror or error}"
             self.go_offline(reason)
-            raise StorageError(f"{self.path}: offline: {reason}") from error
+            raise StorageError(f"{OFFLINE}: {reason}", path=self.path, advice=RESTART) from error
 
     def go_offline(self, reason: str) -> None:
         """Take the directory and all its logs out of service; other directories keep serving."""
         if self.offline is not None:
             return
-        # Set first: an error while the logs are closed finds the directory offline already.
+        # Set first: an error while the logs are closed must not come here again.
         self.offline = reason
-        _logger.error("%s: offline: %s; its %d logs are not served", self.path, reason, len(self.logs))
+        _logger.error(
+            "%s: %s: %s. Its %d logs are not served; %s", self.path, OFFLINE, reason, len(self.logs), RESTART
+        )
         self.when_offline(self)
         for log in list(self.logs.values()):
             log.offline = log.offline or reason
@@ -352,14 +348,17 @@ class ServedDirectory:
             except StorageError as error:
                 failure = failure or error
             if log.offline is not None:
-                failure = failure or StorageError(f"{log.directory}: {log.offline}")
+                failure = failure or StorageError(f"the log is offline: {log.offline}", path=log.directory)
         try:
             self.write_checkpoints()
-            # Behind the checkpoints: the marker promises that they hold.
+            # After the checkpoints: the marker promises that they are right.
             if failure is None and self._is_whole:
                 files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
         except OSError as error:
-            failure = failure or StorageError(f"{self.path}: {error.strerror or error}")
+            reason = f"its checkpoints cannot be written: {error.strerror or error}"
+            failure = failure or StorageError(
+                reason, path=self.path, advice="the next start recovers its logs"
+            )
         finally:
             self.offline = "closed"
             self.directory.close()
@@ -371,7 +370,7 @@ class ServedDirectory:
         """Are all partitions of the directory in order, including those that were not opened here?"""
         if self.refused:
             return False
-        if self.was_clean or not (self._passed_over or self.directory.is_partial):
+        if self.was_clean or not (self._excluded or self.directory.is_partial):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 

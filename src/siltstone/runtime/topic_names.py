@@ -10,57 +10,62 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from siltstone.base.config import find_topic_key, parse_topic_config
 from siltstone.base.errors import InvalidConfigError, InvalidTopicError, UnknownTopicError, UsageError
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
+LIST_TOPICS = "siltstone topics --list shows the topics that exist"
+"""The advice for a topic that does not exist."""
+
 RandomBytes = Callable[[int], bytes]
 """Returns so many random bytes; ``secrets.token_bytes`` outside of tests."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_LONGEST = 249
-_LONGEST_FILE_NAME = 255
+_MAX_LENGTH = 249
+_MAX_FILE_NAME_LENGTH = 255
 _DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
-_RESERVED_ID_NUMBERS = (0, 1)
+_RESERVED_IDS = (0, 1)  # Kafka's ``Uuid.ZERO_UUID`` and ``Uuid.METADATA_TOPIC_ID``
 
 
 def refuse_bad_name(name: str) -> None:
     """Raises InvalidTopicError for a name that Kafka does not allow."""
-    why = None
-    if not name:
-        why = "a topic's name cannot be empty"
-    elif name in (".", ".."):
-        why = "a topic's name cannot be '.' or '..'"
-    elif len(name) > _LONGEST:
-        why = f"a topic's name has at most {_LONGEST} characters, this one {len(name)}"
-    elif not _LEGAL.fullmatch(name):
-        why = "a topic's name has only letters, digits, '.', '_' and '-'"
-    elif name == CLUSTER_METADATA:
-        why = "the name is reserved for the cluster's metadata log"
-    if why:
-        raise InvalidTopicError(f"{name[:_LONGEST]!r}: {why}")
+    rules = (
+        (not name, "the empty string is not allowed"),
+        (name in (".", ".."), "'.' and '..' are not allowed"),
+        (len(name) > _MAX_LENGTH, f"its length, {len(name)}, is over {_MAX_LENGTH}"),
+        (not _LEGAL.fullmatch(name), "it has characters other than ASCII letters, digits, '.', '_' and '-'"),
+        (name == CLUSTER_METADATA, "it is reserved for the cluster's metadata log"),
+    )
+    for is_broken, reason in rules:
+        if is_broken:
+            raise InvalidTopicError(
+                f"topic name {name[:_MAX_LENGTH]!r} is invalid: {reason}", advice="choose another name"
+            )
 
 
 def refuse_collision(name: str, others: Iterable[str]) -> None:
     """Raises InvalidTopicError where another name differs only in '.' and '_': their metrics would
     collide."""
-    plain = name.replace(".", "_")
     for other in others:
-        if other != name and other.replace(".", "_") == plain:
-            raise InvalidTopicError(f"{name!r}: differs from {other!r} only in '.' and '_'; choose another")
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+            raise InvalidTopicError(
+                f"topic {name!r} collides with topic {other!r}: they differ only in '.' and '_'",
+                advice="choose another name",
+            )
 
 
 def new_id(random_bytes: RandomBytes) -> str:
     """A fresh id for a topic, a directory or a cluster: 22 characters, no '-' in front."""
     while True:
-        made = uuid.UUID(bytes=random_bytes(16), version=4)
-        text = base64.urlsafe_b64encode(made.bytes).decode().rstrip("=")
-        if not text.startswith("-") and made.int not in _RESERVED_ID_NUMBERS:
+        number = uuid.UUID(bytes=random_bytes(16), version=4)
+        text = base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
+        if not text.startswith("-") and number.int not in _RESERVED_IDS:
             return text
 
 
@@ -72,7 +77,7 @@ def partition_metadata(topic_id: str) -> bytes:
 def deleted_directory(where: TopicPartition, random_bytes: RandomBytes) -> str:
     """The name that a deleted partition's directory has until it is removed; a long topic's is cut off."""
     suffix = f"-{where.partition}.{random_bytes(16).hex()}-delete"
-    return where.topic[: _LONGEST_FILE_NAME - len(suffix)] + suffix
+    return where.topic[: _MAX_FILE_NAME_LENGTH - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
@@ -116,19 +121,14 @@ class Namespace:
 DEFAULT_NAMESPACE = Namespace(tenant="public", name="default")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedTopic:
-    """A topic by its name here; ``partition``: only this one, None: all partitions."""
-
-    topic: str
-    partition: int | None = None
-
-
 def parse_namespace(text: str) -> Namespace:
     """``tenant/namespace``. Raises UsageError."""
     words = text.split("/")
     if len(words) != 2 or not all(_WORD.fullmatch(word) for word in words):
-        raise UsageError(f"{text!r} is no namespace; give tenant/namespace: letters, digits, '_' and '-'")
+        raise UsageError(
+            f"{text!r} is not a namespace",
+            advice="pass tenant/namespace; both consist of letters, digits, '_' and '-'",
+        )
     return Namespace(tenant=words[0], name=words[1])
 
 
@@ -147,72 +147,94 @@ def persistent_name(topic: str) -> str:
     return f"{_SCHEME}{namespace}/{name}"
 
 
-def find_topic(text: str, partitions: Mapping[str, Collection[int]]) -> AskedTopic:
-    """The topic that ``text`` names among ``partitions`` (numbers by topic).
+def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The partitions among ``existing`` that a name stands for: all of a topic, or the one that is named.
 
-    Raises UsageError for what is no name of a persistent topic, and for a short form that fits several;
+    A topic of exactly that name comes first, so that ``odd-partition-1`` may be a topic. Raises UsageError
+    for a text that is not the name of a persistent topic, and for a short form that matches several topics;
     UnknownTopicError.
     """
-    names = list(dict.fromkeys(_possible_names(text)))
-    exact = [AskedTopic(topic=name) for name in names if name in partitions]
-    matches = filter(None, map(_PARTITION.match, names))
-    topics = exact or [
-        AskedTopic(topic=match[1], partition=int(match[2]))
-        for match in matches
-        if int(match[2]) in partitions.get(match[1], ())
-    ]
+    names, existing = list(dict.fromkeys(_possible_names(text))), list(existing)
+    matching = [where for where in existing if where.topic in names]
+    if not matching:
+        parsed = filter(None, map(_PARTITION.match, names))
+        named = {TopicPartition(match[1], int(match[2])) for match in parsed}
+        matching = [where for where in existing if where in named]
+    topics = dict.fromkeys(where.topic for where in matching)
     if len(topics) > 1:
-        fitting = ", ".join(persistent_name(topic.topic) for topic in topics)
-        raise UsageError(f"{text}: several topics fit: {fitting}; give one of these names")
+        raise UsageError(
+            f"{text!r} matches several topics",
+            advice=f"pass one of: {', '.join(map(persistent_name, topics))}",
+        )
     if not topics:
-        said = "" if names == [text] else f" ({names[0]})"
-        raise UnknownTopicError(f"there is no topic {text!r}{said} here; siltstone topics --list shows all")
-    return topics[0]
+        name_here = "" if names == [text] else f" ({names[0]})"
+        raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here", advice=LIST_TOPICS)
+    return matching
 
 
 def _possible_names(text: str) -> Iterator[str]:
-    """The topic names that ``text`` can stand for, the likeliest first. Raises UsageError."""
+    """The topic names that ``text`` can stand for. Raises UsageError."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         yield text
         return
     if scheme == "non-persistent":
-        raise UsageError(f"{text}: only persistent topics are kept, so only these can be compacted")
+        raise UsageError(
+            f"{text!r} is not persistent: a topic that is not stored cannot be compacted",
+            advice="pass the name of a persistent topic",
+        )
     words = rest.split("/")
     if f"{scheme}://" != _SCHEME or not 2 <= len(words) <= 3 or not all(words):
-        raise UsageError(f"{text}: give persistent://tenant/namespace/name, or a topic's name")
+        raise UsageError(
+            f"{text!r} is not a topic name of Pulsar's",
+            advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
+        )
     if len(words) == 3:
-        yield _name_here(parse_namespace("/".join(words[:2])), words[2])
+        yield _topic_name(parse_namespace("/".join(words[:2])), words[2])
         return
     yield from _split_at_hyphens(*words)
 
 
-def _split_at_hyphens(both: str, name: str) -> Iterator[str]:
-    """``tenant-namespace`` at each of its hyphens, the last one first; then unsplit."""
-    for hyphen in (number for number in range(len(both) - 1, 0, -1) if both[number] == "-"):
-        words = both[:hyphen], both[hyphen + 1 :]
+def _split_at_hyphens(tenant_and_namespace: str, name: str) -> Iterator[str]:
+    """The names for ``tenant-namespace``, split at each of its hyphens; then unsplit."""
+    for hyphen in re.finditer("-", tenant_and_namespace):
+        words = tenant_and_namespace[: hyphen.start()], tenant_and_namespace[hyphen.end() :]
         if all(_WORD.fullmatch(word) for word in words):
-            yield _name_here(Namespace(tenant=words[0], name=words[1]), name)
-    yield f"{both}.{name}"
+            yield _topic_name(Namespace(tenant=words[0], name=words[1]), name)
+    yield f"{tenant_and_namespace}.{name}"
 
 
-def _name_here(namespace: Namespace, name: str) -> str:
+def _topic_name(namespace: Namespace, name: str) -> str:
     return name if namespace == DEFAULT_NAMESPACE else f"{namespace.tenant}.{namespace.name}.{name}"
+
+
+@contextlib.contextmanager
+def bad_settings_are_invalid_config(path: str | None = None) -> Iterator[None]:
+    """A UsageError about a setting becomes Kafka's InvalidConfigError, about ``path`` if it names none."""
+    try:
+        yield
+    except UsageError as error:
+        raise InvalidConfigError(
+            error.reason,
+            path=error.path or path,
+            advice=error.advice or "docs/configuration.md lists the settings and their values",
+        ) from None
 
 
 def altered_policies(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: Namespace
 ) -> dict[str, str]:
     """A namespace's policies after some were set and others removed. Raises InvalidConfigError."""
-    try:
+    source = f"namespace {namespace}"
+    with bad_settings_are_invalid_config(source):
         removed = {find_topic_key(key).name for key in remove}
-        parse_topic_config(set_to, f"namespace {namespace}")
-    except UsageError as error:
-        raise InvalidConfigError(f"namespace {namespace}: {error}") from None
-    strange = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
-    if strange:
+    with bad_settings_are_invalid_config():
+        parse_topic_config(set_to, source)
+    not_allowed = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
+    if not_allowed:
         raise InvalidConfigError(
-            f"namespace {namespace}: {', '.join(strange)} cannot be set for a namespace; "
-            f"{', '.join(NAMESPACE_KEYS)} can"
+            f"{', '.join(not_allowed)} cannot be set for a namespace",
+            path=source,
+            advice=f"set {', '.join(NAMESPACE_KEYS)} only",
         )
     return {**{key: text for key, text in before.items() if key not in removed}, **set_to}

@@ -31,7 +31,6 @@ from siltstone.base.config import (
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
-    InvalidConfigError,
     InvalidPartitionsError,
     StorageError,
     TopicExistsError,
@@ -43,10 +42,11 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
-from siltstone.runtime.served_directory import ServedDirectory
+from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
 from siltstone.runtime.topic_names import (
-    RandomBytes,
+    LIST_TOPICS,
     altered_policies,
+    bad_settings_are_invalid_config,
     is_deleted_directory,
     new_id,
     parse_namespace,
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
 # written to all copies before it is acknowledged and before partition directories are changed, so a start can
 # complete it: it creates partitions that are listed as unmade, and removes those of topics (by id) that are
-# listed as deleted. A partition that was made once and is in none of the directories is not made again: its
-# directory may be one that was not named this time. A topic that is on disk and not in the file has the
+# listed as deleted. A partition that was created once and is in none of the directories is not created again:
+# its directory may be one that was not passed this time. A topic that is on disk and not in the file has the
 # settings of its broker (see ``TopicSettings``).
 
 TOPICS_FILE = "siltstone-topics.json"
@@ -128,7 +128,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
         if not paths:
-            raise UnknownTopicError(f"there is no topic {name!r} here; siltstone topics --list shows all")
+            raise UnknownTopicError(f"topic {name!r} does not exist here", advice=LIST_TOPICS)
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
 
@@ -170,8 +170,8 @@ def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path
         except FileNotFoundError:
             missing.append(directory)
         except (ValueError, RecursionError) as error:
-            reason = f"no list of topics ({error}); put an older copy back"
-            failure = CorruptFileError(str(path), 0, reason)
+            reason = f"the file is not a registry of topics: {error}"
+            failure = CorruptFileError(str(path), 0, reason, advice="restore the file from a backup")
             missing.append(directory)
     if failure is not None and not copies:
         raise failure
@@ -259,13 +259,13 @@ def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings 
             return None
         cluster = read_cluster_settings(holder, node_id=node_id_of(directories))
     except (CorruptFileError, UsageError, OSError) as error:
-        places = ", ".join(str(directory.path) for directory in directories)
         raise DirectoryRefusedError(
-            f"{places}: not opened for a change: the settings of its broker's topics cannot be read "
-            f"({error}), so it is not known which records must be kept; let the broker repair its metadata "
-            "log, or open the directory read-only"
+            "the topics' settings cannot be read from the broker's metadata log, so the records that must be "
+            f"retained are unknown: {error}",
+            path=", ".join(str(directory.path) for directory in directories),
+            advice="let the broker repair its metadata log, or open the directory read-only",
         ) from None
-    _logger.info("settings of topics: %s up to offset %d", cluster.path, cluster.image.end_offset)
+    _logger.info("The topics have the settings of %s up to offset %d", cluster.path, cluster.image.end_offset)
     return cluster
 
 
@@ -297,27 +297,30 @@ def refuse_new_topic(
     """Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError."""
     refuse_bad_name(name)
     if name in others:
-        raise TopicExistsError(f"topic {name!r} exists")
+        raise TopicExistsError(f"topic {name!r} already exists")
     refuse_collision(name, others)
     if partitions < 1:
-        raise InvalidPartitionsError(f"topic {name!r}: {partitions} partitions; give at least 1")
+        raise InvalidPartitionsError(
+            f"topic {name!r} cannot have {partitions} partitions", advice="pass at least 1"
+        )
     _refuse_bad_settings(name, texts, broker)
 
 
 def refuse_fewer_partitions(name: str, have: int, count: int) -> None:
     """Raises InvalidPartitionsError unless ``count`` is more than a topic has."""
     if count <= have:
-        raise InvalidPartitionsError(f"topic {name!r} has {have} partitions; give more, not {count}")
+        raise InvalidPartitionsError(
+            f"topic {name!r} has {have} partitions already, so {count} would not add any",
+            advice=f"pass at least {have + 1}",
+        )
 
 
 def altered_settings(
     name: str, before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], broker: Config
 ) -> dict[str, str]:
     """A topic's settings after some were set and others removed. Raises InvalidConfigError."""
-    try:
+    with bad_settings_are_invalid_config(f"topic {name}"):
         changed = {find_topic_key(key).name for key in (*remove, *set_to)}
-    except UsageError as error:
-        raise InvalidConfigError(f"topic {name}: {error}") from None
     kept = {key: text for key, text in before.items() if find_topic_key(key).name not in changed}
     after = {**kept, **set_to}
     _refuse_bad_settings(name, after, broker)
@@ -325,25 +328,35 @@ def altered_settings(
 
 
 def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) -> None:
-    try:
+    with bad_settings_are_invalid_config():
         config = refuse_contradictions(broker.over(parse_topic_config(texts, f"topic {name}")))
-    except UsageError as error:
-        raise InvalidConfigError(str(error)) from None
     find_policy(LogConfig.of(config).retention_policy)
 
 
 class Topics:
-    """The topics of a ``LogManager``."""
+    """The topics of a ``LogManager``.
 
-    def __init__(self, manager: LogManager, random_bytes: RandomBytes) -> None:
+    ``_cluster``: the broker's metadata, None without one. ``_has_owner``: a broker has used the directories.
+    ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``: a cache, by
+    topic. ``_new_ids``: ids of topics of which a single partition is open, so that they are in no registry.
+
+    A change of topics goes step by step::
+
+        check ─► write the registry to every directory, durably ─► change the partitions ─► write what is left
+
+    A crash in between is completed by the next start: ``exclude_partitions`` deletes, ``complete_start``
+    creates. In Kafka the controller writes the metadata log, and ``TopicConfigHandler``, ``LogManager``
+    (``getOrCreateLog``, ``asyncDelete``) follow.
+    """
+
+    def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self._random_bytes = random_bytes
         self._registry = NO_TOPICS
-        self._behind: list[ServedDirectory] = []
+        self._outdated: list[ServedDirectory] = []
         self._cluster: ClusterSettings | None = None
         self._has_owner = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._ids_given: dict[str, str] = {}
+        self._new_ids: dict[str, str] = {}
 
     # Start
 
@@ -354,8 +367,8 @@ class Topics:
         self._cluster = read_brokers_topics(directories)
         has_properties = any(directory.properties() for directory in directories)
         self._has_owner = self._cluster is not None or has_properties
-        self._registry, behind = load_registry(by_path)
-        self._behind = [by_path[path] for path in behind]
+        self._registry, outdated = load_registry(by_path)
+        self._outdated = [by_path[path] for path in outdated]
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
@@ -374,20 +387,20 @@ class Topics:
             except CorruptFileError as error:
                 reason = str(error)
             if reason is not None:
-                served.pass_over(where, reason)
+                served.exclude(where, reason)
 
     def complete_start(self) -> None:
         """Create partitions that are listed and missing, and update older copies of the registry."""
         manager = self._manager
         if manager.only is not None:
             return
-        for served in self._behind:
+        for served in self._outdated:
             if served.offline is None:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
         for served in manager.serving():
-            for passed_over in served.directory.passed_over:
-                path = served.path / passed_over.path.rpartition("/")[2]
+            for excluded in served.directory.passed_over:
+                path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
                     manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
         # An unmade partition may be in a directory that is offline.
@@ -398,7 +411,7 @@ class Topics:
                 try:
                     self._make(name, entry)
                 except DirectoryRefusedError as error:
-                    _logger.warning("%s; topic %s stays without it until the next start", error, name)
+                    _logger.warning("%s. The partition of topic %s is created at the next start", error, name)
 
     # Settings
 
@@ -458,10 +471,7 @@ class Topics:
     def describe(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
-        serving = self._manager.serving()
-        served = {
-            where.partition for directory in serving for where in list(directory.logs) if where.topic == name
-        }
+        served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
         return TopicDescription(
             name=name,
             topic_id=entry.topic_id or None,
@@ -479,7 +489,7 @@ class Topics:
     def id_of(self, name: str) -> str | None:
         """The topic id for a new partition of a topic."""
         if self._manager.only is not None and name not in self._registry.topics:
-            return self._ids_given.setdefault(name, new_id(self._random_bytes))
+            return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
         return None
@@ -503,8 +513,8 @@ class Topics:
             names, texts = self.names(), dict(config or {})
             if name not in names and self._topic_settings.brokers_id(name) is not None:
                 raise TopicExistsError(
-                    f"topic {name!r} exists in the broker's metadata, with no partition here: "
-                    "make them with get_or_create, one by one"
+                    f"topic {name!r} already exists in the broker's metadata, and has no partition here",
+                    advice="create its partitions one by one with LogManager.get_or_create",
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
@@ -512,7 +522,7 @@ class Topics:
             if validate_only:
                 self._manager.refuse_occupied_paths(name, numbers)
                 return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
-            topic_id = new_id(self._random_bytes)
+            topic_id = new_id(self._manager.random_bytes)
             self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
             return self.describe(name)
 
@@ -550,7 +560,11 @@ class Topics:
         """Create one partition, and its topic where that is new. Raises as ``create`` does."""
         if self._manager.only is not None:
             if where != self._manager.only:
-                raise UnknownTopicError(f"{where}: only {self._manager.only} is open here")
+                raise UnknownTopicError(
+                    f"only {self._manager.only} is open here",
+                    path=str(where),
+                    advice="open its log directory with LogManager.open",
+                )
             self._manager.create_partition(where)
             return
         names = self.names()
@@ -559,11 +573,13 @@ class Topics:
         else:
             refuse_bad_name(where.topic)
             refuse_collision(where.topic, names)
-            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._random_bytes)
+            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._manager.random_bytes)
             own = self._topic_settings.own_texts(where.topic)
             entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
         if where.partition < 0:
-            raise InvalidPartitionsError(f"{where.topic}: no partition has number {where.partition}")
+            raise InvalidPartitionsError(
+                f"topic {where.topic!r} cannot have a partition {where.partition}", advice="pass at least 0"
+            )
         self._add(where.topic, entry, [where.partition])
 
     def alter(
@@ -579,8 +595,10 @@ class Topics:
             entry = self._entry(name)
             if self._has_owner and self._cluster is None and name not in self._registry.topics:
                 raise DirectoryRefusedError(
-                    f"topic {name}: its other settings are in its broker's metadata, which is in none of "
-                    "these directories: name all of the broker's log.dirs, or alter it through the broker"
+                    f"the other settings of topic {name!r} are in the broker's metadata log, which none of "
+                    "the directories has",
+                    path=", ".join(str(served.path) for served in self._manager.serving()),
+                    advice="open all of the broker's log.dirs, or alter the topic through the broker",
                 )
             texts = altered_settings(name, entry.config, set_to or {}, remove, self._topic_settings.broker)
             self._write(self._registry.with_topic(name, replace(entry, config=texts)))
@@ -604,7 +622,7 @@ class Topics:
                     with contextlib.suppress(StorageError):
                         self._manager.delete_partition(served, where, delay_ms)
             self._log_configs.pop(name, None)
-            # In memory only; the file lists the ids until its next change, which does no harm: ids are
+            # In memory only: the file lists the ids until its next change, which does no harm, since ids are
             # unique.
             if not self._manager.offline:
                 self._registry = replace(self._registry, deleted={})
@@ -634,10 +652,14 @@ class Topics:
         """Write the registry to every directory in service, durably. Raises StorageError when there is
         none."""
         if self._manager.only is not None:
-            raise DirectoryRefusedError("a single partition is open: open its log directory to change topics")
+            raise DirectoryRefusedError(
+                "topics cannot be changed while a single partition is open",
+                path=str(self._manager.only),
+                advice="open its log directory with LogManager.open",
+            )
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         if not self._manager.serving():
-            raise StorageError("no log directory is in service")
+            raise StorageError(NO_DIRECTORY, advice=RESTART)
         self._registry = registry

@@ -2,12 +2,23 @@
 
 The tasks and their periods are those that Kafka's ``LogManager.startup`` schedules; they begin
 ``log.initial.task.delay.ms`` after the start. Each task covers all logs. A disk error takes the log's
-directory offline, and the task goes on with the other directories.
+directory offline, and the task continues with the other directories.
+
+::
+
+    here                       Kafka's LogManager             period
+    delete_old_segments        cleanupLogs                    log.retention.check.interval.ms
+    flush_due                  flushDirtyLogs                 log.flush.scheduler.interval.ms, or flush.ms
+    write_recovery_points      checkpointLogRecoveryOffsets   log.flush.offset.checkpoint.interval.ms
+    write_log_starts           checkpointLogStartOffsets      log.flush.start.offset.checkpoint.interval.ms
+    remove_later               deleteLogs                     once, after file.delete.delay.ms
+    expire_producers           (ProducerStateManager)         producer.id.expiration.check.interval.ms
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +46,11 @@ Action = Callable[[], object]
 Period = Callable[[], int]
 """The period in ms as of now; read again after every run of the task."""
 
-_LONGEST_WAIT_SECONDS = 60.0
+_MAX_WAIT_SECONDS = 60.0
 
 
 class Scheduler:
-    """Tasks by the time at which they are due, ms. Safe to use from several threads."""
+    """Tasks by the time at which they are due, ms. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,25 +58,18 @@ class Scheduler:
         self._waiting: list[tuple[int, str, Action, Period | None]] = []
         self.changed = threading.Event()
 
-    def every(self, name: str, period: Period, action: Action, *, first_ms: int) -> None:
-        """Run ``action`` at ``first_ms`` and from then on once a period."""
-        self._push(first_ms, name, action, period)
-
-    def at(self, when_ms: int, name: str, action: Action) -> None:
-        """Run ``action`` once, at ``when_ms``."""
-        self._push(when_ms, name, action, None)
-
-    def hasten(self, name: str, when_ms: int) -> None:
-        """Run the periodic task ``name`` at ``when_ms`` at the latest."""
+    def schedule(self, name: str, action: Action, *, due_ms: int, period: Period | None = None) -> None:
+        """Run ``action`` at ``due_ms``, and from then on once a period if there is one."""
         with self._lock:
-            self._waiting = [
-                (min(task[0], when_ms), *task[1:]) if task[1] == name else task for task in self._waiting
-            ]
+            self._waiting.append((due_ms, name, action, period))
         self.changed.set()
 
-    def _push(self, when_ms: int, name: str, action: Action, period: Period | None) -> None:
+    def hasten(self, name: str, due_ms: int) -> None:
+        """Run the periodic task ``name`` at ``due_ms`` at the latest."""
         with self._lock:
-            self._waiting.append((when_ms, name, action, period))
+            self._waiting = [
+                (min(task[0], due_ms), *task[1:]) if task[1] == name else task for task in self._waiting
+            ]
         self.changed.set()
 
     @property
@@ -85,12 +89,14 @@ class Scheduler:
             with self._lock:
                 due = sorted((task for task in self._waiting if task[0] <= now_ms), key=lambda task: task[0])
                 self._waiting = [task for task in self._waiting if task[0] > now_ms]
-            for when_ms, name, action, period in due:
+            for due_ms, name, action, period in due:
                 ran.append(name)
                 if period is not None:
-                    # Scheduled before it runs, at a multiple of the period: missed runs are not made up for.
-                    missed = max(now_ms - when_ms, 0) // max(period(), 1)
-                    self._push(when_ms + (missed + 1) * max(period(), 1), name, action, period)
+                    # Scheduled before it runs, so that its action may hasten it; at a multiple of the period,
+                    # so that missed runs are not made up for.
+                    period_ms = max(period(), 1)
+                    missed = (now_ms - due_ms) // period_ms
+                    self.schedule(name, action, due_ms=due_ms + (missed + 1) * period_ms, period=period)
                 try:
                     action()
                 except Exception as error:
@@ -117,11 +123,14 @@ class Ticker:
             try:
                 self._tick()
             except Exception:
-                _logger.exception("a periodic task failed; the other tasks still run")
+                _logger.exception(
+                    "A periodic task failed; it runs again when it is due, and the others run on"
+                )
             due = self._scheduler.next_ms
-            wait = _LONGEST_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
+            wait = _MAX_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
             if not self._stopped:
-                self._scheduler.changed.wait(min(wait, _LONGEST_WAIT_SECONDS))
+                # A bound, since the clock may be set back.
+                self._scheduler.changed.wait(min(wait, _MAX_WAIT_SECONDS))
 
     def stop(self) -> None:
         """End the thread after the tick that runs."""
@@ -140,22 +149,21 @@ class Upkeep:
     """The periodic tasks over the directories of a manager."""
 
     def __init__(self, manager: LogManager) -> None:
-        self._cleaning, self._directories = manager.cleaning, manager.directories
+        self._cleaning, self._logs, self._serving = manager.cleaning, manager.logs, manager.serving
         self._scheduler, self._clock = manager.scheduler, manager.clock
-        config = manager.config
+        config, now_ms = manager.config, self._clock.now_ms()
         self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")
-        first = self._clock.now_ms() + config.integer("log.initial.task.delay.ms")
-
-        def every(name: str, key: str, action: Callable[[], object]) -> None:
-            period = config.integer(key)
-            self._scheduler.every(name, lambda: period, action, first_ms=first)
-
-        every(RETENTION, "log.retention.check.interval.ms", self.delete_old_segments)
-        every(RECOVERY_POINTS, "log.flush.offset.checkpoint.interval.ms", self.write_recovery_points)
-        every(LOG_STARTS, "log.flush.start.offset.checkpoint.interval.ms", self.write_log_starts)
-        every(PRODUCERS, "producer.id.expiration.check.interval.ms", self.expire_producers)
-        due = self._clock.now_ms() + self._flush_interval_ms
-        self._scheduler.every(FLUSH, self._flush_period, self.flush_due, first_ms=due)
+        first_ms = now_ms + config.integer("log.initial.task.delay.ms")
+        for name, key, action in (
+            (RETENTION, "log.retention.check.interval.ms", self.delete_old_segments),
+            (RECOVERY_POINTS, "log.flush.offset.checkpoint.interval.ms", self.write_recovery_points),
+            (LOG_STARTS, "log.flush.start.offset.checkpoint.interval.ms", self.write_log_starts),
+            (PRODUCERS, "producer.id.expiration.check.interval.ms", self.expire_producers),
+        ):
+            period = functools.partial(config.integer, key)
+            self._scheduler.schedule(name, action, due_ms=first_ms, period=period)
+        flush_ms = now_ms + self._flush_interval_ms
+        self._scheduler.schedule(FLUSH, self.flush_due, due_ms=flush_ms, period=self._flush_period)
 
     def settings_changed(self, config: LogConfig) -> None:
         """A log was opened, or has these settings now: it may have to be flushed earlier."""
@@ -168,31 +176,26 @@ class Upkeep:
         Kafka uses the interval, which is endless by default: a topic's ``flush.ms`` then only counts when
         records are appended, and the last records of a log are never flushed.
         """
-        periods = (log.config.flush_ms for _, log in self._all_logs() if log.config.flush_ms > 0)
+        periods = (log.config.flush_ms for _, log in self._logs() if log.config.flush_ms > 0)
         return min(self._flush_interval_ms, min(periods, default=LONG_MAX))
-
-    def _all_logs(self) -> Iterator[tuple[ServedDirectory, PartitionLog]]:
-        for served in self._directories:
-            for log in list(served.logs.values()):
-                if served.offline is None:
-                    yield served, log
 
     @contextlib.contextmanager
     def guarded(self, served: ServedDirectory) -> Iterator[None]:
         """Errors of the disk in the block take the directory offline; a full disk is only logged."""
         try:
             yield
+        # A log that went offline takes its directory along; one that only met a full disk does not.
         except StorageError as error:
-            _logger.warning("%s", error)
+            _logger.warning("Maintenance of a log failed: %s", error)
             self.take_failed_offline()
         except SiltstoneError as error:
-            _logger.error("%s", error)
+            _logger.error("Maintenance of a log failed: %s", error)
         except OSError as error:
             served.go_offline(f"{error.strerror or error}")
 
     def take_failed_offline(self) -> None:
         """Take directories offline that have a log whose disk failed."""
-        for served, log in self._all_logs():
+        for served, log in self._logs():
             if log.offline is not None:
                 served.go_offline(log.offline)
 
@@ -201,11 +204,12 @@ class Upkeep:
     def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
         """Apply retention to every log; the decisions by partition.
 
-        Logs that are being cleaned are skipped: the cleaner applies retention after the cleaning.
+        As in ``LogManager.cleanupLogs`` each log is paused for its retention, since a cleaning that started
+        meanwhile would plan with segments that retention deletes. A log that is being cleaned is skipped: the
+        cleaner applies retention after the cleaning.
         """
         deleted = {}
-        for served, log in self._all_logs():
-            # Paused: a cleaning that starts meanwhile would plan with segments that retention deletes.
+        for served, log in self._logs():
             if not self._cleaning.try_pause(log.where):
                 continue
             try:
@@ -224,9 +228,11 @@ class Upkeep:
         records may be left in the originals only.
         """
         decisions: tuple[Decision, ...] = ()
+        # Read before the log's lock is taken: a horizon that rises meanwhile would only allow more.
         held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
 
         def count(view: LogView) -> int:
+            # Called under the lock of the log's segments: what is counted is what is deleted.
             nonlocal decisions
             decisions = decide(
                 segment_facts(view, with_times=log.config.deletes),
@@ -252,7 +258,7 @@ class Upkeep:
                         files.unlink(path)
 
         if paths:
-            self._scheduler.at(self._clock.now_ms() + delay_ms, UNLINK, unlink)
+            self._scheduler.schedule(UNLINK, unlink, due_ms=self._clock.now_ms() + delay_ms)
 
     def remove_later(self, served: ServedDirectory, directory: Path, delay_ms: int) -> None:
         """Remove a deleted partition's directory after ``delay_ms``."""
@@ -262,12 +268,12 @@ class Upkeep:
                 if served.offline is None and files.exists(directory):
                     files.remove_tree(directory)
 
-        self._scheduler.at(self._clock.now_ms() + delay_ms, REMOVE, remove)
+        self._scheduler.schedule(REMOVE, remove, due_ms=self._clock.now_ms() + delay_ms)
 
     def flush_due(self) -> None:
         """Flush the logs whose ``flush.ms`` has passed."""
         now_ms = self._clock.now_ms()
-        for served, log in self._all_logs():
+        for served, log in self._logs():
             waited = now_ms - log.flushed_ms
             if log.log_end_offset > log.recovery_point and waited >= log.config.flush_ms < LONG_MAX:
                 with self.guarded(served):
@@ -275,19 +281,18 @@ class Upkeep:
 
     def write_recovery_points(self) -> None:
         """Write the recovery points and the high watermarks of all logs."""
-        self._in_each_directory(lambda served: served.write_recovery_points())
+        self._for_each_directory(ServedDirectory.write_recovery_points)
 
     def write_log_starts(self) -> None:
         """Write the log starts of all logs."""
-        self._in_each_directory(lambda served: served.write_log_starts())
+        self._for_each_directory(ServedDirectory.write_log_starts)
 
-    def _in_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:
-        for served in self._directories:
-            if served.offline is None:
-                with self.guarded(served):
-                    write(served)
+    def _for_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:
+        for served in self._serving():
+            with self.guarded(served):
+                write(served)
 
     def expire_producers(self) -> None:
-        """Expire producers that were silent for ``producer.id.expiration.ms``."""
-        for _, log in self._all_logs():
+        """Expire producers that have not written for ``producer.id.expiration.ms``."""
+        for _, log in self._logs():
             log.expire_producers()

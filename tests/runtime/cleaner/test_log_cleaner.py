@@ -14,14 +14,16 @@ from siltstone.base.config import Config, parse_assignments
 from siltstone.base.errors import EngineError
 from siltstone.compaction import staging, work
 from siltstone.compaction import work as pacing
-from siltstone.compaction.engine import Engine
+from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEANABLE, read_cleanings
+from siltstone.compaction.staging import LogDone
+from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.cleaning_states import NONE
-from siltstone.runtime.log_cleaner import MOST_FAILURES, LogCleaner
+from siltstone.runtime.log_cleaner import MAX_FAILURES, LogCleaner
 from siltstone.runtime.upkeep import UNLINK
 from tests.support.cleaning.serving import USERS, Jobs, serving, table, write
 from tests.support.log import driving
@@ -177,13 +179,46 @@ def test_a_lost_engine_leaves_the_logs_and_the_next_round_has_another(tmp_path: 
     assert closed == engines
 
 
+def test_results_before_an_engine_that_does_not_start_again_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One log was cleaned, the next one lost the engine, and no other engine starts: the first counts, and so
+    does what planning changed in the third."""
+    monkeypatch.setattr("siltstone.compaction.inplace.cleaner.fits_one_task", lambda *_: False)
+    works: list[str] = []
+
+    class LostAtTheSecondLog(InProcessEngine):
+        def clean_spread(self, work: LogWork) -> LogDone:
+            works.append(work.name)
+            if len(works) == 2:
+                raise ConnectionRefusedError("Java")
+            return super().clean_spread(work)
+
+    def start() -> Engine:
+        if works:
+            raise EngineError("Java is missing")
+        return LostAtTheSecondLog()
+
+    caplog.set_level(logging.INFO, "siltstone")
+    with serving(tmp_path, start, partitions=3) as (manager, cleaner):
+        for number in range(3):
+            write(manager["users", number], 60)
+        (tmp_path / "users-2" / ".siltstone" / "20260101T000000Z-abcdef").mkdir(parents=True)
+        results = {str(result.where): result.status for result in cleaner.clean_once()}
+        assert results == {works[0]: CLEANED, works[1]: FAILED}
+        assert [str(each.result.where) for each in cleaner.cleanings] == works
+        assert [str(each.result.where) for each in read_cleanings(tmp_path)] == works[:1]
+        assert manager.uncleanable == {}
+    assert any("users-2" in line and ".siltstone" in line for line in caplog.messages)
+
+
 def test_an_engine_that_does_not_start_is_nobodys_fault(tmp_path: Path) -> None:
     def start() -> Engine:
         raise EngineError("Java is missing")
 
     with serving(tmp_path, start) as (manager, cleaner):
         write(manager[USERS], 60)
-        for _ in range(MOST_FAILURES + 1):
+        for _ in range(MAX_FAILURES + 1):
             cleaner.clean_once()
         assert manager.uncleanable == {}
 
@@ -196,8 +231,8 @@ def test_what_fails_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pyt
         write(manager[USERS], 60)
         with monkeypatch.context() as patch:
             patch.setattr(files, "make_directory", full)
-            found = [result.status for _ in range(MOST_FAILURES + 1) for result in cleaner.clean_once()]
-        assert found == [FAILED] * MOST_FAILURES
+            found = [result.status for _ in range(MAX_FAILURES + 1) for result in cleaner.clean_once()]
+        assert found == [FAILED] * MAX_FAILURES
         assert "No space left" in manager.uncleanable[USERS].reason
 
 

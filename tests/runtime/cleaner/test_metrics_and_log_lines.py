@@ -146,7 +146,8 @@ def test_a_cleaning_is_told_from_its_beginning_to_its_end(
         "Beginning cleaning of log users-0",
         f"Cleaning log users-0 (cleaning prior to {active}, for its tombstones)",
     ]
-    assert second[2].endswith("removed: 5 tombstones")
+    assert second[2] == "Log users-0: the delete horizons of all its tombstones have passed"
+    assert second[3].endswith("removed: 5 tombstones")
 
 
 def test_a_log_that_is_marked_uncleanable_is_told_with_its_reason(
@@ -182,9 +183,9 @@ def test_abort_pause_and_resume_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     wanted = [
         "The cleaning for partition users-0 is aborted and paused",
         "Cleaning of log users-0 was aborted",
-        "Cleaning for partition users-0 is paused 2 times",
-        "A pause of partition users-0 is over; there are 1 more",
-        "Cleaning for partition users-0 is resumed",
+        "Pauses of the cleaning for partition users-0: 2",
+        "Pauses of the cleaning for partition users-0: 1",
+        "The cleaning for partition users-0 is resumed",
     ]
     assert [line for line in told if line in wanted] == wanted
 

@@ -7,46 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.clock import ManualClock
-from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.lookup import batch_headers
 from siltstone.log.partition import PartitionLog
-from siltstone.log.validation import Origin
-from tests.support.cleaning.logs import Rec
-from tests.support.cleaning.serving import TOPIC, USERS, serving, write
+from tests.support.cleaning.serving import TOPIC, USERS, TransactionalWriter, serving, write
 from tests.support.log import driving
-from tests.support.log.batches import of_records
 from tests.support.log.managed import MINUTE, NOW
 
 RETENTION = {**TOPIC, "min.cleanable.dirty.ratio": "0", "delete.retention.ms": str(MINUTE)}
-
-
-class Writer:
-    """A transactional producer, a batch of one record at a time."""
-
-    def __init__(self, log: PartitionLog, producer_id: int) -> None:
-        self.log, self.producer_id, self.sequence = log, producer_id, 0
-
-    def put(self, key: str, value: str) -> None:
-        data = of_records(
-            [Rec(offset=0, key=key.encode(), value=value.encode() * 20, timestamp=NOW)],
-            producer_id=self.producer_id,
-            producer_epoch=0,
-            base_sequence=self.sequence,
-            transactional=True,
-        )
-        self.log.append(data)
-        self.sequence += 1
-
-    def end(self, *, commit: bool) -> None:
-        marker = end_transaction_marker(
-            commit=commit,
-            producer_id=self.producer_id,
-            producer_epoch=0,
-            coordinator_epoch=0,
-            timestamp_ms=NOW,
-        )
-        self.log.append(marker, origin=Origin.COORDINATOR)
 
 
 def _committed(log: PartitionLog) -> dict[bytes | None, bytes | None]:
@@ -54,7 +22,7 @@ def _committed(log: PartitionLog) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in found}
 
 
-def _transactions(first: Writer, second: Writer, rounds: int) -> None:
+def _transactions(first: TransactionalWriter, second: TransactionalWriter, rounds: int) -> None:
     for number in range(rounds):
         first.put("a", f"committed {number} ")
         second.put("a", f"aborted {number} ")
@@ -67,7 +35,7 @@ def test_committed_readers_see_the_same_and_aborted_data_goes(tmp_path: Path) ->
     clock = ManualClock(NOW)
     with serving(tmp_path, topic=RETENTION, clock=clock) as (manager, cleaner):
         log = manager[USERS]
-        first, second, third = (Writer(log, producer) for producer in (1, 2, 3))
+        first, second, third = (TransactionalWriter(log, producer) for producer in (1, 2, 3))
         _transactions(first, second, 12)
         third.put("open", "still")
         stable = log.last_stable_offset
@@ -93,7 +61,7 @@ def test_markers_go_in_their_third_pass(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with serving(tmp_path, topic=RETENTION, clock=clock) as (manager, cleaner):
         log = manager[USERS]
-        _transactions(Writer(log, 1), Writer(log, 2), 20)
+        _transactions(TransactionalWriter(log, 1), TransactionalWriter(log, 2), 20)
         markers = []
         for _ in range(3):
             write(log, 30)

@@ -18,6 +18,7 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import ERROR, NOT_RUN, RUNNING, SUCCESS, Compactions
+from tests.support.errors import raises_error
 from tests.support.ledger.serving import SOON, USERS, Blocking, compacted, put, seen, serving
 from tests.support.log.managed import NOW
 
@@ -110,7 +111,7 @@ def test_what_is_not_there_cannot_be_triggered(tmp_path: Path) -> None:
         for call in (compactions.trigger, compactions.status):
             with pytest.raises(UnknownTopicError):
                 call("persistent://public/default/nobody")
-            with pytest.raises(UsageError, match="only persistent"):
+            with raises_error(UsageError, about="non-persistent://", advice="persistent topic"):
                 call("non-persistent://public/default/users")
 
 
@@ -139,7 +140,9 @@ def test_a_second_run_is_refused_and_the_status_says_running(tmp_path: Path) -> 
         compactions.trigger("users")
         assert compactions.status("users").status == RUNNING
         for _ in range(2):
-            with pytest.raises(CompactionInProgressError, match="Compaction already in progress"):
+            with raises_error(
+                CompactionInProgressError, path="users-0", about="Compaction already in progress"
+            ):
                 compactions.trigger("users")
         engine.go_on.set()
         assert compactions.wait(SOON)
@@ -232,12 +235,12 @@ def test_a_damaged_ledger_is_an_error_with_its_name(tmp_path: Path) -> None:
         put(log, ("a", "1"))
         compacted(compactions)
         (log.directory / ".compacted" / "ledger-0.json").unlink()
-        with pytest.raises(LedgerError, match=r"ledger-0\.json.*missing"):
+        with raises_error(LedgerError, path=log.directory / ".compacted" / "ledger-0.json"):
             seen(log)
         put(log, ("a", "2"))
         assert compactions.check() == [USERS]
         assert compactions.wait(SOON)
-        assert "ledger-0.json: missing" in compactions.status("users").last_error
+        assert str(log.directory / ".compacted" / "ledger-0.json") in compactions.status("users").last_error
         (log.directory / ".compacted" / "cursor.json").write_bytes(b"{}")
         compacted(compactions)
         assert "cursor.json" in compactions.status("users").last_error
@@ -268,7 +271,7 @@ def test_closing_ends_what_runs_without_a_trace(tmp_path: Path) -> None:
         engine.go_on.set()
         compactions.close()
         compactions.close()
-        with pytest.raises(EngineError, match="being closed"):
+        with raises_error(EngineError, path="users-0", advice="open the logs again"):
             compactions.trigger("users")
         status = compactions.status("users-partition-0")
         assert status.status == ERROR and "aborted" in status.last_error

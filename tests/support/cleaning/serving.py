@@ -8,16 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from siltstone.base.clock import ManualClock
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.staging import LogDone
 from siltstone.compaction.work import LogWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.validation import Origin
 from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
+from tests.support.cleaning.logs import Rec
 from tests.support.log import driving
+from tests.support.log.batches import of_records
 from tests.support.log.managed import NOW, opened
 
 USERS = TopicPartition("users", 0)
@@ -57,6 +61,36 @@ def write(
         content = None if value is None else b"%d " % offset + value
         record = NewRecord(key=b"k%d" % (offset % keys), value=content, timestamp=timestamp)
         log.append(batch_of([record], "producer", timestamp))
+
+
+class TransactionalWriter:
+    """A transactional producer, a batch of one record at a time."""
+
+    def __init__(self, log: PartitionLog, producer_id: int) -> None:
+        self.log, self.producer_id, self.sequence = log, producer_id, 0
+
+    def put(self, key: str, value: str) -> None:
+        """Append one record of the open transaction."""
+        data = of_records(
+            [Rec(offset=0, key=key.encode(), value=value.encode() * 20, timestamp=NOW)],
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            base_sequence=self.sequence,
+            transactional=True,
+        )
+        self.log.append(data)
+        self.sequence += 1
+
+    def end(self, *, commit: bool) -> None:
+        """Append the marker that commits or aborts it."""
+        marker = end_transaction_marker(
+            commit=commit,
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp_ms=NOW,
+        )
+        self.log.append(marker, origin=Origin.COORDINATOR)
 
 
 def table(log: PartitionLog) -> dict[bytes | None, bytes]:

@@ -1,10 +1,16 @@
-"""Log managers in tests: on a clock that stands still, without threads, with batches of small records."""
+"""Log managers in tests: on a clock that stands still, without threads, with batches of small records; what
+is on their disk, and disks that fail."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_assignments
 from siltstone.log.partition import Appended, PartitionLog, run_now
@@ -46,3 +52,43 @@ def values(log: PartitionLog, offset: int | None = None) -> int:
         found += int(batches["count"].sum())
         at = int(batches["last_offset"][-1]) + 1
     return found
+
+
+def names_in(path: Path) -> set[str]:
+    """The names of a folder's entries."""
+    return {entry.name for entry in path.iterdir()}
+
+
+@contextmanager
+def failing(below: Path, *verbs: str, error: int = errno.EIO) -> Iterator[list[files.Operation]]:
+    """Within the block, operations below a path fail, all or those of ``verbs``; yields those that did."""
+    failed: list[files.Operation] = []
+
+    def observer(operation: files.Operation) -> None:
+        if operation[1].startswith(str(below)) and (not verbs or operation[0] in verbs):
+            failed.append(operation)
+            raise OSError(error, os.strerror(error), operation[1])
+
+    with files.observe(observer):
+        yield failed
+
+
+_watching: list[list[str]] = []
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _watching and event == "open":
+        _watching[-1].append(str(arguments[0]))
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def opened_files() -> Iterator[list[str]]:
+    """The path of every file that Python opens within the block."""
+    _watching.append([])
+    try:
+        yield _watching[-1]
+    finally:
+        _watching.pop()
