@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from siltstone.base import interruption
-from siltstone.base.errors import LogError, SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 
 if TYPE_CHECKING:
     import cyclopts
@@ -117,10 +117,8 @@ def run(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         say(str(error))
         return USAGE
-    except LogError as error:
-        say(f"{error} ({error.code})")
     except SiltstoneError as error:
-        say(str(error))
+        say(f"{error} ({error.code})")
     except BrokenPipeError:
         from siltstone.base import files
 

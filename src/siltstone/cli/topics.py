@@ -152,9 +152,7 @@ def topics(
     """
     place = flags.place(flags.server_properties)
     if topic is not None:
-        is_strange = flags.topic is not None or word not in _WORDS
-        reason = f"{topic}: a topic without a flag goes with {' or '.join(_WORDS)}, and without --topic"
-        output.refuse_if(is_strange, reason, "pass --topic TOPIC alone")
+        output.refuse_if(flags.topic is not None, f"{topic}: two topics", "leave out --topic")
         flags = replace(flags, topic=topic)
     action = flags.action(word)
     if action in _WORDS:
