@@ -17,6 +17,9 @@ from tests.support.pages import named_in_rows, sections
 
 MAPS = "settings options sha256_before sha256_after found states configs config before after".split()
 """Objects whose keys are names from the data."""
+FAILED = tuple(f"logs[].failure{part}" for part in ("", ".code", ".path", ".position", ".advice"))
+"""Only of a log that failed."""
+COUNTS = ("logs[].records_read", "logs[].records_retained")
 HISTORY = ("last_cleaning", "last_failure")
 """Described on another page, docs/monitoring.md."""
 
@@ -69,10 +72,10 @@ def test_clean_its_audit_and_undo(
     (staged.directory / "gone-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     outputs = ("--keep-originals", tmp_path / "keep", "--report", tmp_path / "audit.json")
     cleaned = siltstone("clean", staged.directory, "--in-place", "--no-spark", *flags, *outputs).document
-    hold_to_page("clean", [cleaned], rare=("notes", "logs[].notes"))
+    hold_to_page("clean", [cleaned], rare=("notes", "logs[].notes", *FAILED, *COUNTS))
     audit = json.loads((tmp_path / "audit.json").read_bytes())
     unread = ("sha256_before.NAME.NAME.error", "sha256_after.NAME.NAME.error")
-    hold_to_page("clean --report", [audit], rare=("logs[].notes", *unread))
+    hold_to_page("clean --report", [audit], rare=("logs[].notes", *unread, *FAILED, *COUNTS))
     hold_to_page("undo", [siltstone("undo", cleaned["kept_originals"], "--json").document])
 
 

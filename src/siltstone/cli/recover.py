@@ -102,7 +102,7 @@ def _log(log: LogRecovery) -> dict[str, Any]:
         "removed_files": recovered.removed_files if recovered else (),
         "status": log.status,
         "reason": log.reason,
-        "damage": log.damage,
+        "damage": [{"path": bad.path, "position": bad.position, "reason": bad.reason} for bad in log.damage],
     }
 
 
