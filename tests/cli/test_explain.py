@@ -50,7 +50,7 @@ def test_a_page_is_written_once(siltstone: Command, staged: Staged, tmp_path: Pa
     assert siltstone("explain", staged.directory, *_flags(staged), "--html", path).status == 0
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     done = siltstone("explain", staged.directory, *_flags(staged), "--html", path)
-    assert done.status == 2 and "is there already" in done.err
+    assert done.status == 2 and "already exists" in done.err
 
 
 def test_the_whole_broker_by_its_own_settings(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:

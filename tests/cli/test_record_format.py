@@ -10,6 +10,7 @@ from siltstone.base.errors import UsageError
 from siltstone.cli.records import delimiter, envelope, record_format
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import Record
+from tests.support.errors import raises_error
 
 WHERE = TopicPartition("orders", 3)
 
@@ -47,14 +48,14 @@ def test_contents_are_made_clean_and_the_format_is_not() -> None:
 
 
 @pytest.mark.parametrize("text", ["%", "%z", "\\q", "\\x1", "abc\\"])
-def test_what_is_not_known_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="-f"):
+def test_unknown_tokens_and_escapes_are_refused(text: str) -> None:
+    with raises_error(UsageError, about="-f", advice="pass"):
         record_format(text)
 
 
 def test_delimiters() -> None:
     assert delimiter("\\x00\\n", "-D") == b"\0\n"
-    with pytest.raises(UsageError, match="-K"):
+    with raises_error(UsageError, about="-K", advice="at least one character"):
         delimiter("", "-K")
 
 

@@ -173,7 +173,7 @@ def test_refusals_have_kafkas_names(
     [
         (("--list",), ["--dir"]),
         (("--dir", "x"), ["--create", "--list"]),
-        (("--dir", "x", "--list", "--delete"), ["choose one"]),
+        (("--dir", "x", "--list", "--delete"), ["no action", "--create"]),
         (("--dir", "x", "--create"), ["--topic"]),
         (("--dir", "x", "--alter", "--topic", "a"), ["--partitions", "configs"]),
         (("--dir", "x", "--list", "--partitions", "2"), ["--partitions", "--create"]),

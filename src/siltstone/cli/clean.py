@@ -9,23 +9,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from siltstone.base.config import ConfigSource
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction import report as status
-from siltstone.compaction.report import REASONS, LogResult, failures
-
-_STYLE = {
-    status.CLEANED: "green",
-    status.UNCLEANABLE: "red",
-    status.FAILED: "red",
-    status.SKIPPED: "yellow",
-}
-
+from siltstone.compaction.report import NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
 
 _COLUMNS = ("log", "status", "segments", "bytes", "records", *REASONS, "seconds")
 
@@ -52,8 +42,8 @@ def clean(
     """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
 
     Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
-    what would come of it and changes nothing. --watch only looks, again and again, beside a running broker or
-    cleaner.
+    the result and changes nothing. --watch only shows the state of the logs, repeatedly, also beside a
+    running broker or cleaner.
 
     Parameters
     ----------
@@ -62,25 +52,23 @@ def clean(
     watch
         Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
     interval
-        With --watch: seconds between two looks; default: 2.
+        With --watch: seconds between two snapshots; default: 2.
     json_
-        Print one JSON document instead of the table; with --watch, one object a line for each look.
+        Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
     """
     request = replace(flags, directories=directories)
     if watch:
         return watch_logs(request, interval, json=json_)
-    output.refuse_if(interval is not None, "--interval goes with --watch")
+    output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
     with output.progress_bars() as show:
-        done = cleaning.clean(
-            request, progress=lambda log, stage, tasks, total: show(f"{log} {stage}", tasks, total)
-        )
+        done = cleaning.clean(request, progress=lambda log, stage, *counts: show(f"{log} {stage}", *counts))
     if json_:
         output.write_json(_document(request, done))
     else:
         _show(request, done)
     if done.report_error is not None:
         output.note(
-            f"the report was not written: {done.report_error}; the logs are as shown on standard output"
+            f"--report {request.report}: {done.report_error}; the results on standard output are true"
         )
     return 1 if failures(done.results) or done.report_error is not None else 0
 
@@ -103,12 +91,10 @@ def _change(before: str, after: str) -> str:
 
 
 def _row(result: LogResult) -> Sequence[object]:
-    records = [
-        "" if count is None else f"{count:,}" for count in (result.records_before, result.records_after)
-    ]
+    records = ("" if n is None else f"{n:,}" for n in (result.records_before, result.records_after))
     return [
         result.where,
-        Text(result.status, _STYLE.get(result.status, "dim")),
+        output.status_text(result.status),
         _change(str(result.segments_before), str(result.segments_after)),
         _change(size_text(result.bytes_before), size_text(result.bytes_after)),
         _change(*records),
@@ -139,7 +125,7 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
             for name, s in result.settings.items()
             if s.origin is not ConfigSource.DEFAULT_CONFIG
         )
-        if chosen and result.status not in (status.SKIPPED, status.NOTHING_TO_DO):
+        if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
             yield chosen, result.where
 
 
@@ -159,7 +145,8 @@ def undo(run: Path, /, *, json_: output.Json = False) -> int:
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]
         output.write_json({"logs": logs})
-        return 0
-    for path, names in restored.items():
-        output.write_lines(f"{path}: {len(names)} segments restored" if names else f"{path}: nothing to undo")
+    else:
+        for path, names in restored.items():
+            done = f"{len(names)} segments restored" if names else "nothing to undo"
+            output.write_lines(f"{path}: {done}")
     return 0

@@ -10,55 +10,43 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from siltstone.base.config import Config, ConfigSource, split_additions
-from siltstone.cli.output import (
-    Directories,
-    Json,
-    note,
-    place_of,
-    refuse_if,
-    write_json,
-    write_lines,
-)
+from siltstone.cli import output
 from siltstone.commands import topics as commands
 from siltstone.commands.places import Place, Snapshot
 
 _TYPES = ("topics", "brokers", "namespaces")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ConfigsFlags:
+class ConfigsFlags(output.DirFlags):
     """The flags of ``siltstone configs``.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     alter
         Change a topic's settings with --add-config, --add-config-file and --delete-config.
     describe
         Show settings with their sources.
     all_
-        The defaults too.
+        With --describe: also settings that have their default.
     entity_type
         topics, brokers or namespaces.
     entity_name
         The topic, the broker's number, or tenant/namespace.
     entity_default
-        The settings of all brokers together.
+        The settings of all brokers.
     add_config
         a=1,cleanup.policy=[compact,delete]
     add_config_file
         A properties file of settings to add.
     delete_config
-        a,b: settings that the topic is to have no longer.
+        a,b: settings to remove.
     server_properties
-        The broker's own settings.
+        The broker's server.properties.
     dry_run
         Check everything, change nothing.
     """
 
-    dir: Directories = ()
     alter: bool = False
     describe: bool = False
     all_: Annotated[bool, Parameter(name="--all")] = False
@@ -75,28 +63,40 @@ class ConfigsFlags:
         """Raises UsageError for flags that do not go together."""
         kind, is_default = self.entity_type, self.entity_default
         changes = bool(self.add_config or self.add_config_file or self.delete_config)
-        refuse_if(self.alter == self.describe, "choose one of --describe and --alter")
-        refuse_if(kind not in _TYPES, f"--entity-type {kind or '(missing)'}: give {' or '.join(_TYPES)}")
-        refuse_if(
-            is_default and (kind != "brokers" or self.entity_name is not None),
-            "--entity-default is for --entity-type brokers, without --entity-name",
+        output.refuse_if(self.alter == self.describe, "no action, or two", "pass --describe or --alter")
+        output.refuse_if(
+            kind not in _TYPES,
+            f"--entity-type {kind or '(missing)'}: is not a type of entity",
+            f"pass --entity-type {' or '.join(_TYPES)}",
         )
-        refuse_if(
+        output.refuse_if(
+            is_default and (kind != "brokers" or self.entity_name is not None),
+            "--entity-default goes with --entity-type brokers, without --entity-name",
+            "pass --entity-type brokers --entity-default",
+        )
+        output.refuse_if(
             self.describe and (changes or self.dry_run),
             "--add-config, --add-config-file, --delete-config and --dry-run go with --alter",
+            "pass --alter to change settings",
         )
         if self.alter:
-            refuse_if(
+            output.refuse_if(
                 kind == "brokers",
-                "a broker's settings are those of its server.properties; changing them at run time comes "
-                "with the broker",
+                "--entity-type brokers: only a running broker can change its settings",
+                "change its server.properties",
             )
-            refuse_if(not changes, "--alter: give --add-config, --add-config-file or --delete-config")
-            refuse_if(self.entity_name is None, f"--alter: say which of the {kind} with --entity-name")
-            refuse_if(self.all_, "--all goes with --describe")
+            output.refuse_if(
+                not changes,
+                "--alter: no change",
+                "pass --add-config, --add-config-file or --delete-config",
+            )
+            output.refuse_if(
+                self.entity_name is None, "--alter: no name", f"pass --entity-name, one of the {kind}"
+            )
+            output.refuse_if(self.all_, "--all goes with --describe", "leave it out")
 
 
-def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: Json = False) -> int:
+def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: output.Json = False) -> int:
     """Show and change settings of topics, show those of brokers, as kafka-configs does.
 
     --describe locks nothing and changes nothing. --alter locks the directory, as a broker does.
@@ -107,7 +107,7 @@ def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: Json = False) -> int
         Print one JSON document instead.
     """
     flags.refuse_contradictions()
-    place = place_of(flags.dir, flags.server_properties)
+    place = flags.place(flags.server_properties)
     if flags.alter:
         _alter(place, flags, as_json=json_)
     else:
@@ -125,14 +125,14 @@ def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
     kind = "namespace" if flags.entity_type == "namespaces" else "topic"
     if as_json:
         changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
-        write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
+        output.write_json({"action": "alter", "dry_run": flags.dry_run, **changed})
         return
     done = "would be completed" if flags.dry_run else "completed"
-    write_lines(f"updating config for {kind} {change.topic} {done}")
+    output.write_lines(f"updating config for {kind} {change.topic} {done}")
     for name in sorted({*change.before, *change.after}):
         before, after = change.before.get(name), change.after.get(name)
         if before != after:
-            write_lines(f"  {name}: {before or '(default)'} → {after or '(default)'}")
+            output.write_lines(f"  {name}: {before or '(default)'} → {after or '(default)'}")
 
 
 def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None:
@@ -146,23 +146,23 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
         entities = {name: commands.settings_of_namespace(policies.get(name, {})) for name in names}
     else:
         title = f"{'All' if flags.all_ else 'Dynamic'} configs for topic {{}} are:"
-        topics = map(snapshot.topic, snapshot.names() if flags.entity_name is None else [flags.entity_name])
-        facts = {topic.name: topic for topic in topics}
+        names = snapshot.names() if flags.entity_name is None else [flags.entity_name]
+        described = [snapshot.topic(name) for name in names]
         entities = {
-            name: commands.settings_of_topic(snapshot.config_of(topic), everything=flags.all_)
-            for name, topic in facts.items()
+            topic.name: commands.settings_of_topic(snapshot.config_of(topic), everything=flags.all_)
+            for topic in described
         }
-        notes = snapshot.notes_on(list(facts.values()))
+        notes = snapshot.notes_on(described)
     if as_json:
         documents = [_document(flags.entity_type, name, settings) for name, settings in entities.items()]
-        write_json({"entities": documents})
+        output.write_json({"entities": documents})
         return
     for entity, settings in entities.items():
-        write_lines(title.format(entity))
+        output.write_lines(title.format(entity))
         for setting in settings:
             synonyms = ", ".join(f"{source}:{name}={value}" for source, name, value in setting.synonyms)
-            write_lines(f"  {setting.name}={setting.value} sensitive=false synonyms={{{synonyms}}}")
-    note(*notes)
+            output.write_lines(f"  {setting.name}={setting.value} sensitive=false synonyms={{{synonyms}}}")
+    output.note(*notes)
 
 
 def _describe_broker(
@@ -171,7 +171,8 @@ def _describe_broker(
     """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
     number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
-    refuse_if(is_another, f"--entity-name {flags.entity_name}: the directory is that of broker {number}")
+    reason = f"--entity-name {flags.entity_name}: the log directory belongs to broker {number}"
+    output.refuse_if(is_another, reason, f"pass --entity-name {number}, or leave it out")
     config = snapshot.settings.broker
     if flags.entity_default:
         of_all = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG

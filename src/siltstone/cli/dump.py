@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import note, plain, refuse_if, write_lines
+from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
 from siltstone.log.indexes import Finding, NamedFile
@@ -51,12 +51,16 @@ class DumpFlags(DumpOptions):
     def with_decoder(self) -> DumpFlags:
         """The options with the decoder that the flags name. Raises UsageError for contradictions."""
         two_decoders = self.offsets_decoder and self.transaction_log_decoder
-        refuse_if(two_decoders, "--offsets-decoder and --transaction-log-decoder: choose one")
+        both = "--offsets-decoder and --transaction-log-decoder exclude each other"
+        output.refuse_if(two_decoders, both, "pass one of them")
         two_checks = self.verify_index_only and self.index_sanity_check
-        refuse_if(two_checks, "--verify-index-only and --index-sanity-check: choose one")
-        for name in ("max_bytes", "max_decompressed_message_bytes"):
-            limit = getattr(self, name)
-            refuse_if(limit is not None and limit <= 0, f"--{name.replace('_', '-')} {limit}: must be over 0")
+        both = "--verify-index-only and --index-sanity-check exclude each other"
+        output.refuse_if(two_checks, both, "pass one of them")
+        limits = (self.max_bytes, self.max_decompressed_message_bytes)
+        for flag, limit in zip(("--max-bytes", "--max-decompressed-message-bytes"), limits, strict=True):
+            output.refuse_if(
+                limit is not None and limit <= 0, f"{flag} {limit}: is below 1", "pass 1 or more"
+            )
         decoder: Decoder | None = "transactions" if self.transaction_log_decoder else None
         return replace(self, decoder="offsets" if self.offsets_decoder else decoder)
 
@@ -79,11 +83,12 @@ def dump(
         The files, one or more.
     """
     options = flags.with_decoder()
-    refuse_if(not files, "no file is given")
+    output.refuse_if(not files, "no file", "name the files to show")
     try:
         identified = [identify(os.fspath(file)) for file in files]
     except UsageError as error:
-        raise UsageError(printable(str(error))) from None
+        path = None if error.path is None else printable(error.path)
+        raise UsageError(printable(error.reason), path=path, advice=error.advice) from None
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
 
@@ -94,16 +99,16 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     try:
         for part in dump_file(file, options):
             if not isinstance(part, Finding):
-                write_lines(json.dumps(part, default=plain) if as_json else render(part))
+                output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
                 continue
             findings += 1
             if as_json:
                 place = {"file": part.path, "position": part.position, "reason": part.reason}
-                write_lines(json.dumps({"type": "finding", **place}))
-            note(printable(str(part)))
+                output.write_lines(json.dumps({"type": "finding", **place}))
+            output.note(printable(str(part)))
     except BrokenPipeError:
         raise
     except OSError as error:
         findings += 1
-        note(printable(f"{file.path}: {error.strerror or error}"))
+        output.note(printable(f"{file.path}: {error.strerror or error}"))
     return findings

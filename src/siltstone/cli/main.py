@@ -13,18 +13,18 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from siltstone.base import interruption
-from siltstone.base.errors import LogError, SiltstoneError, UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 
 if TYPE_CHECKING:
     import cyclopts
 
-FOUND, USAGE = 1, 2
+PROBLEM, USAGE = 1, 2
 _EXTRAS = {"jinja2": "web", "markupsafe": "web"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
     "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
-    "compact-topic": "Compact a topic beside its originals, as pulsar compact-topic does.",
+    "compact-topic": "Compact a topic side by side, as pulsar compact-topic does.",
     "configs": "Show and change settings of topics, show those of brokers, as kafka-configs does.",
     "consume": "Write the records of a topic, as kcat -C does.",
     "delete-records": "Delete the records below given offsets, as kafka-delete-records does.",
@@ -33,8 +33,8 @@ COMMANDS = {
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
-    "recover": "Bring Kafka log directories into order after a crash, as a broker's start and stop would.",
-    "topics": "List, describe, make, change, delete and compact topics, as kafka-topics does.",
+    "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",
+    "topics": "List, describe, create, alter, delete and compact topics, as kafka-topics does.",
     "undo": "Put back the segments that a run of clean --keep-originals replaced.",
     "verify": "Check a cleaned log directory against what it was before, independently of the cleaner.",
 }
@@ -48,8 +48,8 @@ _MODULES = (
 """The module of each command whose module has another name."""
 
 
-def build_app(asked: str = "") -> cyclopts.App:
-    """All commands; the one that is ``asked`` for has its own long help.
+def build_app(command: str = "") -> cyclopts.App:
+    """All commands; ``command`` has its own long help.
 
     The imports are here, so that an interrupt while they run prints one line, too.
     """
@@ -72,7 +72,7 @@ def build_app(asked: str = "") -> cyclopts.App:
     for name, line in COMMANDS.items():
         attribute = name.replace("-", "_")
         module = _MODULES.get(name, attribute)
-        app.command(f"siltstone.cli.{module}:{attribute}", name=name, help=None if name == asked else line)
+        app.command(f"siltstone.cli.{module}:{attribute}", name=name, help=None if name == command else line)
     return app
 
 
@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     try:
         result = app(arguments)
     except CycloptsError as error:
-        raise UsageError(f"{error} (siltstone --help says more)") from None
+        raise UsageError(str(error), advice="siltstone COMMAND --help lists the flags") from None
     except Exception as error:
         if interruption.current().has_come:
             raise KeyboardInterrupt from error
@@ -117,10 +117,8 @@ def run(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         say(str(error))
         return USAGE
-    except LogError as error:
-        say(f"{error} ({error.code})")
     except SiltstoneError as error:
-        say(str(error))
+        say(f"{error} ({error.code})")
     except BrokenPipeError:
         from siltstone.base import files
 
@@ -135,7 +133,7 @@ def run(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(interruption.MESSAGE)
         return interruption.current().status
-    return FOUND
+    return PROBLEM
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

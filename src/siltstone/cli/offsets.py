@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import offsets as commands
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class GetOffsetsFlags(output.TopicFlags):
     """The flags of ``siltstone get-offsets``.
@@ -24,13 +21,13 @@ class GetOffsetsFlags(output.TopicFlags):
     topic
         A topic, or a regular expression; default: all.
     partitions
-        0,2-4,7-: numbers and ranges, their upper ends not in them.
+        0,2-4,7-: numbers and ranges; the upper end of a range is excluded.
     topic_partitions
         a:0,b:2-4,c: topics with partitions.
     time
         ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp.
     exclude_internal_topics
-        Leave out topics that a broker keeps for itself.
+        Leave out the broker's internal topics.
     """
 
     partitions: str | None = None
@@ -50,7 +47,7 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(flags.dir)
+    place = flags.place()
     time = commands.parse_time(flags.time)
     snapshot = place.snapshot()
     selected = commands.select_partitions(
@@ -74,7 +71,7 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
 
 def log_dirs(
     *,
-    dir: output.Directories = (),
+    flags: output.DirFlags = output.DirFlags(),
     describe: bool = False,
     topic_list: str | None = None,
     json_: output.Json = False,
@@ -82,69 +79,59 @@ def log_dirs(
     """Show the partitions of each log directory with their sizes, as kafka-log-dirs --describe does.
 
     Always JSON, in Kafka's shape. Locks nothing and changes nothing. Exit status 1 when a directory cannot
-    be read; its error is there, and the others are.
+    be read: it has an error, and the others are shown.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     describe
-        There is nothing else to choose; as in Kafka.
+        The only action, as in Kafka.
     topic_list
-        Only these topics, with commas between them.
+        Only these topics, separated by commas.
     json_
         The same.
     """
-    place = output.place_of(dir)
-    output.refuse_if(not describe, "give --describe")
+    place = flags.place()
+    output.refuse_if(not describe, "no action", "pass --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
     document = commands.describe_log_dirs(place, topics)
     output.write_lines(json.dumps(document))
-    return (
-        1
-        if any(directory["error"] for broker in document["brokers"] for directory in broker["logDirs"])
-        else 0
-    )
+    (broker,) = document["brokers"]
+    return 1 if any(directory["error"] for directory in broker["logDirs"]) else 0
 
 
 def delete_records(
     *,
-    dir: output.Directories = (),
+    flags: output.DirFlags = output.DirFlags(),
     offset_json_file: Path | None = None,
     dry_run: bool = False,
     json_: output.Json = False,
 ) -> int:
     """Delete the records below given offsets, as kafka-delete-records does.
 
-    The logs start there from now on, durably; whole segments below go when retention is checked next. Exit
-    status 1 when a partition was refused; the others are done.
+    The logs start there from now on, durably; segments that are entirely below are removed when retention is
+    checked next. Exit status 1 when a partition was refused; the others are done.
 
     Parameters
     ----------
-    dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
     offset_json_file
         {"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}; -1: the high watermark.
     dry_run
-        Say what would come of it, change nothing.
+        Show the result, change nothing.
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(dir)
+    place = flags.place()
     if offset_json_file is None:
-        raise UsageError("say what to delete with --offset-json-file")
+        raise UsageError("no offsets", advice="pass --offset-json-file FILE")
     deleted = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)
     if json_:
-        output.write_json(
-            {"dry_run": dry_run, "partitions": [partition.to_json("low_watermark") for partition in deleted]}
-        )
+        partitions = [partition.to_json("low_watermark") for partition in deleted]
+        output.write_json({"dry_run": dry_run, "partitions": partitions})
     else:
-        output.write_lines(
-            "Records that would be deleted:" if dry_run else "Records delete operation completed:"
-        )
+        title = "Records that would be deleted:" if dry_run else "Records delete operation completed:"
+        output.write_lines(title)
         for partition in deleted:
-            outcome = (
-                f"error: {partition.failure}" if partition.failure else f"low_watermark: {partition.offset}"
-            )
+            failure, offset = partition.failure, partition.offset
+            outcome = f"error: {failure}" if failure else f"low_watermark: {offset}"
             output.write_lines(f"partition: {partition.where}\t{outcome}")
     return 1 if any(partition.failure for partition in deleted) else 0

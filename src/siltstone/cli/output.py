@@ -21,6 +21,8 @@ from siltstone.commands.places import Place
 
 TABLE_WIDTH = 140
 """Columns of a table where standard output is no terminal."""
+_STATUS_STYLES = {"cleaned": "green", "recovered": "green", "skipped": "yellow"}
+_STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
 Group = TypeVar("Group", bound=Hashable)
 
 
@@ -65,6 +67,11 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row))
     return table
+
+
+def status_text(status: str) -> Text:
+    """A status in its colour."""
+    return Text(status, _STATUS_STYLES.get(status, "dim"))
 
 
 def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
@@ -113,47 +120,55 @@ def _cell_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-# Flags that many commands have, and the directories that they mean.
+# Flags that many commands have.
 
 DEFAULTS = Parameter(negative=(), consume_multiple=False)
 """For every flag: there is no --no-FLAG, and it takes one value each time."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
-Directories = Annotated[Sequence[Path], Parameter(name="--dir")]
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json")]
 Topics = Annotated[Sequence[str], Parameter(name="--topic")]
-Topic = Annotated[str | None, Parameter(name=("--topic", "-t"))]
 
 
-def refuse_if(is_wrong: object, message: str) -> None:
-    """Raises UsageError with ``message`` for flags that are wrong, or do not go together."""
+def refuse_if(is_wrong: object, reason: str, advice: str) -> None:
+    """Raises UsageError for flags that are wrong, or do not go together; ``advice``: what to pass."""
     if is_wrong:
-        raise UsageError(message)
+        raise UsageError(reason, advice=advice)
 
 
-def place_of(directories: Sequence[Path], properties: Path | None = None) -> Place:
-    """The directories of the flags. Raises UsageError without any."""
-    refuse_if(not directories, "say which log directory with --dir")
-    return Place(directories=tuple(directories), server_properties=properties)
-
-
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TopicFlags:
-    """Which topic in which directories; other commands' flags build on it.
+class DirFlags:
+    """The log directories that a command works on; other commands' flags build on it.
 
     Parameters
     ----------
     dir
-        A log directory; several of one broker (log.dirs) by giving it several times.
+        A log directory; repeat it for all log.dirs of one broker.
+    """
+
+    dir: Sequence[Path] = ()
+
+    def place(self, properties: Path | None = None) -> Place:
+        """The directories, with a broker's ``server.properties``. Raises UsageError without a directory."""
+        refuse_if(not self.dir, "no log directory", "pass --dir DIR")
+        return Place(directories=tuple(self.dir), server_properties=properties)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFlags(DirFlags):
+    """A topic in log directories.
+
+    Parameters
+    ----------
     topic
         The topic.
     """
 
-    dir: Directories = ()
-    topic: Topic = None
+    topic: Annotated[str | None, Parameter(name=("--topic", "-t"))] = None
 
-    def the_topic(self) -> str:
+    def required_topic(self) -> str:
         """The topic. Raises UsageError without one."""
         if self.topic is None:
-            raise UsageError("say which topic with --topic")
+            raise UsageError("no topic", advice="pass --topic TOPIC")
         return self.topic

@@ -1,6 +1,6 @@
-r"""``siltstone consume`` and ``siltstone produce``: records of a topic out and in, as kcat -C and kcat -P do.
+r"""``siltstone consume`` writes the records of a topic, ``siltstone produce`` appends them (kcat -C and -P).
 
-Records are written by kcat's format strings, or as its JSON envelopes::
+Records are written in kcat's format strings, or as its JSON envelopes::
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers (a=b,c=d)
     %T time in ms   %K, %S sizes of key and value (-1: null)   %R the value's size in 4 bytes   %% a percent
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -26,16 +27,7 @@ from cyclopts import Parameter
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
-from siltstone.cli.output import (
-    NUMBER_OR_WORD,
-    Json,
-    TopicFlags,
-    note,
-    place_of,
-    plain,
-    refuse_if,
-    write_json,
-)
+from siltstone.cli import output
 from siltstone.commands.policies import reads_to_the_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
@@ -51,36 +43,35 @@ _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 _TOKEN = re.compile(r"%(.|$)", re.DOTALL)
 
-Piece = Callable[[TopicPartition, Record], bytes]
+RecordWriter = Callable[[TopicPartition, Record], bytes]
 """Writes a record, or a part of it."""
 
 
 def delimiter(text: str, flag: str) -> bytes:
     r"""The bytes that a delimiter means, ``\n``, ``\t`` and ``\xNN`` resolved. Raises UsageError."""
     resolved = unescape(text, flag)
-    refuse_if(not resolved, f"{flag} '': give at least one character")
+    output.refuse_if(not resolved, f"{flag} '': is empty", "pass at least one character")
     return resolved
 
 
 def unescape(text: str, flag: str) -> bytes:
     """``text`` as bytes, escapes resolved. Raises UsageError for an unknown one."""
 
-    def replaced(match: re.Match[bytes]) -> bytes:
+    def resolve(match: re.Match[bytes]) -> bytes:
         if match[1] is not None:
             return bytes.fromhex(match[1].decode())
-        known = _ESCAPES.get(match[2] or b"")
-        if known is None:
-            raise UsageError(
-                f"{flag} {text!r}: {match[0].decode(errors='replace')} is none of \\n \\r \\t \\\\ \\xNN"
-            )
-        return known
+        resolved = _ESCAPES.get(match[2] or b"")
+        if resolved is None:
+            reason = f"{flag} {text!r}: unknown escape {match[0].decode(errors='replace')}"
+            raise UsageError(reason, advice=r"pass \n \r \t \\ or \xNN")
+        return resolved
 
-    return _ESCAPE.sub(replaced, text.encode("utf-8", "surrogateescape"))
+    return _ESCAPE.sub(resolve, text.encode("utf-8", "surrogateescape"))
 
 
 def record_format(
     text: str, *, null: bytes = b"", clean: Callable[[bytes], bytes] = lambda raw: raw
-) -> Piece:
+) -> RecordWriter:
     """A function that writes records in the format ``text``. Raises UsageError for an unknown token.
 
     ``null`` is written for keys and values that are null. ``clean`` makes contents fit for a terminal, which
@@ -90,7 +81,7 @@ def record_format(
     def content(raw: bytes | None) -> bytes:
         return null if raw is None else clean(raw)
 
-    tokens: dict[str, bytes | Piece] = {
+    tokens: dict[str, bytes | RecordWriter] = {
         "%": b"%",
         "t": lambda where, record: where.topic.encode(),
         "p": lambda where, record: b"%d" % where.partition,
@@ -106,14 +97,14 @@ def record_format(
             for name, value in record.headers
         ),
     }
-    pieces: list[bytes | Piece] = []
+    parts: list[bytes | RecordWriter] = []
     for number, part in enumerate(_TOKEN.split(text)):
         is_token = number % 2 == 1
-        known = " ".join(f"%{name}" for name in tokens)
-        refuse_if(is_token and part not in tokens, f"-f {text!r}: %{part} is none of {known}")
-        pieces.append(tokens[part] if is_token else unescape(part, "-f"))
+        advice = f"pass {' '.join(f'%{name}' for name in tokens)}"
+        output.refuse_if(is_token and part not in tokens, f"-f {text!r}: unknown token %{part}", advice)
+        parts.append(tokens[part] if is_token else unescape(part, "-f"))
     return lambda where, record: b"".join(
-        piece if isinstance(piece, bytes) else piece(where, record) for piece in pieces
+        part if isinstance(part, bytes) else part(where, record) for part in parts
     )
 
 
@@ -148,43 +139,42 @@ def envelope(where: TopicPartition, record: Record, *, log_append: bool, broker:
     return document
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ConsumeFlags(TopicFlags):
+class ConsumeFlags(output.TopicFlags):
     r"""The flags of ``siltstone consume``.
 
     Parameters
     ----------
     partition
-        Only this partition; may be given several times.
+        Only this partition; repeat it for more.
     offset
-        Where to begin: start, end, an offset, -n (the last n), s@ms, or s@ms,e@ms (up to a time).
+        The first offset: start, end, an offset, -n (the last n), s@ms, or s@ms,e@ms (up to a time).
     exit_at_end
-        End where the partitions end now; else go on as records arrive.
+        Exit at the current end of the partitions; default: wait for new records.
     format
         %t %p %o %k %s %T %h %K %S %R %% and \n \r \t \xNN; default: the value and a new line.
     key_delimiter
-        Write the key too, with this behind it.
+        Also write the key, followed by this.
     delimiter
-        What stands behind each record; default: a new line.
+        Written after each record; default: a new line.
     null
-        Write NULL for a key or value that is null.
+        Write NULL for null keys and values.
     json_envelope
-        A JSON object a line, as kcat -J has it; --json is the same.
+        One JSON object a line, as kcat -J; --json is the same.
     count
-        End after so many records.
+        Exit after this many records.
     isolation
         read_committed, or read_uncommitted for records of open and aborted transactions too.
     high_watermark
-        "end": read what may not be replicated yet; needed only for a broker's topics.
+        "end": also read records that may not be replicated yet; needed only for a broker's topics.
     read_compacted
-        The compacted view: the ledger that siltstone compact-topic wrote, then what came after it.
+        The compacted view: the ledger that siltstone compact-topic wrote, then the records after it.
     quiet
-        Do not tell of reached ends.
+        Do not report reached ends.
     """
 
     partition: Annotated[tuple[int, ...], Parameter(name=("--partition", "-p"))] = ()
-    offset: Annotated[str, Parameter(name=("--offset", "-o")), NUMBER_OR_WORD] = "start"
+    offset: Annotated[str, Parameter(name=("--offset", "-o")), output.NUMBER_OR_WORD] = "start"
     exit_at_end: Annotated[bool, Parameter(name=("--exit-at-end", "-e"))] = False
     format: Annotated[str | None, Parameter(name=("--format", "-f"), allow_leading_hyphen=True)] = None
     key_delimiter: Annotated[str | None, Parameter(name=("--key-delimiter", "-K"))] = None
@@ -200,14 +190,15 @@ class ConsumeFlags(TopicFlags):
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
         reads_to_the_end(self.high_watermark)
-        refuse_if(self.count is not None and self.count < 0, f"-c {self.count}: must not be negative")
+        refuse_negative_count(self.count)
         has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
-        refuse_if(
+        output.refuse_if(
             self.format is not None and has_delimiter,
-            "-f goes without -K and -D: they are part of the format",
+            "-f goes without -K and -D",
+            "write the delimiters into the format",
         )
 
-    def format_of_records(self) -> Piece:
+    def format_of_records(self) -> RecordWriter:
         """The format that the flags mean. Raises UsageError."""
         text = self.format
         if text is None:
@@ -219,19 +210,24 @@ class ConsumeFlags(TopicFlags):
         return record_format(text, null=b"NULL" if self.null else b"", clean=clean)
 
 
-def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int:
-    """Write the records of a topic, as kcat -C does; go on as records arrive, or stop at the end with -e.
+def refuse_negative_count(count: int | None) -> None:
+    """Raises UsageError for a ``--count`` below 0."""
+    output.refuse_if(count is not None and count < 0, f"-c {count}: is below 0", "pass 0 or more")
 
-    Locks nothing and changes nothing: it works beside a live broker and on a backup. What was not yet
-    replicated is not read, nor are records of open or aborted transactions.
+
+def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False) -> int:
+    """Write the records of a topic, as kcat -C does; wait for new ones, or exit at the end with -e.
+
+    Locks nothing and changes nothing: it works beside a live broker and on a backup. Records that are not yet
+    replicated are not read, nor are those of open or aborted transactions.
 
     Parameters
     ----------
     json_
-        A JSON object a line.
+        One JSON object a line.
     """
-    place = place_of(flags.dir)
-    topic = flags.the_topic()
+    place = flags.place()
+    topic = flags.required_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
     consuming = TopicConsumer(
@@ -243,17 +239,17 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int
         to_the_end=reads_to_the_end(flags.high_watermark),
         read_compacted=flags.read_compacted,
     )
-    note(*consuming.notes, *consuming.damage)
+    output.note(*consuming.notes, *consuming.damage)
     arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
-    left = flags.count
+    remaining = math.inf if flags.count is None else flags.count
     try:
-        while left != 0 and (arrived := next(arriving, None)) is not None:
+        while remaining and (arrived := next(arriving, None)) is not None:
             if arrived.polled is not None:
-                count = len(arrived.polled) if left is None else min(left, len(arrived.polled))
+                count = int(min(remaining, len(arrived.polled)))
                 _write(arrived, arrived.polled, count, render, consuming.broker_id)
-                left = None if left is None else left - count
+                remaining -= count
             elif not flags.quiet:
-                note(f"reached the end of {arrived.where} at offset {arrived.offset}")
+                output.note(f"reached the end of {arrived.where} at offset {arrived.offset}")
     except KeyboardInterrupt:
         if flags.exit_at_end:
             raise
@@ -274,7 +270,9 @@ class _Pause:
         self._since = time.monotonic()
 
 
-def _write(arrived: ConsumedRecords, polled: Polled, count: int, render: Piece | None, broker: int) -> None:
+def _write(
+    arrived: ConsumedRecords, polled: Polled, count: int, render: RecordWriter | None, broker: int
+) -> None:
     """Write the first ``count`` records, in the format, or as envelopes where there is none."""
     records = records_of(polled, count)
     if render is not None:
@@ -291,37 +289,36 @@ def _write(arrived: ConsumedRecords, polled: Polled, count: int, render: Piece |
     sys.stdout.buffer.flush()
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ProduceFlags(TopicFlags):
+class ProduceFlags(output.TopicFlags):
     r"""The flags of ``siltstone produce``.
 
     Parameters
     ----------
     topic
-        The topic; it has to be there.
+        The topic, which must exist.
     partition
         The partition; default: by the key's hash, as Kafka's clients do.
     key_delimiter
-        What stands between key and value; without it records have no key. \t, \n, \xNN are understood.
+        Separates key and value; without it records have no key. \t, \n and \xNN are resolved.
     key
         The key of all records.
     delimiter
-        What stands behind each record; default: a new line.
+        Ends each record; default: a new line.
     header
-        name=value, a header of all records; may be given several times.
+        name=value, a header of all records; repeat it for more.
     codec
-        The codec that compresses the batches; default: what the topic's compression.type says.
+        The codec that compresses the batches; default: the topic's compression.type.
     null
-        An empty value or key is null: a tombstone.
+        Empty keys and values are null; a record with a null value is a tombstone.
     lines
-        The files hold records with delimiters between them, as standard input does.
+        The files contain records separated by the delimiter, as standard input does.
     count
-        Stop after so many records.
+        Stop after this many records.
     tee
         Write the input to standard output as well.
     server_properties
-        The broker's own settings.
+        The broker's server.properties.
     """
 
     partition: Annotated[int | None, Parameter(name=("--partition", "-p"))] = None
@@ -346,11 +343,11 @@ class ProduceFlags(TopicFlags):
             except UnicodeDecodeError:
                 name = b""
             if not name:
-                raise UsageError(f"-H {text!r}: give name=value, the name in UTF-8")
+                raise UsageError(f"-H {text!r}: has no name", advice="pass name=value, the name in UTF-8")
         return headers
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
-        """The record of one piece of the input."""
+        """The record that the bytes of one input record mean."""
         key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:
@@ -367,45 +364,46 @@ def produce(
     /,
     *,
     flags: ProduceFlags = ProduceFlags(),
-    json_: Json = False,
+    json_: output.Json = False,
 ) -> int:
     """Append records to a topic of a log directory: lines of standard input, or files, as kcat -P does.
 
     Locks the directory, as a broker does, until the input ends; everything is durable then. Records are
-    appended as they arrive; standard error says which, also when something is refused in between.
+    appended as they arrive; standard error shows their offsets, also if a later record is refused.
 
     Parameters
     ----------
     inputs
-        Files, one record each; with --lines, records with delimiters between them.
+        Files, one record each; with --lines, records separated by the delimiter.
     json_
-        Print one JSON document about what was appended.
+        Print one JSON document with partitions, offsets and counts.
     """
-    place = place_of(flags.dir, flags.server_properties)
-    topic = flags.the_topic()
-    refuse_if(flags.tee and json_, "--tee and --json: choose what standard output is for")
-    refuse_if(flags.count is not None and flags.count < 0, f"-c {flags.count}: must not be negative")
+    place = flags.place(flags.server_properties)
+    topic = flags.required_topic()
+    both = flags.tee and json_
+    output.refuse_if(both, "--tee and --json both write to standard output", "pass one of them")
+    refuse_negative_count(flags.count)
     headers = flags.headers()
     delimiter("x" if flags.key_delimiter is None else flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
-    pieces = _limited(_pieces(inputs, flags), flags.count)
+    batches = _limited(_input_records(inputs, flags), flags.count)
     with TopicProducer(place, topic, partition=flags.partition, compression=flags.codec) as producing:
         try:
-            for raws in pieces:
+            for raws in batches:
                 producing.append([flags.record(raw, headers) for raw in raws])
                 if flags.tee:
                     _tee(raws, flags)
         except KeyboardInterrupt:
-            _say_appended(producing)
-            note("interrupted; run again, it would append its input from the beginning")
+            _note_appended(producing)
+            output.note("interrupted; the same command would append its input from the beginning")
             return interruption.current().status
         except BaseException:
-            _say_appended(producing)
+            _note_appended(producing)
             raise
     if json_:
-        write_json(_document(producing))
+        output.write_json(_document(producing))
     else:
-        _say_appended(producing)
+        _note_appended(producing)
     return 0
 
 
@@ -416,20 +414,20 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
     sys.stdout.buffer.flush()
 
 
-def _say_appended(producing: TopicProducer) -> None:
+def _note_appended(producing: TopicProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
-        note(f"{produced.where}: {produced.records} records, offsets {offsets}")
+        output.note(f"{produced.where}: {produced.records} records, offsets {offsets}")
 
 
 def _document(producing: TopicProducer) -> dict[str, object]:
-    documents = [plain(produced) for _, produced in sorted(producing.produced.items())]
+    documents = [output.plain(produced) for _, produced in sorted(producing.produced.items())]
     partitions = [{**document.pop("where"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}
 
 
-def _pieces(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:
-    """Bytes of records, as many records at a time as have arrived. Raises UsageError, OSError."""
+def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list[bytes]]:
+    """The bytes of each record, as many records at a time as have arrived. Raises UsageError, OSError."""
     end = delimiter(flags.delimiter, "-D")
     if not inputs:
         yield from _split(_chunks(), end)
@@ -446,25 +444,25 @@ def _chunks() -> Iterator[bytes]:
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
     """Whole records of each chunk. An incomplete one waits for the next chunk; the last may lack its end."""
-    begun: list[bytes] = []
+    incomplete: list[bytes] = []
     for chunk in chunks:
         if end not in chunk and len(end) == 1:
-            begun.append(chunk)
+            incomplete.append(chunk)
             continue
-        *whole, rest = (b"".join(begun) + chunk).split(end)
-        begun = [rest]
+        *whole, rest = (b"".join(incomplete) + chunk).split(end)
+        incomplete = [rest]
         if whole:
             yield whole
-    last = b"".join(begun)
+    last = b"".join(incomplete)
     if last:
         yield [last]
 
 
-def _limited(pieces: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
+def _limited(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
     if count is None:
-        yield from pieces
+        yield from batches
         return
-    for raws in pieces if count else ():
+    for raws in batches if count else ():
         yield raws[:count]
         count -= len(raws[:count])
         if not count:

@@ -1,4 +1,4 @@
-"""``siltstone explain`` says what a cleaning would do, ``siltstone verify`` whether one was sound."""
+"""``siltstone explain`` shows what a cleaning would do, ``siltstone verify`` whether one was correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from siltstone.base import files
 from siltstone.base.clock import time_text
-from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
@@ -19,8 +18,8 @@ from siltstone.compaction.explain import Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
 from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 
-GROUPS_MOST = 12
-"""Groups of a log in the tables for people; the page and the JSON have them all."""
+GROUPS_MAX = 12
+"""Groups of a log in the tables for people; the page and the JSON have all of them."""
 
 
 @Parameter(name="*")
@@ -40,10 +39,10 @@ def explain(
     html: Path | None = None,
     json_: output.Json = False,
 ) -> int:
-    """Show what clean would do with Kafka log directories, and why: a dry run with everything that it saw.
+    """Show what clean would do with Kafka log directories, and why, as a dry run with its statistics.
 
-    For each log what goes and why, groups, what bounds the range, the passes that Kafka would need, distinct
-    and hottest keys, and since when its bytes could have been free. Nothing is locked or changed.
+    For each log: the records to discard by reason, groups, what bounds the range, the passes that Kafka would
+    need, distinct and hottest keys, and the reclaimable bytes over time. Nothing is locked or changed.
 
     Parameters
     ----------
@@ -54,9 +53,8 @@ def explain(
     json_
         Print one JSON document.
     """
-    if html is not None and files.exists(html):
-        raise UsageError(f"--html {html}: is there already; name a new file")
     if html is not None:
+        output.refuse_if(files.exists(html), f"--html {html}: already exists", "pass a new file")
         from siltstone.commands.explain_page import page
     explanation = review.explain(replace(flags, directories=directories))
     if html is not None:
@@ -71,9 +69,7 @@ def explain(
 def _show_explanation(explanation: Explanation) -> None:
     names = ("log", "state", "dirty", "before", "after", "records")
     columns = (*names, *CLEANING_REASONS, "keys", "passes")
-    output.write_table(
-        "what cleaning would do", columns, [_explanation_row(log) for log in explanation.logs], left=2
-    )
+    output.write_table("what cleaning would do", columns, map(_explanation_row, explanation.logs), left=2)
     for log in explanation.logs:
         if log.reason:
             output.write_lines(f"{log.name}: {log.status}: {log.reason}")
@@ -111,14 +107,12 @@ def _show_log(log: LogExplanation) -> None:
             f"holds {kafka.map_keys:,} ({size_text(kafka.buffer_bytes)})"
         )
     discarded = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
-    output.write_lines(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{discarded}")
-    for horizon in outcome.tombstones_waiting:
-        when = (
-            "have no delete horizon yet" if horizon.at_ms < 0 else f"may go from {time_text(horizon.at_ms)}"
-        )
-        output.write_lines(
-            f"{log.name}: {horizon.tombstones:,} tombstones ({size_text(horizon.bytes)}) {when}"
-        )
+    output.write_lines(f"{log.name}: record bytes: retained {size_text(outcome.kept_bytes)}{discarded}")
+    for waiting in outcome.tombstones_waiting:
+        horizon = f"may be removed from {time_text(waiting.at_ms)} on"
+        text = "have no delete horizon yet" if waiting.at_ms < 0 else horizon
+        size = size_text(waiting.bytes)
+        output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
     groups = [
         (
             f"{g.base_offset:,}",
@@ -127,11 +121,11 @@ def _show_log(log: LogExplanation) -> None:
             size_text(g.bytes_after),
             g.records_after,
         )
-        for g in outcome.groups[:GROUPS_MOST]
+        for g in outcome.groups[:GROUPS_MAX]
     ]
     more = len(outcome.groups) - len(groups)
     title = f"{log.name}: groups" + (f" ({more} more)" if more else "")
-    output.write_table(title, ("base offset", "segments", "before", "after", "records stay"), groups)
+    output.write_table(title, ("base offset", "segments", "before", "after", "retained records"), groups)
     keys = [
         (k.key, k.key_size, k.records, k.superseded, size_text(k.superseded_bytes), k.last_offset)
         for k in log.keys.hottest_keys
@@ -187,9 +181,7 @@ def verify(
 
 def _show_verdict(verdict: Verdict) -> None:
     names = ("log", "verdict", "cleaned", "before", "after", "keys", *REASONS)
-    output.write_table(
-        "checked against what it was before", names, [_verdict_row(log) for log in verdict.logs], left=3
-    )
+    output.write_table("compared with the state before", names, map(_verdict_row, verdict.logs), left=3)
     for log in verdict.logs:
         kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
         for text in (*log.problems, *kinds, *log.notes):

@@ -33,7 +33,6 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TopicsFlags(output.TopicFlags):
     """The flags of ``siltstone topics``.
@@ -41,29 +40,29 @@ class TopicsFlags(output.TopicFlags):
     Parameters
     ----------
     create
-        Make the topic; the directory too where it is not there.
+        Create the topic, and the directory if it does not exist.
     list_
-        The topics' names.
+        List the topics' names.
     describe
-        Topics with their settings and partitions.
+        Show topics with their settings and partitions.
     alter
-        Give topics more --partitions.
+        Raise the number of --partitions of topics.
     delete
-        Delete topics; their room is free at once.
+        Delete topics; their disk space is free at once.
     topic
         A topic; for all but --create also a regular expression.
     partitions
-        How many; for a new topic num.partitions unless said.
+        The number of partitions; default for a new topic: num.partitions.
     replication_factor
         1: a directory holds one replica.
     config
-        A setting of the new topic, key=value, [a,b] for a list; may be given several times.
+        A setting of the new topic, key=value, [a,b] for a list; repeat it for more.
     if_exists
-        A topic that is not there is no error.
+        No error if the topic does not exist.
     if_not_exists
-        A topic that is there already is no error.
+        No error if the topic exists.
     server_properties
-        The broker's own settings, for defaults.
+        The broker's server.properties, for defaults.
     dry_run
         Check everything, change nothing.
     wait_complete
@@ -90,16 +89,19 @@ class TopicsFlags(output.TopicFlags):
         chosen += [] if word is None else [word]
         if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_WORDS):
             flags = ", ".join(f"--{name}" for name in _ACTIONS)
-            raise UsageError(f"choose one of {flags}, or topics {' or topics '.join(_WORDS)}")
-        self._refuse_strange(chosen[0])
+            advice = f"pass one of {flags}, or run siltstone topics {' or siltstone topics '.join(_WORDS)}"
+            raise UsageError("no action, or several", advice=advice)
+        self._refuse_contradictions(chosen[0])
         return chosen[0]
 
-    def _refuse_strange(self, action: str) -> None:
+    def _refuse_contradictions(self, action: str) -> None:
         needs_topic = action in ("create", "alter", "delete", *_WORDS)
-        output.refuse_if(needs_topic and self.topic is None, f"{_flag_text(action)}: say which --topic")
+        is_missing = needs_topic and self.topic is None
+        output.refuse_if(is_missing, f"{_flag_text(action)}: no topic", "pass --topic TOPIC")
         output.refuse_if(
             action == "alter" and self.partitions is None,
-            "--alter: give --partitions; settings are changed with siltstone configs --alter",
+            "--alter: no number of partitions",
+            "pass --partitions N, or change settings with siltstone configs --alter",
         )
         allowed = {
             "partitions": ("create", "alter"),
@@ -111,13 +113,14 @@ class TopicsFlags(output.TopicFlags):
             "wait_complete": ("compaction-status",),
         }
         for name, actions in allowed.items():
-            is_set = getattr(self, name) not in (None, (), False)
-            message = f"--{name.replace('_', '-')} goes with {' or '.join(map(_flag_text, actions))}"
-            output.refuse_if(is_set and action not in actions, message)
+            is_set, flag = getattr(self, name) not in (None, (), False), f"--{name.replace('_', '-')}"
+            reason = f"{flag} goes with {' or '.join(map(_flag_text, actions))}"
+            output.refuse_if(is_set and action not in actions, reason, f"leave {flag} out")
         output.refuse_if(
             self.replication_factor not in (None, 1, -1),
-            f"--replication-factor {self.replication_factor}: a directory holds one replica; give 1 "
+            f"--replication-factor {self.replication_factor}: a log directory holds one replica "
             "(INVALID_REPLICATION_FACTOR)",
+            "pass 1",
         )
 
 
@@ -133,7 +136,7 @@ def topics(
     flags: TopicsFlags = TopicsFlags(),
     json_: output.Json = False,
 ) -> int:
-    """List, describe, make, change, delete and compact the topics of log directories, as kafka-topics does.
+    """List, describe, create, alter, delete and compact the topics of log directories, as kafka-topics does.
 
     --list, --describe and compaction-status lock nothing and change nothing: they work beside a live broker.
     The others lock the directory, as a broker does.
@@ -141,16 +144,15 @@ def topics(
     Parameters
     ----------
     word
-        compact: compact a topic beside its originals; compaction-status: what came of it. As in pulsar-admin.
+        compact: compact a topic side by side; compaction-status: show the result. As in pulsar-admin.
     topic
-        The topic for these, also as --topic; by its name here or as persistent://tenant/namespace/name.
+        The topic for these, also as --topic; its name in Siltstone, or persistent://tenant/namespace/name.
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(flags.dir, flags.server_properties)
+    place = flags.place(flags.server_properties)
     if topic is not None:
-        if flags.topic is not None or word not in _WORDS:
-            raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")
+        output.refuse_if(flags.topic is not None, f"{topic}: two topics", "leave out --topic")
         flags = replace(flags, topic=topic)
     action = flags.action(word)
     if action in _WORDS:
@@ -169,7 +171,7 @@ def topics(
 
 
 def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
-    topic, dry_run = flags.the_topic(), flags.dry_run
+    topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
         done = compaction.compact_topic(place, topic, _engine_for(flags.dir), dry_run=dry_run)
         return _show_compaction(done, dry_run=dry_run, as_json=as_json)
@@ -181,42 +183,35 @@ def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) ->
 
 
 def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
-    topic, dry_run = flags.the_topic(), flags.dry_run
+    topic, options = flags.required_topic(), {"dry_run": flags.dry_run}
     if action == "delete":
-        return commands.delete_topics(place, topic, if_exists=flags.if_exists, dry_run=dry_run)
+        return commands.delete_topics(place, topic, if_exists=flags.if_exists, **options)
     if action == "alter":
         assert flags.partitions is not None
-        return commands.add_partitions(
-            place, topic, flags.partitions, if_exists=flags.if_exists, dry_run=dry_run
-        )
+        return commands.add_partitions(place, topic, flags.partitions, if_exists=flags.if_exists, **options)
     config = commands.texts_of(flags.config, "--config")
     if place.snapshot_before_creation().has_brokers_metadata:
-        output.note("a broker will not know of a topic that is made here: its topics are in its metadata log")
-    if_not_exists = flags.if_not_exists
-    return [
-        commands.create_topic(
-            place, topic, flags.partitions, config, if_not_exists=if_not_exists, dry_run=dry_run
-        )
-    ]
+        output.note("a broker will not know the topic: its topics are in its metadata log")
+    options["if_not_exists"] = flags.if_not_exists
+    return [commands.create_topic(place, topic, flags.partitions, config, **options)]
 
 
 def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
     snapshot = place.snapshot()
     names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
-    described = [
-        (topic, snapshot.own_texts(topic), commands.partitions_of(snapshot, topic))
-        for topic in map(snapshot.topic, names)
-    ]
+    topics = [snapshot.topic(name) for name in names]
+    partitions = {topic.name: commands.partitions_of(snapshot, topic) for topic in topics}
+    described = [(topic, snapshot.own_texts(topic), partitions[topic.name]) for topic in topics]
     if as_json:
-        output.write_json({"topics": [_document(*facts) for facts in described]})
+        output.write_json({"topics": [_document(*description) for description in described]})
     else:
-        for facts in described:
-            _show_topic(*facts)
-    output.note(*snapshot.notes, *snapshot.notes_on([topic for topic, _, _ in described]))
+        for description in described:
+            _show_topic(*description)
+    output.note(*snapshot.notes, *snapshot.notes_on(topics))
     failures = [
-        f"{topic.name}-{partition.partition}: {partition.failure}"
-        for topic, _, partitions in described
-        for partition in partitions
+        f"{name}-{partition.partition}: {partition.failure}"
+        for name, members in partitions.items()
+        for partition in members
         if partition.failure
     ]
     output.note(*failures)
@@ -278,7 +273,6 @@ def _show_changes(
         output.write_lines("no such topic: nothing to do")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompactTopicFlags(output.TopicFlags):
     """The flags of ``siltstone compact-topic``.
@@ -286,15 +280,15 @@ class CompactTopicFlags(output.TopicFlags):
     Parameters
     ----------
     topic
-        The topic: persistent://tenant/namespace/name, with -partition-N for one partition, or its name here.
+        The topic: its name in Siltstone, or persistent://tenant/namespace/name; -partition-N: one partition.
     reset
-        Forget the ledger and compact anew what is left of the originals.
+        Delete the ledger and compact what is left of the log.
     high_watermark
         "end": a broker's logs without an entry in replication-offset-checkpoint have no other replica.
     master
-        The Spark master; unless given, what is small is done without Spark, the rest on local[*].
+        The Spark master; default: up to 64 MiB without Spark, more on local[*].
     dry_run
-        Say how much would be read, change nothing.
+        Show how much would be read, change nothing.
     """
 
     reset: bool = False
@@ -304,21 +298,22 @@ class CompactTopicFlags(output.TopicFlags):
 
 
 def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: output.Json = False) -> int:
-    """Compact a topic beside its originals, as pulsar compact-topic does.
+    """Compact a topic side by side, as pulsar compact-topic does.
 
-    What it writes is a ledger with the last record of each key, which readers of the compacted view see in
-    the place of the originals; these stay as they are. Locks the directory, as a broker does.
+    Writes a ledger with the last record of each key, which readers of the compacted view get instead of the
+    log; the log stays as it is. Locks the directory, as a broker does.
 
     Parameters
     ----------
     json_
         Print one JSON document.
     """
-    topic = flags.the_topic()
+    topic = flags.required_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
-    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run")
+    both = flags.reset and flags.dry_run
+    output.refuse_if(both, "--reset goes without --dry-run", "leave out one of them")
     done = compaction.compact_topic(
-        output.place_of(flags.dir, None),
+        flags.place(),
         topic,
         _engine_for(flags.dir, flags.master),
         reset=flags.reset,
@@ -329,7 +324,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
 
 
 def _engine_for(folders: Sequence[Path], master: str | None = None) -> compaction.EngineFor:
-    """An engine on the master that was chosen; by default Spark compacts only what is worth its start."""
+    """An engine on ``master``; by default Spark compacts only what takes longer than its start."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
@@ -348,9 +343,8 @@ def _show_compaction(
         output.write_json({"dry_run": dry_run, **done.to_json()})
     else:
         for partition in done.partitions:
-            output.write_lines(
-                _compaction_text(f"{done.topic}-{partition.partition}", partition, dry_run=dry_run)
-            )
+            where = f"{done.topic}-{partition.partition}"
+            output.write_lines(_compaction_text(where, partition, dry_run=dry_run))
     return _notes(done)
 
 

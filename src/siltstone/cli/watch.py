@@ -14,7 +14,7 @@ from rich.text import Text
 from siltstone.base import interruption
 from siltstone.base.clock import Clock, ManualClock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import new_table, reason_lines, write_json
+from siltstone.cli.output import new_table, reason_lines, refuse_if, write_json
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
@@ -22,24 +22,13 @@ from siltstone.commands.watch import STATES, Watch, WatchedLog, WatchSnapshot
 from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
-LONGEST_INTERVAL = 86_400.0
+INTERVAL_MAX = 86_400.0
 _WIDTH = 170
 _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
 """The fields of a request that choose logs and settings; the others say how to clean."""
-_FLAGS = {"stop_after_minutes": "stop_after"}
+_FLAG_NAMES = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
-_COLUMNS = (
-    "log",
-    "state",
-    "policy",
-    "clean",
-    "dirty",
-    "ratio",
-    "checkpoint",
-    "uncleanable",
-    "overdue",
-    "last cleaning",
-)
+_COLUMNS = "log,state,policy,clean,dirty,ratio,checkpoint,uncleanable,overdue,last cleaning".split(",")
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
@@ -48,8 +37,9 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
     Raises UsageError, SiltstoneError, OSError.
     """
     seconds = DEFAULT_INTERVAL if interval is None else interval
-    if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_INTERVAL):
-        raise UsageError(f"--interval {seconds:g}: seconds over 0, up to {LONGEST_INTERVAL:.0f}")
+    is_valid = math.isfinite(seconds) and 0 < seconds <= INTERVAL_MAX
+    advice = f"pass seconds, over 0 and up to {INTERVAL_MAX:.0f}"
+    refuse_if(not is_valid, f"--interval {seconds:g}: is out of range", advice)
     _refuse_cleaning(request)
     clock: Clock = SystemClock()
     if request.now_ms is not None:
@@ -65,11 +55,10 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
 def _refuse_cleaning(request: CleanRequest) -> None:
     for option in fields(request):
         if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
-            flag = _FLAGS.get(option.name, option.name).replace("_", "-")
-            raise UsageError(
-                f"--watch only looks: it does not go with --{flag}; "
-                "clean without --watch, and watch from another terminal"
-            )
+            flag = _FLAG_NAMES.get(option.name, option.name).replace("_", "-")
+            reason = f"--watch changes nothing, so it does not go with --{flag}"
+            advice = "clean without --watch, and watch from another terminal"
+            raise UsageError(reason, advice=advice)
 
 
 def _snapshots(watch: Watch, seconds: float) -> Iterator[WatchSnapshot]:
