@@ -28,7 +28,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import Rewritten, rewrite_group
 from siltstone.compaction.work import Extracted, extract, retained_by_group

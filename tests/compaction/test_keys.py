@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
 from siltstone.compaction.engine import bucket_count, entry_capacity
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned, plan_log
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, by_base, merge_bucket
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory

@@ -11,7 +11,7 @@ import pytest
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import Choices, LogState
 from siltstone.compaction.report import CLEANED
 from siltstone.compaction.staging import LogDone
 from siltstone.compaction.work import LogWork

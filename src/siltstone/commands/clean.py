@@ -36,8 +36,8 @@ from siltstone.commands.policies import (
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
-from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
+from siltstone.compaction.inplace.planning import LogState
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import (
     CLEANED,

@@ -30,7 +30,7 @@ from siltstone.base.config import (
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import Choices, LogState
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.metadata_log import (
     METADATA_PARTITION,

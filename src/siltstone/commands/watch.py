@@ -26,8 +26,8 @@ from siltstone.base.errors import (
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.commands.places import Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
-from siltstone.compaction.inplace import plan
-from siltstone.compaction.inplace.facts import (
+from siltstone.compaction.inplace import ranges
+from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
     Horizons,
     LogState,
@@ -49,7 +49,7 @@ from siltstone.runtime.topics import TopicDescription
 
 # The cleanable range of a log, computed again and again while other processes append and clean.
 #
-# The rules are those of ``plan``, the facts those of ``facts``. Two costly facts are kept: that the
+# The rules are those of ``ranges``, the facts those of ``planning``. Two costly facts are kept: that the
 # transactions which were open when the active segment was created have ended, and the delete horizons of the
 # clean section. Segments may disappear between two steps, since nothing is locked: FileNotFoundError,
 # SourceChangedError and a torn tail (CorruptRecordError) only mean that the log is read again.
@@ -68,7 +68,7 @@ class LogSnapshot:
 
     size: int
     segments: int
-    range: plan.CleanableRange
+    range: ranges.CleanableRange
     is_due: bool
     horizons: Horizons | None
 
@@ -326,8 +326,8 @@ class Watch:
             return None
         producers = self._producers(state, segments, checkpoints)
         facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        cleanable = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
-        is_due = plan.is_eligible(cleanable, state.config.number("min.cleanable.dirty.ratio"))
+        cleanable = ranges.cleanable_range(facts, lag_limits(state.config), now_ms)
+        is_due = ranges.is_eligible(cleanable, state.config.number("min.cleanable.dirty.ratio"))
         clean = tuple(segment for segment in segments if segment.base_offset < cleanable.clean_end)
         limit = state.config.integer(LIMIT_SETTING)
         return LogSnapshot(

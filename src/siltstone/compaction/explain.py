@@ -25,9 +25,9 @@ from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, Int64, 
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, fits_one_task
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
-from siltstone.compaction.inplace.facts import (
+from siltstone.compaction.inplace.planning import (
     Choices,
     LogState,
     Planned,
@@ -539,7 +539,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
     mark = checkpoints.high_watermark.get(state.where)
     facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
     lag = lag_limits(state.config)
-    cleanable = plan.cleanable_range(facts, lag, choices.now_ms)
+    cleanable = ranges.cleanable_range(facts, lag, choices.now_ms)
     bounds = {
         "active segment": segments[-1].base_offset,
         "high watermark": mark,
@@ -809,13 +809,13 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
     """Kafka's map for these settings, and at least how many passes it would need for so many keys."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
-    map_keys = plan.kafka_map_keys(buffer, load)
+    map_keys = ranges.kafka_map_keys(buffer, load)
     return KafkaExplained(
         buffer_bytes=buffer,
         load_factor=load,
         map_keys=map_keys,
-        passes=plan.kafka_passes(dirty_keys, map_keys),
-        buffer_bytes_for_one_pass=plan.kafka_buffer_bytes(dirty_keys, load),
+        passes=ranges.kafka_passes(dirty_keys, map_keys),
+        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes(dirty_keys, load),
     )
 
 

@@ -34,7 +34,7 @@ from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
     DROPPED,
@@ -44,8 +44,8 @@ from siltstone.compaction.inplace.destination import (
     drop_staged,
     swap_of,
 )
-from siltstone.compaction.inplace.facts import Choices, LogState, OpenLog, Planned, find_horizons
-from siltstone.compaction.inplace.plan import kafka_map_keys
+from siltstone.compaction.inplace.planning import Choices, LogState, OpenLog, Planned, find_horizons
+from siltstone.compaction.inplace.ranges import kafka_map_keys
 from siltstone.compaction.report import (
     CLEANED,
     CLEANING_REASONS,
@@ -94,7 +94,7 @@ class Candidate:
 
     served: ServedDirectory
     log: PartitionLog
-    range: plan.CleanableRange
+    range: ranges.CleanableRange
 
     @property
     def where(self) -> TopicPartition:
@@ -104,7 +104,7 @@ class Candidate:
     @property
     def is_eligible(self) -> bool:
         """Is the dirty ratio high enough, or the oldest dirty record older than the maximum lag?"""
-        return plan.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
+        return ranges.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
 
     @property
     def size(self) -> int:
@@ -129,7 +129,7 @@ def candidate(
     cleanable_below = min(log.recovery_point, uncovered(log.directory).clean_below)
     following = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
     dirty_from = checkpoint if checkpoint is not None else view.log_start_offset
-    facts = plan.LogFacts(
+    facts = ranges.LogFacts(
         segments=[
             _segment_facts(segment, view.size_of(number), config, is_dirty=following[number] > dirty_from)
             for number, segment in enumerate(view.segments)
@@ -139,15 +139,17 @@ def candidate(
         stable_offset=min(view.last_stable_offset, view.high_watermark, cleanable_below),
         checkpoint=checkpoint,
     )
-    lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
-    return Candidate(served=served, log=log, range=plan.cleanable_range(facts, lag, now_ms))
+    lag = ranges.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
+    return Candidate(served=served, log=log, range=ranges.cleanable_range(facts, lag, now_ms))
 
 
-def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool) -> plan.PlanSegment:
+def _segment_facts(
+    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
+) -> ranges.PlanSegment:
     """Timestamps are looked up for dirty segments only: they may have to be read from the files."""
     has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if has_max_lag else -1
-    return plan.PlanSegment(
+    return ranges.PlanSegment(
         base_offset=segment.base_offset,
         size=size,
         modified_ms=segment.modified_ms if has_max_lag else 0,

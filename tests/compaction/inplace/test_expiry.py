@@ -13,8 +13,8 @@ from siltstone.base.config import LONG_MAX
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import DryRun, InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.compaction.inplace.originals import Originals, check_log, read_run
+from siltstone.compaction.inplace.planning import Choices, LogState
 from siltstone.compaction.report import (
     CLEANED,
     FAILED,

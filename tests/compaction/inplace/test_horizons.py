@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from siltstone.compaction.inplace.facts import Horizons, find_horizons
+from siltstone.compaction.inplace.planning import Horizons, find_horizons
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import (

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned, plan_log
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory

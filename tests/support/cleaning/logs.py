@@ -19,7 +19,7 @@ from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits, extra, spill, waiting
 from siltstone.compaction.inplace.destination import Destination, InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder

@@ -13,7 +13,7 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import Choices, LogState
 from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder

@@ -17,7 +17,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Bytes, Directory
 from siltstone.compaction.engine import clean_in_one_go
 from siltstone.compaction.inplace.destination import cleaned_up_to
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING

@@ -20,7 +20,7 @@ import numpy as np
 from siltstone.base.clock import ManualClock
 from siltstone.base.records.codecs import compress
 from siltstone.commands import review
-from siltstone.compaction.inplace.facts import find_horizons
+from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.dump import DumpOptions, dump_file, identify
 from siltstone.log.read_only import ReadOnlyLogs

@@ -41,7 +41,7 @@ from siltstone.compaction.inplace.expiry import (
     fill_expired,
     retention_applies,
 )
-from siltstone.compaction.inplace.facts import (
+from siltstone.compaction.inplace.planning import (
     Choices,
     LogState,
     Planned,
@@ -49,7 +49,7 @@ from siltstone.compaction.inplace.facts import (
     open_result,
     plan_log,
 )
-from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
+from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten

@@ -14,8 +14,8 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
 from siltstone.compaction.inplace.expiry import Expiry
-from siltstone.compaction.inplace.facts import LogState, Planned, staging_folder
 from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.inplace.planning import LogState, Planned, staging_folder
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint

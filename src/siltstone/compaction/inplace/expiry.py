@@ -28,7 +28,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import Directory
 from siltstone.compaction import report
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned
+from siltstone.compaction.inplace.planning import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.ledger.store import LedgerStore

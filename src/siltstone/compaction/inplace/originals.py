@@ -50,7 +50,7 @@ from siltstone.log.replacement import finish_replacement, replace_segments, swap
 from siltstone.log.segments import list_segments, windows
 
 if TYPE_CHECKING:
-    from siltstone.compaction.inplace.facts import LogState, Planned
+    from siltstone.compaction.inplace.planning import LogState, Planned
 
 UNDO_FILE = "undo.json"
 ROOM_BYTES = 1 << 20

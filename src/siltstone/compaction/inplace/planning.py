@@ -1,4 +1,4 @@
-"""Planning a log's cleaning: reads from a partition directory, or an open log, what ``plan`` needs.
+"""Planning a log's cleaning: reads from a partition directory, or an open log, what ``ranges`` needs.
 
 ``plan_log`` returns the log's work for an engine, or a result with the reason why there is none
 (``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``).
@@ -22,7 +22,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Directory, Flags, delete_horizons
 from siltstone.compaction import report
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
@@ -314,8 +314,8 @@ def log_facts(
     segments: Sequence[Segment],
     producers: ProducerStates,
     committed_below: int,
-) -> plan.LogFacts:
-    """The facts of a log with settings, for ``plan``. ``committed_below``: an offset, see ``Checkpoints``.
+) -> ranges.LogFacts:
+    """The facts of a log with settings, for ``ranges``. ``committed_below``: an offset, see ``Checkpoints``.
 
     Raises CorruptFileError, OSError.
     """
@@ -324,7 +324,7 @@ def log_facts(
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0
     hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
-    return plan.LogFacts(
+    return ranges.LogFacts(
         segments=[_segment_facts(segment, lagging, hurried) for segment in segments],
         log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
@@ -333,8 +333,8 @@ def log_facts(
     )
 
 
-def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanSegment:
-    return plan.PlanSegment(
+def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> ranges.PlanSegment:
+    return ranges.PlanSegment(
         base_offset=segment.base_offset,
         size=segment.size,
         offset_index_size=segment.offset_index_size,
@@ -345,9 +345,9 @@ def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanS
     )
 
 
-def lag_limits(config: Config) -> plan.LagLimits:
+def lag_limits(config: Config) -> ranges.LagLimits:
     """The compaction lags of a log with these settings."""
-    return plan.LagLimits(
+    return ranges.LagLimits(
         min_ms=config.integer("min.compaction.lag.ms"), max_ms=config.integer("max.compaction.lag.ms")
     )
 
@@ -359,10 +359,10 @@ def _decide(
     result: LogResult,
     segments: Sequence[Segment],
     producers: ProducerStates,
-    facts: plan.LogFacts,
+    facts: ranges.LogFacts,
 ) -> Planned | LogResult:
     assert state.config is not None
-    cleanable = plan.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
+    cleanable = ranges.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
     if choices.map_end < cleanable.end:
         cleanable = replace(
             cleanable, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end)
@@ -389,12 +389,12 @@ def _decide(
     return Planned(state=state, work=work, result=result, uncleaned=rest)
 
 
-def _ineligible(config: Config, choices: Choices, cleanable: plan.CleanableRange) -> tuple[str, str] | None:
+def _ineligible(config: Config, choices: Choices, cleanable: ranges.CleanableRange) -> tuple[str, str] | None:
     """Status and reason of a log whose dirty section is not eligible now, else None."""
     if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
         return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
     ratio = config.number("min.cleanable.dirty.ratio")
-    if choices.force or plan.is_eligible(cleanable, ratio):
+    if choices.force or ranges.is_eligible(cleanable, ratio):
         return None
     reason = f"dirty ratio {cleanable.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
     return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
@@ -405,13 +405,13 @@ def _work(
     choices: Choices,
     staging: Path | None,
     segments: Sequence[Segment],
-    facts: plan.LogFacts,
-    cleanable: plan.CleanableRange,
+    facts: ranges.LogFacts,
+    cleanable: ranges.CleanableRange,
     producers: ProducerStates,
 ) -> LogWork:
     config = state.config
     assert config is not None
-    limits = plan.GroupLimits(
+    limits = ranges.GroupLimits(
         segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
     )
     below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
@@ -424,7 +424,7 @@ def _work(
     return LogWork(
         name=str(state.where),
         segments=below,
-        groups=_groups(plan.group_segments(cleaned, cleanable.end, limits), cleanable.end),
+        groups=_groups(ranges.group_segments(cleaned, cleanable.end, limits), cleanable.end),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
         rules=Rules(
@@ -434,7 +434,9 @@ def _work(
             producers=np.array(alive, np.int64).reshape(-1, 3),
             map_end=choices.map_end,
             tombstones_from=uncovered(state.path).tombstones_from,
-            legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, cleanable.first_dirty, retention_ms),
+            legacy_horizon_ms=ranges.legacy_delete_horizon(
+                facts.segments, cleanable.first_dirty, retention_ms
+            ),
             drop_keyless=choices.drop_keyless or state.drop_keyless,
         ),
         limits=_limits(config, choices.tasks_at_once),
@@ -457,7 +459,7 @@ def _limits(config: Config, tasks_at_once: int) -> TaskLimits:
     )
 
 
-def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> tuple[Group, ...]:
+def _groups(grouped: Sequence[Sequence[ranges.PlanSegment]], end: int) -> tuple[Group, ...]:
     firsts = [0, *itertools.accumulate(map(len, grouped))]
     bases = [*(members[0].base_offset for members in grouped), end]
     return tuple(

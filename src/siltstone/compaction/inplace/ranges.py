@@ -8,7 +8,7 @@
         └──────────────┴─────────────────────────────┴───────────────────┘
          their records are superseded    by later records of the same key in here
 
-No file is read here; ``compaction.inplace.facts`` does that.
+No file is read here; ``compaction.inplace.planning`` reads them and plans with these functions.
 """
 
 from __future__ import annotations
