@@ -44,7 +44,14 @@ from siltstone.compaction.inplace.destination import (
     drop_staged,
     swap_of,
 )
-from siltstone.compaction.inplace.planning import Choices, LogState, OpenLog, Planned, find_horizons
+from siltstone.compaction.inplace.planning import (
+    LogState,
+    OpenLog,
+    Planned,
+    PlanOptions,
+    find_horizons,
+    stable_offset,
+)
 from siltstone.compaction.inplace.ranges import kafka_map_keys
 from siltstone.compaction.report import (
     CLEANED,
@@ -57,7 +64,6 @@ from siltstone.compaction.report import (
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
-from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
@@ -126,7 +132,6 @@ def candidate(
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
-    cleanable_below = min(log.recovery_point, uncovered(log.directory).clean_below)
     following = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
     dirty_from = checkpoint if checkpoint is not None else view.log_start_offset
     facts = ranges.LogFacts(
@@ -136,11 +141,12 @@ def candidate(
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=min(view.last_stable_offset, view.high_watermark, cleanable_below),
+        stable_offset=stable_offset(
+            log.directory, view.last_stable_offset, view.high_watermark, log.recovery_point
+        ),
         checkpoint=checkpoint,
     )
-    lag = ranges.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
-    return Candidate(served=served, log=log, range=ranges.cleanable_range(facts, lag, now_ms))
+    return Candidate(served=served, log=log, range=ranges.cleanable_range(facts, config, now_ms))
 
 
 def _segment_facts(
@@ -630,9 +636,9 @@ class LogCleaner(LogService[Engine]):
             config, tasks = self._manager.config, 1
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
-            choices = Choices(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
+            options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
             cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-            results += cleaner.run(states, choices)
+            results += cleaner.run(states, options)
         except EngineError as error:
             _logger.warning("the cleaner has no engine: %s", error)
         self._manager.upkeep.take_failed_offline()
@@ -773,10 +779,10 @@ class LogCleaner(LogService[Engine]):
                 part.base_offset for part in claimed.log.view.segments[:-1] if part.base_offset < clean_end
             ]
             horizons = find_horizons(
+                claimed.log.directory,
                 [find_segment(claimed.log.directory, base_offset) for base_offset in below],
                 clean_end,
                 now_ms,
-                uncovered(claimed.log.directory).tombstones_from,
                 config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:

@@ -14,7 +14,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals, check_log, read_run
-from siltstone.compaction.inplace.planning import Choices, LogState
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import (
     CLEANED,
     FAILED,
@@ -220,7 +220,7 @@ def test_a_retention_time_that_nobody_set_takes_nothing_and_says_so(tmp_path: Pa
         ((where, path),) = directory.partitions.items()
         state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
-        (result,) = cleaner.run([replace(state, defaults_hold=True)], Choices(now_ms=NOW + 10 * DAY))
+        (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
     assert bases(partition) == [4] and result.removed.expired == 3
 
 

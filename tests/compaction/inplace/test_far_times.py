@@ -113,7 +113,7 @@ def test_a_stamp_that_wrapped_around_is_none_and_is_made_anew(tmp_path: Path, wr
     partition = write_log(tmp_path, {0: [dead], 1: [one(1, "b")], 2: [one(2, "b")]})
     before = records(partition)
     assert stamps(partition) == [wrapped_ms]
-    assert find_horizons(list_segments(partition), 2, NOW) == Horizons()
+    assert find_horizons(partition, list_segments(partition), 2, NOW) == Horizons()
     assert logs.run(tmp_path).status == CLEANED
     assert records(partition) == before and stamps(partition) == [NOW + DAY]
     assert logs.run(tmp_path, now_ms=NOW + DAY, force=False).removed.tombstones == 1

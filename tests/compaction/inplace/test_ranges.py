@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from siltstone.base import files
-from siltstone.base.config import LogConfig
+from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.compaction.inplace import ranges
-from siltstone.compaction.inplace.ranges import CleanableRange, GroupLimits, LagLimits, LogFacts, PlanSegment
+from siltstone.compaction.inplace.ranges import CleanableRange, LogFacts, PlanSegment
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.compaction.work import Rules
 from siltstone.log import retention
@@ -50,8 +50,10 @@ def facts(*bases: int, size: int = 100, **given: int | None) -> LogFacts:
     )
 
 
-def found(log: LogFacts, now_ms: int = 0, **lag: int) -> CleanableRange:
-    return ranges.cleanable_range(log, LagLimits(**lag), now_ms)
+def found(log: LogFacts, now_ms: int = 0, min_ms: int = 0, max_ms: int = LONG_MAX) -> CleanableRange:
+    """The range with these lags."""
+    config = LogConfig(min_compaction_lag_ms=min_ms, max_compaction_lag_ms=max_ms)
+    return ranges.cleanable_range(log, config, now_ms)
 
 
 def checkpoint(path: Path) -> int:
@@ -120,7 +122,7 @@ def _dated(times: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[PlanS
 
 
 def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
-    limits = GroupLimits(segment_bytes=10, index_bytes=GIB)
+    limits = LogConfig(segment_bytes=10, segment_index_bytes=GIB)
     times = [(6, 0), (6, 20), (6, 30), (6, 35), (7, 0), (7, 40), (8, 0), (8, 10)]
     log = _dated(times, [3, 3, 3, 5, 4, 7, 6, 9])
 
@@ -176,7 +178,7 @@ def test_example_6_map_size_and_passes() -> None:
 def test_example_7_groups() -> None:
     sizes = [0.4, 0.4, 0.3, 0.7, 0.3, 1.0]
     log = [PlanSegment(base_offset=i * 10, size=int(size * 10)) for i, size in enumerate(sizes)]
-    groups = ranges.group_segments(log, 60, GroupLimits(segment_bytes=10, index_bytes=GIB))
+    groups = ranges.group_segments(log, 60, LogConfig(segment_bytes=10, segment_index_bytes=GIB))
     assert bases(groups) == [[0, 10], [20, 30], [40], [50]]
 
 
@@ -327,25 +329,31 @@ def test_bytes_on_both_sides() -> None:
 
 def test_groups_keep_to_the_index_limit() -> None:
     log = [PlanSegment(base_offset=i, size=1, offset_index_size=4, time_index_size=1) for i in range(3)]
-    assert bases(ranges.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=8))) == [[0, 1], [2]]
+    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=8))) == [
+        [0, 1],
+        [2],
+    ]
     log = [PlanSegment(base_offset=i, size=1, time_index_size=4) for i in range(3)]
-    assert bases(ranges.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=11))) == [[0, 1], [2]]
+    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=11))) == [
+        [0, 1],
+        [2],
+    ]
 
 
 def test_groups_span_at_most_two_to_the_31() -> None:
-    limits, wide = GroupLimits(segment_bytes=GIB, index_bytes=GIB), 1 << 31
+    limits, wide = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 31
     assert bases(ranges.group_segments(segments(0, 5), wide, limits)) == [[0, 5]]
     assert bases(ranges.group_segments(segments(0, 5), wide + 1, limits)) == [[0], [5]]
     assert bases(ranges.group_segments(segments(0, 5, wide), wide + 9, limits)) == [[0, 5], [wide]]
 
 
 def test_an_empty_segment_joins_whatever_the_span() -> None:
-    limits, far = GroupLimits(segment_bytes=GIB, index_bytes=GIB), 1 << 33
+    limits, far = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 33
     log = [*segments(0), PlanSegment(base_offset=far, size=0)]
     assert bases(ranges.group_segments(log, far + (1 << 32), limits)) == [[0, far]]
 
 
 def test_a_segment_over_the_limit_is_a_group_of_its_own() -> None:
-    limits = GroupLimits(segment_bytes=10, index_bytes=GIB)
+    limits = LogConfig(segment_bytes=10, segment_index_bytes=GIB)
     assert bases(ranges.group_segments(segments(0, 5, 9), 20, limits)) == [[0], [5], [9]]
     assert ranges.group_segments([], 0, limits) == []

@@ -42,11 +42,11 @@ from siltstone.compaction.inplace.expiry import (
     retention_applies,
 )
 from siltstone.compaction.inplace.planning import (
-    Choices,
     LogState,
     Planned,
+    PlanOptions,
+    initial_result,
     mismatched_topic_ids,
-    open_result,
     plan_log,
 )
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
@@ -78,7 +78,7 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
     work = planned.work
     for group in done.groups:
         _check_retained(work.name, group.group, done.retained.get(group.group, 0), group.retained)
-    groups = [*planned.accepted, *done.groups]
+    groups = [*planned.committed, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
     if last and sum(group.records for group in groups) != done.extracted.records:
@@ -120,12 +120,12 @@ def changes_something(work: LogWork, group: Rewritten) -> bool:
 def fill_counts(planned: Planned) -> None:
     """Set sizes, segments and discarded records of the result from the groups that were accepted."""
     result, work = planned.result, planned.work
-    for group in planned.accepted:
+    for group in planned.committed:
         result.removed.add(group.removed)
     if result.records_before is not None:
         result.records_after = result.records_before - result.removed.total()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
-    for group in planned.accepted:
+    for group in planned.committed:
         members = work.sources(work.groups[group.group])
         result.bytes_after += group.size - sum(segment.size for segment in members)
         result.segments_after -= len(members) - 1
@@ -304,7 +304,7 @@ class Cleaner:
         self._critical = critical
         self._progress = progress or (lambda log, stage, done, total: None)
         self.results: list[LogResult] = []
-        self._choices: Choices
+        self._options: PlanOptions
         self._total, self._done = 0, 0
         self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
@@ -313,9 +313,9 @@ class Cleaner:
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
 
-    def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
+    def run(self, states: Sequence[LogState], options: PlanOptions) -> list[LogResult]:
         """Plan and clean the logs; a result for each, in order. Raises EngineError if the engine is lost."""
-        self._choices = choices
+        self._options = options
         planned: list[Planned] = []
         mismatched = mismatched_topic_ids(states)
         for state in states:
@@ -343,13 +343,13 @@ class Cleaner:
     def _plan(self, state: LogState, mismatch: str | None) -> Planned | LogResult:
         try:
             if mismatch is not None:
-                return open_result(state).stop(report.SKIPPED, mismatch)
+                return initial_result(state).stop(report.SKIPPED, mismatch)
             notes: list[str] = []
             if state.config is not None and "compact" in state.config.policies:
                 with self._critical():
                     notes = self._destination.tidy(state)
             staging = self._destination.staging(state)
-            plan = plan_log(state, state.checkpoints(), self._choices, staging)
+            plan = plan_log(state, state.checkpoints(), self._options, staging)
             result = plan.result if isinstance(plan, Planned) else plan
             result.notes[:0] = notes
             if isinstance(plan, LogResult) and plan.checkpoint_reset is not None:
@@ -531,7 +531,7 @@ class Cleaner:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
             with self._critical():
                 self._destination.accept(planned, groups)
-                planned.accepted.extend(groups)
+                planned.committed.extend(groups)
             if any(changes_something(planned.work, group) for group in groups):
                 self._has_changed_something = True
 
@@ -553,7 +553,7 @@ class Cleaner:
             if state.opened is not None:
                 return
             left = as_they_are(state.segments()) if planned is None else after_cleaning(planned)
-            expiry = expired(state, result, self._choices, left)
+            expiry = expired(state, result, self._options, left)
             if expiry is not None:
                 with self._critical():
                     self._destination.expire(state, expiry)
@@ -575,7 +575,7 @@ class Cleaner:
         planned.result.stop(failure.status, failure.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
-            planned.accepted = []
+            planned.committed = []
         fill_counts(planned)
         if planned.began:
             planned.result.seconds = time.perf_counter() - planned.began
@@ -589,6 +589,6 @@ class Cleaner:
 def _blank(state: LogState) -> LogResult:
     """A result for a log that cannot be planned, with its size if that can be read."""
     try:
-        return open_result(state)
+        return initial_result(state)
     except (SiltstoneError, OSError):
         return LogResult(topic=state.where.topic, partition=state.where.partition, directory=str(state.path))

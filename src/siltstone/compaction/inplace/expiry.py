@@ -28,7 +28,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import Directory
 from siltstone.compaction import report
-from siltstone.compaction.inplace.planning import Choices, LogState, Planned
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.ledger.store import LedgerStore
@@ -127,14 +127,14 @@ def as_they_are(segments: Iterable[Segment]) -> list[Left]:
 def after_cleaning(planned: Planned) -> list[Left]:
     """The segments of a log that was cleaned; the active one last."""
     left, work = [], planned.work
-    for new in planned.accepted:
+    for new in planned.committed:
         group = work.groups[new.group]
         source = work.segments[group.end_segment - 1]
         left.append(Left(base_offset=group.base_offset, size=new.size, segment=source, new=new))
     return left + as_they_are(planned.uncleaned)
 
 
-def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
+def expired(state: LogState, result: LogResult, options: PlanOptions, left: Sequence[Left]) -> Expiry | None:
     """The segments that expire now, None for none. ``left``: the log's segments, the active one last.
 
     A default ``retention.ms`` deletes nothing unless the broker's settings are known, since the broker may
@@ -149,9 +149,12 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     deciding = functools.partial(
         decide,
         _facts(left, with_times=config.deletes),
-        now_ms=choices.now_ms,
+        now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=choices.committed_below(state.where, checkpoints) or 0,
+        high_watermark=checkpoints.committed_below(
+            state.where, no_other_replica=options.high_watermark_is_end
+        )
+        or 0,
         held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
         keeps_active=True,
     )
