@@ -710,7 +710,7 @@ def _begin(
     )
     try:
         if mismatch is not None:
-            _take_over(log, initial_result(state).stop(report.SKIPPED, mismatch))
+            _take_over(log, initial_result(state, state.segments()).stop(report.SKIPPED, mismatch))
             return log, None
         checkpoints, choices = state.checkpoints(), options.choices
         now = plan_log(state, checkpoints, choices, None)

@@ -37,12 +37,11 @@ from siltstone.compaction.engine import Engine
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
-    DROPPED,
+    REMOVED_STAGED,
     InPlace,
-    check_sizes,
+    checked_swap,
     cleaned_up_to,
     drop_staged,
-    swap_of,
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
@@ -199,7 +198,7 @@ class IntoOpenLogs(InPlace):
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, Claimed], upkeep: Upkeep) -> None:
         super().__init__(run)
-        self.swap_threads, self.swaps_groups_together = 1, False
+        self.swap_threads, self.commits_groups_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
 
@@ -217,11 +216,11 @@ class IntoOpenLogs(InPlace):
                 claimed.served.go_offline(f"{error.strerror or error}")
             raise
 
-    def tidy(self, state: LogState) -> list[str]:
+    def recover(self, state: LogState) -> list[str]:
         """Remove files that an earlier run staged; recovery has finished everything else at the start."""
-        return [DROPPED] if drop_staged(state.path) else []
+        return [REMOVED_STAGED] if drop_staged(state.path) else []
 
-    def check(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: Planned) -> None:
         """Raises CleaningAbortedError where the claim was aborted."""
         self._logs[planned.state.where].claim.check()
 
@@ -230,16 +229,14 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
-        swap = swap_of(planned, groups)
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
+            swap = checked_swap(planned, groups)
             try:
-                for group in groups:
-                    check_sizes(group)
                 rename_to_cleaned(directory, swap.staged)
-                retired = claimed.log.replace(list(swap.staged), swap.old, swap.known)
+                retired = claimed.log.replace(list(swap.staged), swap.old, swap.verified)
             except (SiltstoneError, OSError):
                 # A swap that is refused has changed nothing. After a disk error the log is offline, and the
                 # next start completes or undoes the swap.
@@ -250,7 +247,7 @@ class IntoOpenLogs(InPlace):
         delay_ms = claimed.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
-    def finish(self, planned: Planned) -> None:
+    def commit_log(self, planned: Planned) -> None:
         """Move the cleaner checkpoint, then apply retention: the periodic task skips logs that are
         claimed."""
         with self._changing(planned.state) as claimed:
@@ -259,7 +256,7 @@ class IntoOpenLogs(InPlace):
             self._write_checkpoint(claimed, cleaned_up_to(planned))
         # Removes the staging folder; one that cannot be removed is left for the next run.
         with contextlib.suppress(SiltstoneError, OSError):
-            self.give_up(planned)
+            self.abort_log(planned)
         claimed = self._logs[planned.state.where]
         with (
             contextlib.suppress(CleaningAbortedError),

@@ -17,7 +17,13 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
-from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits, extra, spill, waiting
+from siltstone.compaction.inplace.cleaner import (
+    Cleaner,
+    RunLimits,
+    new_file_bytes,
+    retained_file_bytes,
+    shuffle_spill_bytes,
+)
 from siltstone.compaction.inplace.destination import Destination, InPlace
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
@@ -158,8 +164,8 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
     if not isinstance(found, Planned):
         return RunLimits(whole_log_bytes=0)
     work = found.work
-    largest = max(extra(work, group) for group in work.groups)
-    room = largest + spill(work) + waiting(work)
+    largest = max(new_file_bytes(work, group) for group in work.groups)
+    room = largest + shuffle_spill_bytes(work) + retained_file_bytes(work)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 
 

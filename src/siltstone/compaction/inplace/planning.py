@@ -228,10 +228,8 @@ class Planned:
     committed: list[Rewritten] = field(default_factory=list)
 
 
-def initial_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
-    """A result with the size of ``segments``, by default of those on disk. Raises UnsafeFileError,
-    OSError."""
-    segments = state.segments() if segments is None else segments
+def initial_result(state: LogState, segments: Sequence[Segment]) -> LogResult:
+    """A result with the sizes of the log's segments before the cleaning."""
     size = sum(segment.size for segment in segments)
     return LogResult(
         topic=state.where.topic,
@@ -285,6 +283,17 @@ def _refusal_by_settings(state: LogState) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogInput:
+    """A log as planning has read it; ``config`` are the settings of ``state`` as attributes."""
+
+    state: LogState
+    config: LogConfig
+    segments: Sequence[Segment]
+    producers: ProducerStates
+    facts: ranges.LogFacts
+
+
 def plan_log(
     state: LogState, checkpoints: Checkpoints, options: PlanOptions, staging: Path | None
 ) -> Planned | LogResult:
@@ -292,6 +301,7 @@ def plan_log(
 
     Raises CorruptFileError, UnsafeFileError, OSError.
     """
+    # 1. Logs that are skipped whatever is in them.
     reason = _refusal_by_settings(state)
     if reason is not None:
         return _skipped(state, reason)
@@ -301,20 +311,24 @@ def plan_log(
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
-    committed_below = checkpoints.committed_below(state.where, no_other_replica=options.high_watermark_is_end)
+    no_other_replica = options.high_watermark_is_end
+    committed_below = checkpoints.committed_below(state.where, no_other_replica=no_other_replica)
     if committed_below is None:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+    # 2. The range to clean.
     assert state.config is not None
     config = LogConfig.of(state.config)
     producers = state.opened.producers if state.opened else load_producers(state.path, segments)
     _refuse_start_beyond(state, checkpoints, segments, producers.end_offset)
     facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
-    cleanable = _decide(state, config, options, result, segments, facts)
+    log = _LogInput(state=state, config=config, segments=segments, producers=producers, facts=facts)
+    cleanable = _decide(log, options, result)
     if cleanable is None:
         return result
-    work = _work(state, config, options, staging, segments, facts, cleanable, producers)
+    # 3. The work for an engine.
+    work = _work(log, options, cleanable, staging)
     assert result.first_dirty_offset is not None
     result.cleaned_end_offset = max(min(cleanable.end, options.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
@@ -377,18 +391,12 @@ def log_facts(
     )
 
 
-def _decide(
-    state: LogState,
-    config: LogConfig,
-    options: PlanOptions,
-    result: LogResult,
-    segments: Sequence[Segment],
-    facts: ranges.LogFacts,
-) -> ranges.CleanableRange | None:
+def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.CleanableRange | None:
     """The range to clean, or None with the reason in ``result``."""
+    config, facts = log.config, log.facts
     cleanable = ranges.cleanable_range(facts, config, options.now_ms)
     if options.map_end < cleanable.end:
-        end = min(s.base_offset for s in segments if s.base_offset >= options.map_end)
+        end = min(s.base_offset for s in log.segments if s.base_offset >= options.map_end)
         cleanable = replace(cleanable, end=end)
     result.first_dirty_offset = result.cleaned_end_offset = cleanable.first_dirty
     result.dirty_ratio = cleanable.dirty_ratio
@@ -403,7 +411,8 @@ def _decide(
         return cleanable
     # A log that fails them is cleaned for its tombstones, when all delete horizons have passed.
     limit = config.max_decompressed_message_bytes
-    if not find_horizons(state.path, segments, cleanable.clean_end, options.now_ms, limit).is_due:
+    horizons = find_horizons(log.state.path, log.segments, cleanable.clean_end, options.now_ms, limit)
+    if not horizons.is_due:
         result.stop(*why_not_now)
         return None
     result.notes.append("the delete horizons of all its tombstones have passed")
@@ -426,21 +435,15 @@ def _ineligible(
 
 
 def _work(
-    state: LogState,
-    config: LogConfig,
-    options: PlanOptions,
-    staging: Path | None,
-    segments: Sequence[Segment],
-    facts: ranges.LogFacts,
-    cleanable: ranges.CleanableRange,
-    producers: ProducerStates,
+    log: _LogInput, options: PlanOptions, cleanable: ranges.CleanableRange, staging: Path | None
 ) -> LogWork:
     """All that the tasks of a cleaning need to know of the log."""
+    state, config, segments, facts = log.state, log.config, log.segments, log.facts
     below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
     grouped = ranges.group_segments(facts.segments[: len(below)], cleanable.end, config)
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
-        for entry in producers.active(options.now_ms, config.producer_id_expiration_ms)
+        for entry in log.producers.active(options.now_ms, config.producer_id_expiration_ms)
     ]
     legacy_horizon_ms = ranges.legacy_delete_horizon(
         facts.segments, cleanable.first_dirty, config.delete_retention_ms
@@ -472,7 +475,7 @@ def _work(
         ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
+        aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
         above=tuple(segments[len(below) :]),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
