@@ -243,6 +243,29 @@ def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     assert result.removed.expired == 0 and result.segments_after == 4
 
 
+@pytest.mark.parametrize("whole_log_bytes", [0, 1 << 30])
+def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
+    tmp_path: Path, whole_log_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint has moved, and what was discarded counts once."""
+    write(tmp_path)
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("siltstone.compaction.inplace.expiry.decide", interrupted)
+    with LogDirectory.open(tmp_path) as directory:
+        ((where, path),) = directory.partitions.items()
+        config = logs.settings({"segment.bytes": 100, **BOTH})
+        state = LogState(where=where, path=path, directory=directory, config=config)
+        cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
+        with pytest.raises(KeyboardInterrupt):
+            cleaner.run([state], PlanOptions(now_ms=NOW, force=True))
+    (result,) = cleaner.results
+    assert (result.status, result.cleaned_end_offset) == (CLEANED, 4)
+    assert result.removed.superseded == result.removed.total() == 1
+
+
 @pytest.mark.parametrize("checkpoint", [None, 4])
 def test_a_dry_run_changes_nothing_and_says_the_same(tmp_path: Path, checkpoint: int | None) -> None:
     partition = write(tmp_path, checkpoint=checkpoint)

@@ -488,7 +488,8 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             _raise_without_engine(error)
         except KeyboardInterrupt:
-            self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
+            if planned.result.status != report.CLEANED:  # else only its retention was interrupted
+                self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
             raise
 
     def _clean_in_waves(self, planned: Planned, size: int, engine: Engine) -> None:
