@@ -290,7 +290,7 @@ def test_kept_originals_bring_deleted_segments_back(
     assert bases(partition) == [3, 4]
     with LogDirectory.open(tmp_path / name) as directory:
         ((place, log),) = read_run(keep)
-        assert len(check_log(place, log).carry_out(directory)) == (3 if checkpoint is None else 2)
+        assert len(check_log(place, log).restore(directory)) == (3 if checkpoint is None else 2)
     assert logs.tree(partition) == before
 
 
