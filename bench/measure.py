@@ -28,12 +28,13 @@ from siltstone.base.records.decode import decode_records
 from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log, staging_folder
+from siltstone.compaction.inplace.expiry import count_records
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import Rewritten, rewrite_group
 from siltstone.compaction.work import Extracted, extract, retained_by_group
 from siltstone.log.directory import LogDirectory
-from siltstone.log.segments import count_records, list_segments, windows
+from siltstone.log.segments import list_segments, windows
 
 SETTINGS = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", f"segment.bytes={SEGMENT_BYTES}")
 NOW_MS = 1_710_000_000_000
@@ -129,7 +130,7 @@ def clean_once(engine: Engine, folder: Path, made: Generated) -> float:
         began = time.perf_counter()
         with LogDirectory.open(copy) as directory:
             cleaner = Cleaner(lambda: engine, InPlace("bench"), RunLimits(whole_log_bytes=1))
-            (result,) = cleaner.run([state_of(directory)], Choices(now_ms=NOW_MS))
+            (result,) = cleaner.run([state_of(directory)], PlanOptions(now_ms=NOW_MS))
         seconds = time.perf_counter() - began
         if result.status != "cleaned":
             raise WrongResultError(f"{result.status}: {result.reason}")
@@ -149,11 +150,11 @@ def _planned(folder: Path) -> Iterator[tuple[Planned, InPlace]]:
     with fresh_copy(folder) as copy, LogDirectory.open(copy) as directory:
         state = state_of(directory)
         planned = plan_log(
-            state, directory.checkpoints(), Choices(now_ms=NOW_MS), staging_folder(state.path, "bench")
+            state, directory.checkpoints(), PlanOptions(now_ms=NOW_MS), staging_folder(state.path, "bench")
         )
         assert isinstance(planned, Planned)
         destination = InPlace("bench")
-        destination.prepare(planned)
+        destination.setup_log(planned)
         yield planned, destination
 
 
@@ -205,8 +206,8 @@ def _merge(blobs: list[EntryBlob], bucket: int, buckets: int):
 
 
 def _swap(destination: InPlace, planned: Planned, groups: list[Rewritten]) -> None:
-    destination.accept(planned, groups)
-    destination.finish(planned)
+    destination.commit_groups(planned, groups)
+    destination.commit_log(planned)
 
 
 def _kernels(planned: Planned, times: dict[str, Times]) -> None:

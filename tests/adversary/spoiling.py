@@ -19,7 +19,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
 from siltstone.compaction import work
-from siltstone.compaction.inplace import facts
+from siltstone.compaction.inplace import planning
 from siltstone.log import directory, replacement
 from siltstone.log.names import STAGING
 
@@ -29,13 +29,13 @@ LONG_MAX = (1 << 63) - 1
 
 def the_high_watermark_is_no_bound() -> None:
     """As if all of the log were committed."""
-    real = facts.log_facts
+    real = planning.log_facts
 
     @functools.wraps(real)
-    def spoiled(state: Any, checkpoints: Any, segments: Any, producers: Any, bound: Any) -> Any:
-        return real(state, checkpoints, segments, producers, LONG_MAX)
+    def spoiled(*given: Any) -> Any:
+        return real(*given[:-1], LONG_MAX)
 
-    facts.log_facts = spoiled
+    planning.log_facts = spoiled
 
 
 def horizons_pass_early() -> None:
@@ -63,8 +63,8 @@ def _change_rules(change: Callable[[Any], Any]) -> None:
 
 
 def _change_work(change: Callable[[Any], Any]) -> None:
-    real = facts._work
-    facts._work = lambda *given: change(real(*given))
+    real = planning._work
+    planning._work = lambda *given: change(real(*given))
 
 
 def contradictions_of_transactions_pass() -> None:
@@ -112,7 +112,7 @@ def links_are_followed_when_trees_are_removed() -> None:
 
 def bad_metadata_is_a_bug() -> None:
     """What is no error of ours comes out of a file that makes no sense."""
-    real = facts.read_topic_id
+    real = planning.read_topic_id
 
     def spoiled(partition: Path) -> str | None:
         try:
@@ -120,7 +120,7 @@ def bad_metadata_is_a_bug() -> None:
         except CorruptFileError as error:
             raise ValueError(str(error)) from error
 
-    facts.read_topic_id = spoiled
+    planning.read_topic_id = spoiled
 
 
 def an_interrupted_swap_is_thrown_away() -> None:

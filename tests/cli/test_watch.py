@@ -22,7 +22,7 @@ from siltstone.commands import watch as outlook
 from siltstone.commands import watch as watching
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Watch, WatchSnapshot
-from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
+from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
 from siltstone.compaction.engine import bucket_count, entry_capacity
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, by_base, merge_bucket
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
@@ -199,7 +199,7 @@ def _work(tmp_path: Path) -> LogWork:
     with LogDirectory.open(path) as log_directory:
         ((where, partition),) = log_directory.partitions.items()
         state = LogState(where=where, path=partition, directory=log_directory, config=logs.settings())
-        planned = plan_log(state, log_directory.checkpoints(), Choices(now_ms=logs.NOW), None)
+        planned = plan_log(state, log_directory.checkpoints(), PlanOptions(now_ms=logs.NOW), None)
     assert isinstance(planned, Planned)
     return planned.work
 

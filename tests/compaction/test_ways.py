@@ -11,7 +11,7 @@ import pytest
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED
 from siltstone.compaction.staging import LogDone
 from siltstone.compaction.work import LogWork
@@ -58,7 +58,7 @@ def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:
             for where, path in directory.partitions.items()
         ]
         cleaner = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
-        results = cleaner.run(states, Choices(now_ms=logs.NOW, force=True))
+        results = cleaner.run(states, PlanOptions(now_ms=logs.NOW, force=True))
     assert [each.status for each in results] == [CLEANED] * count
     return engine
 

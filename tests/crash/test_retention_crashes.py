@@ -109,7 +109,7 @@ def undo(path: Path) -> None:
         for place, log in read_run(path / "keep" / "run-0"):
             refuse_changed(log)
             finish_replacement(Path(log.path))
-            originals.check_log(place, log).carry_out(directory)
+            originals.check_log(place, log).restore(directory)
 
 
 def _prepare_undo(path: Path) -> None:

@@ -120,7 +120,7 @@ def undo(path: Path) -> None:
         for place, log in read_run(path / "keep" / "run-0"):
             refuse_changed(log)
             finish_replacement(Path(log.path))
-            check_log(place, log).carry_out(directory)
+            check_log(place, log).restore(directory)
 
 
 @dataclass(frozen=True)

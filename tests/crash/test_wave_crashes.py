@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.inplace.destination import DROPPED
+from siltstone.compaction.inplace.destination import REMOVED_STAGED
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
 from tests.crash.test_swap_crashes import Table, check_names, crash_after, table
@@ -77,7 +77,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
         swapped = sum(each in logs.logs_of(whole).items() for each in logs.logs_of(path / "topic-0").items())
         notes = start_again(path, before, ended, broker=count % 2 == 0)
         left[f"{swapped} segments as in the end"] += 1
-        left["staged files"] += DROPPED in notes
+        left["staged files"] += REMOVED_STAGED in notes
         shutil.rmtree(path)
     assert len(left) > waves.GROUPS, left
     assert left["staged files"] > len(recording.steps) // 3 // 2, left

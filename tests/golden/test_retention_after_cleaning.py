@@ -9,8 +9,9 @@ import pytest
 
 from siltstone.base.config import Config, parse_assignments
 from siltstone.commands import clean as app
+from siltstone.compaction.inplace.expiry import count_records
 from siltstone.compaction.report import CLEANED, LogResult
-from siltstone.log.segments import count_records, list_segments
+from siltstone.log.segments import list_segments
 from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.golden import rounds

@@ -101,7 +101,7 @@ def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
     assert run(["undo", str(kept)]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
-    assert which in said.err and words in said.err and "nothing was changed" in said.err
+    assert which in said.err and words in said.err and "; nothing was changed; " in said.err
     assert listing(directory) == now and names_in(directory).keys() == names.keys()
 
 

@@ -36,8 +36,8 @@ from siltstone.commands.policies import (
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
-from siltstone.compaction.inplace.facts import LogState
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
+from siltstone.compaction.inplace.planning import LogState
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import (
     CLEANED,
@@ -264,10 +264,10 @@ def clean(
         cleaner = _cleaner(request, destination, once, progress)
         try:
             results = cleaner.run(states, request.choices(now_ms))
-            left_out = destination.commit()
+            left_out = destination.commit_run()
         except BaseException as error:
             with interruption.current().critical():
-                destination.discard()
+                destination.abort_run()
             if audited is not None and isinstance(error, (SiltstoneError, OSError)):
                 audited.write([], str(error))
             if isinstance(error, KeyboardInterrupt):
@@ -307,7 +307,7 @@ def _destination(
         return DryRun()
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
-        copy.refuse_little_room()
+        copy.refuse_too_little_space()
         return copy
     if kept is None:
         return InPlace(run)

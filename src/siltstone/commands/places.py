@@ -24,7 +24,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
-from siltstone.compaction.inplace.facts import NO_HIGH_WATERMARK
+from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK
 from siltstone.log.directory import LogDirectory, open_directories
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition

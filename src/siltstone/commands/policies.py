@@ -30,7 +30,7 @@ from siltstone.base.config import (
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.log.directory import LogDirectory, refuse_strangers
 from siltstone.log.metadata_log import (
     METADATA_PARTITION,
@@ -118,9 +118,9 @@ class CleaningOptions(RunOptions):
     force: bool = False
     drop_keyless: bool = False
 
-    def choices(self, now_ms: int) -> Choices:
+    def choices(self, now_ms: int) -> PlanOptions:
         """The planner's options, as of ``now_ms``. Raises UsageError."""
-        return Choices(
+        return PlanOptions(
             now_ms=now_ms,
             force=self.force,
             drop_keyless=self.drop_keyless,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
-from siltstone.base.config import LONG_MAX, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, LogConfig, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -23,22 +23,19 @@ from siltstone.base.errors import (
     SourceChangedError,
     UsageError,
 )
-from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.commands.places import Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
-from siltstone.compaction.inplace import plan
-from siltstone.compaction.inplace.facts import (
+from siltstone.compaction.inplace import ranges
+from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
     Horizons,
     LogState,
     find_horizons,
-    lag_limits,
     log_facts,
     refusal,
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
-from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
@@ -49,7 +46,7 @@ from siltstone.runtime.topics import TopicDescription
 
 # The cleanable range of a log, computed again and again while other processes append and clean.
 #
-# The rules are those of ``plan``, the facts those of ``facts``. Two costly facts are kept: that the
+# The rules are those of ``ranges``, the facts those of ``planning``. Two costly facts are kept: that the
 # transactions which were open when the active segment was created have ended, and the delete horizons of the
 # clean section. Segments may disappear between two steps, since nothing is locked: FileNotFoundError,
 # SourceChangedError and a torn tail (CorruptRecordError) only mean that the log is read again.
@@ -68,7 +65,7 @@ class LogSnapshot:
 
     size: int
     segments: int
-    range: plan.CleanableRange
+    range: ranges.CleanableRange
     is_due: bool
     horizons: Horizons | None
 
@@ -325,11 +322,12 @@ class Watch:
         if not segments:
             return None
         producers = self._producers(state, segments, checkpoints)
-        facts = log_facts(state, checkpoints, segments, producers, committed_below)
-        cleanable = plan.cleanable_range(facts, lag_limits(state.config), now_ms)
-        is_due = plan.is_eligible(cleanable, state.config.number("min.cleanable.dirty.ratio"))
+        config = LogConfig.of(state.config)
+        facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
+        cleanable = ranges.cleanable_range(facts, config, now_ms)
+        is_due = ranges.is_eligible(cleanable, config.min_cleanable_dirty_ratio)
         clean = tuple(segment for segment in segments if segment.base_offset < cleanable.clean_end)
-        limit = state.config.integer(LIMIT_SETTING)
+        limit = config.max_decompressed_message_bytes
         return LogSnapshot(
             size=sum(segment.size for segment in segments),
             segments=len(segments),
@@ -375,7 +373,7 @@ class Watch:
         if self._room <= 0:
             return None
         self._room -= sum(segment.size for segment in segments)
-        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        horizons = find_horizons(path, segments, end, now_ms, batch_limit)
         self._known[path] = (segments, now_ms, horizons)
         return horizons
 

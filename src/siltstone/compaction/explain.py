@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config, Setting, format_value
+from siltstone.base.config import LONG_MAX, Config, LogConfig, Setting, format_value
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
@@ -25,16 +25,15 @@ from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int6
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, fits_one_task
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
-from siltstone.compaction.inplace.facts import (
-    Choices,
+from siltstone.compaction.inplace.planning import (
     LogState,
     Planned,
-    lag_limits,
+    PlanOptions,
+    initial_result,
     log_facts,
     mismatched_topic_ids,
-    open_result,
     plan_log,
 )
 from siltstone.compaction.keys import hashes_of
@@ -529,7 +528,7 @@ def bins_of(work: LogWork) -> Bins:
     return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // BINS)), count=BINS)
 
 
-def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> RangeExplained:
+def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) -> RangeExplained:
     """The cleanable range, and its bounds by name."""
     assert state.config is not None
     segments = state.segments()
@@ -537,16 +536,16 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
         return RangeExplained()
     producers = load_producers(state.path, segments)
     mark = checkpoints.high_watermark.get(state.where)
-    facts = log_facts(state, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
-    lag = lag_limits(state.config)
-    cleanable = plan.cleanable_range(facts, lag, choices.now_ms)
+    config = LogConfig.of(state.config)
+    facts = log_facts(state, config, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
+    cleanable = ranges.cleanable_range(facts, config, choices.now_ms)
     bounds = {
         "active segment": segments[-1].base_offset,
         "high watermark": mark,
         "open transaction": producers.first_open_transaction(),
     }
     known = {name: offset for name, offset in bounds.items() if offset is not None}
-    if cleanable.end < min(known.values()) and lag.min_ms > 0:
+    if cleanable.end < min(known.values()) and config.min_compaction_lag_ms > 0:
         known["min.compaction.lag.ms"] = cleanable.end
     return RangeExplained(
         log_start_offset=facts.log_start_offset,
@@ -558,7 +557,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
             for name, offset in sorted(known.items(), key=itemgetter(1))
         ],
         dirty_ratio=cleanable.dirty_ratio,
-        min_dirty_ratio=state.config.number("min.cleanable.dirty.ratio"),
+        min_dirty_ratio=config.min_cleanable_dirty_ratio,
         overdue_ms=cleanable.delay_ms,
         cleanable_bytes=cleanable.cleanable_bytes,
     )
@@ -652,7 +651,7 @@ Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, Observed]]
 class ExplainOptions:
     """The options of an explanation; ``top``: how many of the hottest keys."""
 
-    choices: Choices
+    choices: PlanOptions
     show_keys: bool = False
     top: int = TOP
 
@@ -711,7 +710,7 @@ def _begin(
     )
     try:
         if mismatch is not None:
-            _take_over(log, open_result(state).stop(report.SKIPPED, mismatch))
+            _take_over(log, initial_result(state, state.segments()).stop(report.SKIPPED, mismatch))
             return log, None
         checkpoints, choices = state.checkpoints(), options.choices
         now = plan_log(state, checkpoints, choices, None)
@@ -809,13 +808,13 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
     """Kafka's map for these settings, and at least how many passes it would need for so many keys."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
-    map_keys = plan.kafka_map_keys(buffer, load)
+    map_keys = ranges.kafka_map_keys(buffer, load)
     return KafkaExplained(
         buffer_bytes=buffer,
         load_factor=load,
         map_keys=map_keys,
-        passes=plan.kafka_passes(dirty_keys, map_keys),
-        buffer_bytes_for_one_pass=plan.kafka_buffer_bytes(dirty_keys, load),
+        passes=ranges.kafka_passes(dirty_keys, map_keys),
+        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes(dirty_keys, load),
     )
 
 

@@ -203,14 +203,3 @@ def has_message_sets(segment: Segment) -> bool:
         head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
         reader.read_into(head, 0)
     return int(head[MAGIC_POSITION]) < 2
-
-
-def count_records(segment: Segment) -> int | None:
-    """The sum of the batch headers' record counts, None where a message set (v0, v1) has none."""
-    total = 0
-    with files.Reader(segment.path) as reader:
-        for window in windows(reader, verify=False):
-            if (window.batches["magic"] < 2).any():
-                return None
-            total += int(window.batches["count"].sum())
-    return total

@@ -35,18 +35,24 @@ from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
-    DROPPED,
+    REMOVED_STAGED,
     InPlace,
-    check_sizes,
+    checked_swap,
     cleaned_up_to,
     drop_staged,
-    swap_of,
 )
-from siltstone.compaction.inplace.facts import Choices, LogState, OpenLog, Planned, find_horizons
-from siltstone.compaction.inplace.plan import kafka_map_keys
+from siltstone.compaction.inplace.planning import (
+    LogState,
+    OpenLog,
+    Planned,
+    PlanOptions,
+    find_horizons,
+    stable_offset,
+)
+from siltstone.compaction.inplace.ranges import kafka_map_keys
 from siltstone.compaction.report import (
     CLEANED,
     CLEANING_REASONS,
@@ -59,7 +65,6 @@ from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
@@ -101,7 +106,7 @@ class Candidate:
 
     served: ServedDirectory
     log: PartitionLog
-    range: plan.CleanableRange
+    range: ranges.CleanableRange
 
     @property
     def where(self) -> TopicPartition:
@@ -111,7 +116,7 @@ class Candidate:
     @property
     def is_eligible(self) -> bool:
         """Is the dirty ratio high enough, or the oldest dirty record older than the maximum lag?"""
-        return plan.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
+        return ranges.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
 
     @property
     def size(self) -> int:
@@ -138,25 +143,26 @@ def make_candidate(
         return None
     end_offsets = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
     first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
-    facts = plan.LogFacts(
+    facts = ranges.LogFacts(
         segments=[
             _segment_facts(segment, view.size_of(number), config, is_dirty=end_offsets[number] > first_dirty)
             for number, segment in enumerate(view.segments)
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=min(_durable_stable_offset(log, view), uncovered(log.directory).clean_below),
+        stable_offset=stable_offset(log.directory, _durable_stable_offset(log, view)),
         checkpoint=checkpoint,
     )
-    lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
-    return Candidate(served=served, log=log, range=plan.cleanable_range(facts, lag, now_ms))
+    return Candidate(served=served, log=log, range=ranges.cleanable_range(facts, config, now_ms))
 
 
-def _segment_facts(segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool) -> plan.PlanSegment:
+def _segment_facts(
+    segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
+) -> ranges.PlanSegment:
     """Timestamps are looked up for dirty segments only: they may have to be read from the files."""
     has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if has_max_lag else -1
-    return plan.PlanSegment(
+    return ranges.PlanSegment(
         base_offset=segment.base_offset,
         size=size,
         modified_ms=segment.modified_ms if has_max_lag else 0,
@@ -198,7 +204,7 @@ class IntoOpenLogs(InPlace):
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, ClaimedLog], upkeep: Upkeep) -> None:
         super().__init__(run)
-        self.swap_threads, self.swaps_groups_together = 1, False
+        self.swap_threads, self.commits_groups_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
 
@@ -218,11 +224,11 @@ class IntoOpenLogs(InPlace):
                 claimed.served.go_offline(f"{error.strerror or error}")
             raise
 
-    def tidy(self, state: LogState) -> list[str]:
+    def recover(self, state: LogState) -> list[str]:
         """Remove files that an earlier round staged; recovery has finished everything else at the start."""
-        return [DROPPED] if drop_staged(state.path) else []
+        return [REMOVED_STAGED] if drop_staged(state.path) else []
 
-    def check(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: Planned) -> None:
         """Raises CleaningAbortedError if the claim was aborted."""
         self._logs[planned.state.where].claim.check()
 
@@ -231,17 +237,15 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in (``UnifiedLog.replaceSegments``); their sources' files are unlinked after
         ``file.delete.delay.ms``."""
-        swap = swap_of(planned, groups)
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
+            swap = checked_swap(planned, groups)
             try:
-                for group in groups:
-                    check_sizes(group)
                 rename_to_cleaned(directory, swap.staged)
-                retired = claimed.log.replace(list(swap.staged), swap.old, swap.known)
+                retired = claimed.log.replace(list(swap.staged), swap.old, swap.verified)
             except (SiltstoneError, OSError):
                 # A swap that is refused has changed nothing. After a disk error the log is offline, and the
                 # next start completes or undoes the swap.
@@ -252,7 +256,7 @@ class IntoOpenLogs(InPlace):
         delay_ms = claimed.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
-    def finish(self, planned: Planned) -> None:
+    def commit_log(self, planned: Planned) -> None:
         """Move the cleaner checkpoint (``LogCleanerManager.doneCleaning``), then apply retention.
 
         Kafka's cleaner threads delete old segments of compacted logs, too (``deletableLogs``). The periodic
@@ -261,9 +265,9 @@ class IntoOpenLogs(InPlace):
         with self._changing(planned.state) as claimed:
             # After all swaps: after a crash before this the range is cleaned again, which changes nothing.
             self._write_checkpoint(claimed, cleaned_up_to(planned))
-        # Removes the staging folder; if that fails, ``tidy`` of the next round does.
+        # Removes the staging folder; if that fails, ``recover`` of the next round does.
         with contextlib.suppress(SiltstoneError, OSError):
-            self.give_up(planned)
+            self.abort_log(planned)
         claimed = self._logs[planned.state.where]
         with (
             contextlib.suppress(CleaningAbortedError),
@@ -656,8 +660,8 @@ class LogCleaner(LogService[Engine]):
             config, tasks = self._manager.config, 1
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
-            choices = Choices(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
-            cleaner.run(states, choices)
+            options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
+            cleaner.run(states, options)
         except EngineError as error:
             _logger.warning("The round ends, since the engine did not start: %s", error)
             not_begun.append(str(error))
@@ -801,10 +805,10 @@ class LogCleaner(LogService[Engine]):
             log, clean_end = claimed.log, claimed.range.clean_end
             bases = [segment.base_offset for segment in log.view.segments[:-1]]
             horizons = find_horizons(
+                log.directory,
                 [find_segment(log.directory, base) for base in bases if base < clean_end],
                 clean_end,
                 now_ms,
-                uncovered(log.directory).tombstones_from,
                 log.config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:

@@ -13,8 +13,8 @@ from siltstone.base.config import LONG_MAX
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import DryRun, InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
 from siltstone.compaction.inplace.originals import Originals, check_log, read_run
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import (
     CLEANED,
     FAILED,
@@ -220,7 +220,7 @@ def test_a_retention_time_that_nobody_set_takes_nothing_and_says_so(tmp_path: Pa
         ((where, path),) = directory.partitions.items()
         state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
-        (result,) = cleaner.run([replace(state, defaults_hold=True)], Choices(now_ms=NOW + 10 * DAY))
+        (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
     assert bases(partition) == [4] and result.removed.expired == 3
 
 
@@ -241,6 +241,29 @@ def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     result = clean(tmp_path)
     assert result.status == FAILED and "old segments could not be deleted" in result.reason
     assert result.removed.expired == 0 and result.segments_after == 4
+
+
+@pytest.mark.parametrize("whole_log_bytes", [0, 1 << 30])
+def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
+    tmp_path: Path, whole_log_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint has moved, and what was discarded counts once."""
+    write(tmp_path)
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("siltstone.compaction.inplace.expiry.decide", interrupted)
+    with LogDirectory.open(tmp_path) as directory:
+        ((where, path),) = directory.partitions.items()
+        config = logs.settings({"segment.bytes": 100, **BOTH})
+        state = LogState(where=where, path=path, directory=directory, config=config)
+        cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
+        with pytest.raises(KeyboardInterrupt):
+            cleaner.run([state], PlanOptions(now_ms=NOW, force=True))
+    (result,) = cleaner.results
+    assert (result.status, result.cleaned_end_offset) == (CLEANED, 4)
+    assert result.removed.superseded == result.removed.total() == 1
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
@@ -267,7 +290,7 @@ def test_kept_originals_bring_deleted_segments_back(
     assert bases(partition) == [3, 4]
     with LogDirectory.open(tmp_path / name) as directory:
         ((place, log),) = read_run(keep)
-        assert len(check_log(place, log).carry_out(directory)) == (3 if checkpoint is None else 2)
+        assert len(check_log(place, log).restore(directory)) == (3 if checkpoint is None else 2)
     assert logs.tree(partition) == before
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.inplace.destination import DROPPED, CleanedCopy, DryRun, InPlace
+from siltstone.compaction.inplace.destination import REMOVED_STAGED, CleanedCopy, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.report import CLEANED, FAILED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.log.directory import LogDirectory
@@ -71,7 +71,7 @@ def test_a_crash_between_the_last_swap_and_the_checkpoint(log: Path, tmp_path: P
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InPlace, "finish", crash)
+        patch.setattr(InPlace, "commit_log", crash)
         with pytest.raises(KeyboardInterrupt):
             run(log)
     before = logs.logs_of(log / "topic-0")
@@ -181,7 +181,7 @@ def test_files_of_earlier_runs_go_and_are_never_trusted(log: Path, tmp_path: Pat
     else:
         result = run(log, **given)  # type: ignore[arg-type]
     assert (facts(result), outcome(log)) == (facts(wanted), outcome(tmp_path / "bare"))
-    assert result.notes == [DROPPED, *wanted.notes]
+    assert result.notes == [REMOVED_STAGED, *wanted.notes]
 
 
 def test_a_run_that_ended_but_was_not_cleared_away(log: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_run_that_ended_but_was_not_cleared_away(log: Path) -> None:
     waves.leave_files(log)
     after = logs.logs_of(log / "topic-0")
     result = run(log)
-    assert (result.status, result.notes) == (NOTHING_TO_DO, [DROPPED])
+    assert (result.status, result.notes) == (NOTHING_TO_DO, [REMOVED_STAGED])
     assert logs.logs_of(log / "topic-0") == after and not (log / STAGING).exists()
 
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
@@ -284,6 +284,6 @@ def works(path: Path) -> LogWork:
     with LogDirectory.open(path) as directory:
         ((where, partition),) = directory.partitions.items()
         state = LogState(where=where, path=partition, directory=directory, config=logs.settings(waves.CONFIG))
-        planned = plan_log(state, directory.checkpoints(), Choices(now_ms=NOW, force=True), None)
+        planned = plan_log(state, directory.checkpoints(), PlanOptions(now_ms=NOW, force=True), None)
     assert isinstance(planned, Planned)
     return planned.work

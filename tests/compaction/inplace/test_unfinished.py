@@ -87,9 +87,9 @@ def test_a_copy_that_is_given_up_counts_as_not_cleaned(
 
     with LogDirectory.open(tmp_path / "log", lock=False) as source:
         copy: Destination = CleanedCopy("run", source, tmp_path / "copy")
-        monkeypatch.setattr(copy, "finish", failing)
+        monkeypatch.setattr(copy, "commit_log", failing)
         found = logs.run(tmp_path / "log", destination=copy)
-        copy.commit()
+        copy.commit_run()
     assert found.status == FAILED and "cleaned" not in found.reason
     assert found.removed.total() == 0 and found.records_after in (None, found.records_before)
     assert (found.bytes_after, found.segments_after) == (found.bytes_before, found.segments_before)

@@ -46,7 +46,7 @@ def inode(partition: Path, base: int) -> int:
 def clean(path: Path, destination: CleanedCopy | None = None) -> None:
     assert logs.run(path, config={"segment.bytes": 800}, destination=destination).status == CLEANED
     if destination is not None:
-        destination.commit()
+        destination.commit_run()
 
 
 def writes_of(seen: list[files.Operation], base: int) -> list[str]:

@@ -319,7 +319,7 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
     with serving(tmp_path, topic={"segment.bytes": "600"}, limits=MANY_GROUPS) as (manager, cleaner):
         log = manager[USERS]
         write(log, 200)
-        before, size, accept = table(log), log.size, IntoOpenLogs.accept
+        before, size, accept = table(log), log.size, IntoOpenLogs.commit_groups
         accepted: list[int] = []
 
         def once(self: IntoOpenLogs, planned, groups) -> None:  # type: ignore[no-untyped-def]
@@ -328,7 +328,7 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
             manager.cleaning.abort(USERS)
 
         with monkeypatch.context() as patch:
-            patch.setattr(IntoOpenLogs, "accept", once)
+            patch.setattr(IntoOpenLogs, "commit_groups", once)
             (result,) = cleaner.clean_once()
         assert accepted == [0] and result.status != CLEANED
         assert log.size < size and table(log) == before

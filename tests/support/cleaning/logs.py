@@ -17,9 +17,15 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
-from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits, extra, spill, waiting
+from siltstone.compaction.inplace.cleaner import (
+    Cleaner,
+    RunLimits,
+    new_file_bytes,
+    retained_file_bytes,
+    shuffle_spill_bytes,
+)
 from siltstone.compaction.inplace.destination import Destination, InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
@@ -140,7 +146,7 @@ def run(
     **choices: bool,
 ) -> LogResult:
     """Clean the directory's only log in place, keyless records dropped; the directory is locked meanwhile."""
-    wanted = Choices(now_ms=now_ms, **{"drop_keyless": True, "force": True, **choices})
+    wanted = PlanOptions(now_ms=now_ms, **{"drop_keyless": True, "force": True, **choices})
     with LogDirectory.open(path) as directory:
         ((where, partition),) = directory.partitions.items()
         state = LogState(where=where, path=partition, directory=directory, config=settings(config))
@@ -153,13 +159,13 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
     with LogDirectory.open(path) as directory:
         ((where, partition),) = directory.partitions.items()
         state = LogState(where=where, path=partition, directory=directory, config=settings(config))
-        choices = Choices(now_ms=now_ms, force=True, drop_keyless=True)
+        choices = PlanOptions(now_ms=now_ms, force=True, drop_keyless=True)
         found = plan_log(state, directory.checkpoints(), choices, None)
     if not isinstance(found, Planned):
         return RunLimits(whole_log_bytes=0)
     work = found.work
-    largest = max(extra(work, group) for group in work.groups)
-    room = largest + spill(work) + waiting(work)
+    largest = max(new_file_bytes(work, group) for group in work.groups)
+    room = largest + shuffle_spill_bytes(work) + retained_file_bytes(work)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
 
 

@@ -13,7 +13,7 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
-from siltstone.compaction.inplace.facts import Choices, LogState
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
@@ -74,7 +74,7 @@ def clean_round(
         engine = InProcessEngine(3, clean_share=0 if way == "looked up" else math.inf)
         cleaner = Cleaner(lambda: engine, InPlace("run"), WAYS[way])
         (result,) = cleaner.run(
-            [state], Choices(now_ms=now_ms, drop_keyless=True, force=force, map_end=map_end)
+            [state], PlanOptions(now_ms=now_ms, drop_keyless=True, force=force, map_end=map_end)
         )
     return result
 

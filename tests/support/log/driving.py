@@ -17,7 +17,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
 from siltstone.compaction.engine import clean_in_one_go
 from siltstone.compaction.inplace.destination import cleaned_up_to
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned, plan_log
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
 from siltstone.log.names import STAGING
@@ -167,8 +167,8 @@ def make_folder(staging: Path) -> None:
     staging.mkdir(parents=True, exist_ok=True)
 
 
-def _choices(now_ms: int) -> Choices:
-    return Choices(now_ms=now_ms, force=True, drop_keyless=True, high_watermark_is_end=True)
+def _choices(now_ms: int) -> PlanOptions:
+    return PlanOptions(now_ms=now_ms, force=True, drop_keyless=True, high_watermark_is_end=True)
 
 
 def _checkpoints(log: PartitionLog, cleaner: int | None) -> Checkpoints:

@@ -20,7 +20,7 @@ import numpy as np
 from siltstone.base.clock import ManualClock
 from siltstone.base.records.codecs import compress
 from siltstone.commands import review
-from siltstone.compaction.inplace.facts import find_horizons
+from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.dump import DumpOptions, dump_file, identify
 from siltstone.log.read_only import ReadOnlyLogs
@@ -80,8 +80,8 @@ def _clean(folder: Path) -> None:
 
 
 def _horizons(folder: Path) -> None:
-    segments = list_segments(folder / "cleaned" / str(WHERE))[:1]
-    assert find_horizons(segments, 1 << 40, NOW + 9 * DAY).is_due
+    partition = folder / "cleaned" / str(WHERE)
+    assert find_horizons(partition, list_segments(partition)[:1], 1 << 40, NOW + 9 * DAY).is_due
 
 
 def _explain(folder: Path) -> None:

@@ -1,11 +1,10 @@
-"""A run of the cleaner: plan, engine, checks, swap, checkpoint, retention (Kafka's ``Cleaner``,
-``CleanerThread``).
+"""The in-place cleaner: plans the logs of a run, has an engine clean them, checks and commits the result.
 
-::
+Kafka's ``CleanerThread`` and ``Cleaner.doClean``. What happens to one log::
 
-    tidy ─► plan ─► engine (small logs in one job · a large log over all workers · a very large one in waves)
-              │         └─► checked groups ─► destination, ascending ─► checkpoint ─► retention
-              └─► nothing to do, not eligible ───────────────────────────────────────────┘
+    recover ─► plan ─► space ─► set up ─► engine ─► counts ─► commit groups ─► checkpoint ─► retention
+                 │                          └◄─ next wave of a very large log ◄─┘                │
+                 └─► nothing to do, not eligible ───────────────────────────────────────────────►┘
 
 What is wrong with one log ends in its ``LogResult``; the others are cleaned. After an interrupted run each
 log is consistent, with some of its groups swapped. The checkpoint moves last, so the next run cleans the same
@@ -15,6 +14,7 @@ range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import threading
 import time
@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 
 from siltstone.base.errors import (
     CheckFailedError,
-    CorruptFileError,
     EngineError,
     InvalidConfigError,
     LedgerError,
@@ -33,30 +32,35 @@ from siltstone.base.errors import (
 from siltstone.base.interruption import Critical
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span
-from siltstone.compaction.inplace.destination import Destination, Room
+from siltstone.compaction.inplace.destination import Destination, SpaceBudget
 from siltstone.compaction.inplace.expiry import (
-    after_cleaning,
-    as_they_are,
-    expired,
-    fill_expired,
+    count_records,
+    fill_expiry,
+    find_expiry,
     retention_applies,
+    total_or_none,
 )
-from siltstone.compaction.inplace.facts import (
-    Choices,
+from siltstone.compaction.inplace.planning import (
     LogState,
     Planned,
+    PlanOptions,
+    initial_result,
     mismatched_topic_ids,
-    open_result,
     plan_log,
 )
-from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
+from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
-from siltstone.compaction.report import LogResult
+from siltstone.compaction.report import Discarded, LogResult
 from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
 from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
-from siltstone.log.segments import count_records
 
-# The checks of a wave before its swap, and the counts of a result.
+# The checks of an engine's report before the swap. No record is lost on its way between tasks: these counts
+# are made by different tasks.
+#
+#     extract      records read from the log  ─────────────┐
+#     merge        offsets retained in a group ─────┐      │
+#     rewrite      offsets that the group's task got┘      │
+#                  records that the groups' tasks read ────┘
 
 
 def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
@@ -66,7 +70,7 @@ def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
     """
     files = sorted(gathered.files, key=lambda file: file.group)
     if [file.group for file in files] != [group.index for group in work.groups]:
-        raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
+        raise CheckFailedError("not each group has one file of retained offsets", path=work.name)
     for file in files:
         _check_retained(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
     return files
@@ -78,33 +82,32 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
     work = planned.work
     for group in done.groups:
         _check_retained(work.name, group.group, done.retained.get(group.group, 0), group.retained)
-    groups = [*planned.accepted, *done.groups]
+    groups = [*planned.committed, *done.groups]
     if last and len(groups) != len(work.groups):
-        raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
-    if last and sum(group.records for group in groups) != done.extracted.records:
+        raise CheckFailedError(f"{len(groups)} groups came back, not {len(work.groups)}", path=work.name)
+    records = sum(group.records for group in groups)
+    if last and records != done.extracted.records:
         raise CheckFailedError(
-            f"{work.name}: the groups' records are not the {done.extracted.records} that were extracted"
+            f"the groups have {records} records, but {done.extracted.records} were extracted", path=work.name
         )
 
 
 def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
     if merged != arrived:
         raise CheckFailedError(
-            f"{name}: {merged} retained offsets of group {group} were merged, "
-            f"but {arrived} arrived; nothing of it was swapped"
+            f"{merged} retained offsets of group {group} were merged, but {arrived} arrived; "
+            "the group was not swapped in",
+            path=name,
         )
 
 
-def count_all(planned: Planned, done: LogDone) -> None:
-    """Count the records of the whole log: extracted ones, and those above the cleaned range."""
-    try:
-        rest = [count_records(segment) for segment in planned.uncleaned]
-    except CorruptFileError:
-        rest = [None]
-    if None not in rest:
-        planned.result.records_before = done.extracted.records + sum(
-            count for count in rest if count is not None
-        )
+# The counts of a result.
+
+
+def fill_records_before(planned: Planned, done: LogDone) -> None:
+    """Set the records of the whole log: extracted ones, and those above the cleaned range."""
+    uncleaned = (count_records(segment) for segment in planned.uncleaned)
+    planned.result.records_before = total_or_none([done.extracted.records, *uncleaned])
 
 
 def changes_something(work: LogWork, group: Rewritten) -> bool:
@@ -118,20 +121,20 @@ def changes_something(work: LogWork, group: Rewritten) -> bool:
 
 
 def fill_counts(planned: Planned) -> None:
-    """Set sizes, segments and discarded records of the result from the groups that were accepted."""
+    """Set sizes, segments and discarded records of the result from the groups that were committed."""
     result, work = planned.result, planned.work
-    for group in planned.accepted:
-        result.removed.add(group.removed)
-    if result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
+    result.removed = Discarded()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
-    for group in planned.accepted:
+    for group in planned.committed:
         members = work.sources(work.groups[group.group])
+        result.removed.add(group.removed)
         result.bytes_after += group.size - sum(segment.size for segment in members)
         result.segments_after -= len(members) - 1
+    if result.records_before is not None:
+        result.records_after = result.records_before - result.removed.total()
 
 
-def fill(planned: Planned, done: LogDone) -> None:
+def fill_result(planned: Planned, done: LogDone) -> None:
     """Complete the result of a log that was cleaned, but for its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
@@ -141,18 +144,18 @@ def fill(planned: Planned, done: LogDone) -> None:
         config.integer("log.cleaner.dedupe.buffer.size"), config.number("log.cleaner.io.buffer.load.factor")
     )
     result.kafka_passes = kafka_passes(done.dirty_keys, map_keys)
-    result.status, result.reason = report.CLEANED, ""
+    result.stop(report.CLEANED, "")
 
 
-# The way of a log and the disk space that it needs.
+# How a log is executed, and the disk space that it needs.
 #
 # ::
 #
-#     one task    small: its bytes and keys fit one task, and all its new files fit the disk
-#     one job     spread over all workers; all new files at once
-#     in waves    the retained offsets are on disk; the new files of one wave at a time
+#     ONE_TASK    small: its bytes and keys fit one task, and all its new files fit the disk
+#     ONE_JOB     spread over all workers; all new files at one time
+#     WAVES       the retained offsets are on disk; the new files of one wave at a time
 #
-# Waves need less space than one job only if a swap frees the sources (``Room.frees_sources``).
+# Waves need less space than one job only if a swap frees the sources (``SpaceBudget.frees_sources``).
 
 GROWTH = 1.1
 """The most that a group may grow: delete horizons, and worse compression."""
@@ -161,64 +164,77 @@ GROWTH_OF_MESSAGES = 2.7
 FILES_PER_GROUP = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """The way that a log goes (``in_one_task``, ``in_waves`` or, with neither, in one job), and what it may
-    take: ``size`` bytes of new segments at one time. ``need`` is the least, and so many ``inodes``."""
+class Mode(enum.Enum):
+    """How a log is executed."""
 
+    ONE_TASK = enum.auto()
+    ONE_JOB = enum.auto()
+    WAVES = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPlan:
+    """The mode of a log, and the space for it: ``size`` bytes of new segments at one time. It takes ``need``
+    bytes and so many ``inodes`` at least."""
+
+    mode: Mode
     size: int
     need: int
     inodes: int
-    in_one_task: bool = False
-    in_waves: bool = False
 
 
-def extra(work: LogWork, group: Group | None = None) -> int:
+def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
     """The most bytes of the new files of a group, or of all groups."""
     segments = work.segments if group is None else work.sources(group)
     growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
     return int(sum(segment.size for segment in segments) * growth)
 
 
-def spill(work: LogWork) -> int:
+def shuffle_spill_bytes(work: LogWork) -> int:
     """The most bytes of entries that a shuffle may write to disk."""
     return ENTRY_BYTES * min(offset_span(work), work.size)
 
 
-def waiting(work: LogWork) -> int:
+def retained_file_bytes(work: LogWork) -> int:
     """The most bytes of retained offsets, which stay on disk until the last wave."""
     return RETAINED_BYTES * min(offset_span(work), work.size)
 
 
-def budget(work: LogWork, room: Room, whole_log_bytes: int, wave_bytes: int) -> Budget:
-    """Choose the way of a log. ``whole_log_bytes``: the most for one task; ``wave_bytes``: the most for one
-    job."""
-    at_once = extra(work)
-    in_one_task = at_once <= room.size and fits_one_task(work, whole_log_bytes)
-    in_one_job = work.size <= wave_bytes and at_once + spill(work) <= room.size
-    in_waves = room.frees_sources and not in_one_task and not in_one_job
-    standing = (0 if in_one_task else spill(work)) + (waiting(work) if in_waves else 0)
-    group_at_once = max((extra(work, group) for group in work.groups), default=0)
-    return Budget(
-        size=room.size - standing,
-        need=standing + (group_at_once if room.frees_sources else at_once),
+def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:
+    """Choose how to execute a log. ``whole_log_bytes``: the most for one task; ``wave_bytes``: the most for
+    one job."""
+    new_bytes, spilled = new_file_bytes(work), shuffle_spill_bytes(work)
+    reserved = 0
+    if new_bytes <= space.size and fits_one_task(work, whole_log_bytes):
+        mode = Mode.ONE_TASK
+    elif not space.frees_sources or (work.size <= wave_bytes and new_bytes + spilled <= space.size):
+        mode, reserved = Mode.ONE_JOB, spilled
+    else:
+        mode, reserved = Mode.WAVES, spilled + retained_file_bytes(work)
+    # Where a swap frees the sources, the groups can be swapped in one by one.
+    least = max((new_file_bytes(work, group) for group in work.groups), default=0)
+    return ExecutionPlan(
+        mode=mode,
+        size=space.size - reserved,
+        need=reserved + (least if space.frees_sources else new_bytes),
         inodes=FILES_PER_GROUP * len(work.groups),
-        in_one_task=in_one_task,
-        in_waves=in_waves,
     )
 
 
-def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
-    """Waves of neighbouring groups: their new files fit ``room`` bytes, and an interrupt costs the work on at
+def waves(work: LogWork, size: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
+    """Waves of neighbouring groups: their new files fit ``size`` bytes, and an interrupt costs the work on at
     most ``wave_bytes`` of sources, or on a group for each worker if that is more."""
     wave: list[Group] = []
+    source_bytes = new_bytes = 0
     for group in work.groups:
-        taken = (*wave, group)
-        size = sum(segment.size for member in taken for segment in work.sources(member))
-        is_large = size > wave_bytes and len(wave) >= workers
-        if wave and (is_large or sum(extra(work, member) for member in taken) > room):
+        source_bytes += sum(segment.size for segment in work.sources(group))
+        new_bytes += new_file_bytes(work, group)
+        is_large = source_bytes > wave_bytes and len(wave) >= workers
+        if wave and (is_large or new_bytes > size):
             yield wave
             wave = []
+            source_bytes = sum(segment.size for segment in work.sources(group))
+            new_bytes = new_file_bytes(work, group)
         wave.append(group)
     if wave:
         yield wave
@@ -228,11 +244,11 @@ def waves(work: LogWork, room: int, wave_bytes: int, workers: int) -> Iterator[l
 
 
 @contextlib.contextmanager
-def side_by_side(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
+def swap_pool(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
     """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
     block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
-    After an interrupt calls that did not begin are left out. Raises what a call raised.
+    After an interrupt calls that did not begin are cancelled. Raises what a call raised.
     """
     if threads == 1:
         yield lambda call: call()
@@ -304,8 +320,8 @@ class Cleaner:
         self._critical = critical
         self._progress = progress or (lambda log, stage, done, total: None)
         self.results: list[LogResult] = []
-        self._choices: Choices
-        self._total, self._done = 0, 0
+        self._options: PlanOptions
+        self._logs_total, self._logs_done = 0, 0
         self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
         self._has_changed_something = False
@@ -313,9 +329,9 @@ class Cleaner:
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
 
-    def run(self, states: Sequence[LogState], choices: Choices) -> list[LogResult]:
-        """Plan and clean the logs; a result for each, in order. Raises EngineError if the engine is lost."""
-        self._choices = choices
+    def run(self, states: Sequence[LogState], options: PlanOptions) -> list[LogResult]:
+        """Plan and clean the logs; a result for each, in order. Raises EngineError if there is no engine."""
+        self._options = options
         planned: list[Planned] = []
         mismatched = mismatched_topic_ids(states)
         for state in states:
@@ -324,32 +340,29 @@ class Cleaner:
             if isinstance(plan, Planned):
                 planned.append(plan)
             elif retention_applies(plan):
-                self._retain(state, plan)
+                self._apply_retention(state, plan)
         planned.sort(key=lambda log: -(log.result.dirty_ratio or 0.0))
         try:
             self._clean_all(planned)
         except BaseException:
-            self._leave(planned)
+            # Remove staged files. Each log is consistent, with what was swapped.
+            with self._critical():
+                for log in planned:
+                    with contextlib.suppress(SiltstoneError, OSError):
+                        self._destination.abort_log(log)
             raise
         return self.results
-
-    def _leave(self, planned: Sequence[Planned]) -> None:
-        """After an interrupt: remove staged files. Each log is consistent, with what was swapped."""
-        with self._critical():
-            for log in planned:
-                with contextlib.suppress(SiltstoneError, OSError):
-                    self._destination.give_up(log)
 
     def _plan(self, state: LogState, mismatch: str | None) -> Planned | LogResult:
         try:
             if mismatch is not None:
-                return open_result(state).stop(report.SKIPPED, mismatch)
+                return initial_result(state, state.segments()).stop(report.SKIPPED, mismatch)
             notes: list[str] = []
             if state.config is not None and "compact" in state.config.policies:
                 with self._critical():
-                    notes = self._destination.tidy(state)
+                    notes = self._destination.recover(state)
             staging = self._destination.staging(state)
-            plan = plan_log(state, state.checkpoints(), self._choices, staging)
+            plan = plan_log(state, state.checkpoints(), self._options, staging)
             result = plan.result if isinstance(plan, Planned) else plan
             result.notes[:0] = notes
             if isinstance(plan, LogResult) and plan.checkpoint_reset is not None:
@@ -357,19 +370,19 @@ class Cleaner:
             return plan
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
-            return _blank(state).stop(failure.status, failure.reason)
+            return _unplanned(state).stop(failure.status, failure.reason)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
-        self._total, self._done = len(planned), 0
+        self._logs_total, self._logs_done = len(planned), 0
         self._whole_log_bytes = self._most_for_one_task(planned)
         small: list[Planned] = []
         large: list[Planned] = []
         for log in planned:
-            budgeted = self._budget(log)
-            if budgeted is not None:
-                (small if budgeted.in_one_task else large).append(log)
-        for batch in self._batches(small):
-            self._clean_small(batch)
+            execution = self._execution_plan(log)
+            if execution is not None:
+                (small if execution.mode is Mode.ONE_TASK else large).append(log)
+        for logs in self._jobs(small):
+            self._clean_small(logs)
         for log in large:
             self._clean_large(log)
 
@@ -379,41 +392,43 @@ class Cleaner:
         larger = sum(most < log.work.size <= _TIMES_AS_LARGE * most for log in planned)
         return _TIMES_AS_LARGE * most if larger and larger >= self._engine().workers else most
 
-    def _budget(self, planned: Planned) -> Budget | None:
-        """The way of the log and its space; None if there is too little, which its result says then."""
-        where, result = planned.state.path, planned.result
+    def _execution_plan(self, planned: Planned) -> ExecutionPlan | None:
+        """How to execute the log with the space that is free now; None if there is too little, which its
+        result says then."""
         try:
-            room = self._destination.room(planned.state, self._limits.max_extra_bytes)
+            space = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            result.stop(report.FAILED, failure_of(error).reason)
+            planned.result.stop(report.FAILED, failure_of(error).reason)
             return None
-        budgeted = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
-        if budgeted.need > room.size:
-            needs = (
-                f"{where}: needs up to {budgeted.need} bytes more on disk, but only {max(room.size, 0)} are"
+        execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
+        lacking = None
+        if execution.need > space.size:
+            lacking = (
+                f"needs up to {execution.need} bytes more on disk, but only {max(space.size, 0)} are allowed"
+                "; free some, or raise --max-extra-bytes"
             )
-            result.stop(report.FAILED, f"{needs} allowed; free some, or raise --max-extra-bytes")
+        elif space.inodes is not None and space.inodes < execution.inodes:
+            lacking = f"needs up to {execution.inodes} inodes, but only {space.inodes} are free; free some"
+        if lacking is not None:
+            planned.result.stop(report.FAILED, f"{planned.state.path}: {lacking}")
             return None
-        if room.inodes is not None and room.inodes < budgeted.inodes:
-            result.stop(report.FAILED, f"{where}: too few free inodes ({room.inodes})")
-            return None
-        return budgeted
+        return execution
 
-    def _batches(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
-        """Jobs of small logs whose new files fit the space together."""
-        batch: list[Planned] = []
+    def _jobs(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
+        """Small logs for one job each: their new files fit the space together."""
+        job: list[Planned] = []
         used = 0
         for log in small:
-            need, budgeted = extra(log.work), self._budget(log)
-            if budgeted is None:
+            need, execution = new_file_bytes(log.work), self._execution_plan(log)
+            if execution is None:
                 continue
-            if batch and used + need > budgeted.size:
-                yield batch
-                batch, used = [], 0
-            batch.append(log)
+            if job and used + need > execution.size:
+                yield job
+                job, used = [], 0
+            job.append(log)
             used += need
-        if batch:
-            yield batch
+        if job:
+            yield job
 
     def _is_time_up(self) -> bool:
         """Has the run both changed something and used its time? Else a short window would never get
@@ -421,143 +436,149 @@ class Cleaner:
         is_over = self._deadline is not None and time.monotonic() >= self._deadline
         return is_over and self._has_changed_something
 
-    def _stopped(self, planned: Sequence[Planned]) -> bool:
+    def _is_stopped(self, planned: Sequence[Planned]) -> bool:
+        """Is the time up, so that these logs do not begin? Their results say so then."""
         if not self._is_time_up():
             return False
         for log in planned:
             log.result.stop(report.SKIPPED, NOT_BEGUN)
         return True
 
-    def _clean_small(self, batch: Sequence[Planned]) -> None:
-        if self._stopped(batch):
+    def _clean_small(self, job: Sequence[Planned]) -> None:
+        if self._is_stopped(job):
             return
-        left = {log.work.name: log for log in batch if self._prepared(log)}
-        if not left:
+        pending = {log.work.name: log for log in job if self._is_set_up(log)}
+        if not pending:
             return
         try:
-            works = [log.work for log in left.values()]
-            with side_by_side(self._destination.swap_threads, self._critical) as go:
+            works = [log.work for log in pending.values()]
+            with swap_pool(self._destination.swap_threads, self._critical) as submit:
                 for done in self._engine().clean_whole(works):
-                    left[done.name].began = time.perf_counter() - done.seconds
-                    go(functools.partial(self._settle, left.pop(done.name), done, last=True))
+                    pending[done.name].began = time.perf_counter() - done.seconds
+                    submit(functools.partial(self._commit, pending.pop(done.name), done, last=True))
         except (SiltstoneError, OSError) as error:
-            for log in left.values():
+            for log in pending.values():
                 self._fail(log, failure_of(error))
-            self._raise_if_no_engine(error)
+            _raise_without_engine(error)
 
-    def _prepared(self, planned: Planned) -> bool:
+    def _is_set_up(self, planned: Planned) -> bool:
         """Make the log's staging folder; False if that fails, which is the log's failure."""
         try:
-            self._destination.check(planned)
-            self._destination.prepare(planned)
+            self._destination.check_not_aborted(planned)
+            self._destination.setup_log(planned)
             return True
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
             return False
 
     def _clean_large(self, planned: Planned) -> None:
-        if self._stopped([planned]):
+        if self._is_stopped([planned]):
             return
-        budgeted = self._budget(planned)
-        if budgeted is None or not self._prepared(planned):
+        execution = self._execution_plan(planned)
+        if execution is None or not self._is_set_up(planned):
             return
         try:
             engine = self._engine()
             planned.began = time.perf_counter()
-            if budgeted.in_waves:
-                self._clean_in_waves(planned, budgeted, engine)
+            if execution.mode is Mode.WAVES:
+                self._clean_in_waves(planned, execution.size, engine)
             else:
-                self._settle(planned, engine.clean_spread(planned.work), last=True)
+                self._commit(planned, engine.clean_spread(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
-            self._raise_if_no_engine(error)
+            _raise_without_engine(error)
         except KeyboardInterrupt:
-            self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
+            if planned.result.status != report.CLEANED:  # else only its retention was interrupted
+                self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
             raise
 
-    def _clean_in_waves(self, planned: Planned, budgeted: Budget, engine: Engine) -> None:
-        """Write the retained offsets of the whole log to files, then rewrite and swap wave by wave."""
+    def _clean_in_waves(self, planned: Planned, size: int, engine: Engine) -> None:
+        """Clean a log with new files of up to ``size`` bytes at one time.
+
+        Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
+        """
+        # 1. One merge for the whole log: a group's retained offsets depend on all dirty records. They go into
+        #    a file for each group, so that the sources of a wave can be replaced before the next one reads.
         work = planned.work
         gathered = engine.gather(work)
-        failure = gathered.failure
-        if failure is not None:
-            self._fail(planned, failure)
+        if gathered.failure is not None:
+            self._fail(planned, gathered.failure)
             return
+        # 2. No wave is swapped in before the files of all groups are complete.
         retained = check_gathered(work, gathered)
-        done, total = 0, len(work.groups)
-        for wave in waves(work, budgeted.size, self._limits.wave_bytes, engine.workers):
+        groups_done, total = 0, len(work.groups)
+        for wave in waves(work, size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                self._fail(planned, LogFailure(report.SKIPPED, PARTLY.format(done=done, total=total)))
+                partly = PARTLY.format(done=groups_done, total=total)
+                self._fail(planned, LogFailure(report.SKIPPED, partly))
                 return
-            self._destination.check(planned)
-            rewritten = replace(gathered, groups=engine.rewrite(work, wave, retained))
-            done += len(wave)
-            if not self._settle(planned, rewritten, last=done == total):
+            # 3. Rewrite a wave, and swap it in. Waves ascend, so a tombstone is not removed before the value
+            #    that it deletes. Only the last one moves the checkpoint.
+            self._destination.check_not_aborted(planned)
+            done = replace(gathered, groups=engine.rewrite(work, wave, retained))
+            groups_done += len(wave)
+            if not self._commit(planned, done, last=groups_done == total):
                 return
 
-    def _raise_if_no_engine(self, error: Exception) -> None:
-        if isinstance(error, EngineError) and error.__cause__ is None:
-            raise error
-
-    def _settle(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
-        """Check and accept a report of the engine; False if the log failed. May run in a swap's thread."""
+    def _commit(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
+        """Check and commit a report of the engine; False if the log failed. May run in a swap's thread."""
         try:
             failure = done.failure
             if failure is None:
                 check_counts(planned, done, last=last)
                 if planned.result.records_before is None:
-                    count_all(planned, done)
-                self._accept(planned, done)
+                    fill_records_before(planned, done)
+                self._commit_groups(planned, done)
                 if last:
-                    self._finish(planned)
+                    self._commit_log(planned)
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
         if failure is not None:
             self._fail(planned, failure)
             return False
         if last:
-            fill(planned, done)
-            self._retain(planned.state, planned.result, planned)
+            fill_result(planned, done)
+            self._apply_retention(planned.state, planned.result, planned)
             planned.result.seconds = time.perf_counter() - planned.began
             self._report_progress()
         return True
 
-    def _accept(self, planned: Planned, done: LogDone) -> None:
+    def _commit_groups(self, planned: Planned, done: LogDone) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
-        together = [done.groups] if done.groups else []
-        if not self._destination.swaps_groups_together:
-            together = [[group] for group in done.groups]
-        for groups in together:
+        calls = [done.groups] if done.groups else []
+        if not self._destination.commits_groups_together:
+            calls = [[group] for group in done.groups]
+        for groups in calls:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
             with self._critical():
-                self._destination.accept(planned, groups)
-                planned.accepted.extend(groups)
+                self._destination.commit_groups(planned, groups)
+                planned.committed.extend(groups)
             if any(changes_something(planned.work, group) for group in groups):
                 self._has_changed_something = True
 
-    def _finish(self, planned: Planned) -> None:
+    def _commit_log(self, planned: Planned) -> None:
         """Move the checkpoint. Raises SiltstoneError, OSError; its message says if all segments are swapped
         in."""
         try:
             with self._critical():
-                self._destination.finish(planned)
+                self._destination.commit_log(planned)
             self._has_changed_something = True
         except OSError as error:
-            if not self._destination.keeps_accepted:
+            if not self._destination.survives_abort:
                 raise
             raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
 
-    def _retain(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
-        """Delete expired segments after a cleaning. An open log's manager does that itself."""
+    def _apply_retention(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
+        """Delete the segments that expired, after a cleaning (``planned``) or where none is due. For an open
+        log the destination does it (``commit_log``), or its manager."""
         try:
             if state.opened is not None:
                 return
-            left = as_they_are(state.segments()) if planned is None else after_cleaning(planned)
-            expiry = expired(state, result, self._choices, left)
+            expiry = find_expiry(state, result, self._options, planned)
             if expiry is not None:
                 with self._critical():
-                    self._destination.expire(state, expiry)
-                fill_expired(result, expiry)
+                    self._destination.delete_old_segments(state, expiry)
+                fill_expiry(result, expiry)
         except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
@@ -567,28 +588,35 @@ class Cleaner:
         """The log failed: set its result, and remove its staged files."""
         self._set_failure(planned, failure)
         with contextlib.suppress(SiltstoneError, OSError):
-            self._destination.give_up(planned)
+            self._destination.abort_log(planned)
         self._report_progress()
 
     def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
-        """Set the result of a log that failed or was stopped, with the groups that were accepted."""
+        """Set the result of a log that failed or was stopped, with the groups that were committed."""
         planned.result.stop(failure.status, failure.reason)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
-        if not self._destination.keeps_accepted:
-            planned.accepted = []
+        if not self._destination.survives_abort:
+            planned.committed = []
         fill_counts(planned)
         if planned.began:
             planned.result.seconds = time.perf_counter() - planned.began
 
     def _report_progress(self) -> None:
         with self._progress_lock:
-            self._done += 1
-            self._progress("logs", "done", self._done, self._total)
+            self._logs_done += 1
+            self._progress("logs", "done", self._logs_done, self._logs_total)
 
 
-def _blank(state: LogState) -> LogResult:
+def _raise_without_engine(error: Exception) -> None:
+    """Raise an EngineError that concerns all logs: the engine could not be started. Where a job failed, which
+    concerns its logs only, the error has a cause."""
+    if isinstance(error, EngineError) and error.__cause__ is None:
+        raise error
+
+
+def _unplanned(state: LogState) -> LogResult:
     """A result for a log that cannot be planned, with its size if that can be read."""
     try:
-        return open_result(state)
+        return initial_result(state, state.segments())
     except (SiltstoneError, OSError):
-        return LogResult(topic=state.where.topic, partition=state.where.partition, directory=str(state.path))
+        return initial_result(state, ())

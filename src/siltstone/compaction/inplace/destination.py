@@ -1,38 +1,43 @@
 """Destinations of a cleaning: the log directory itself, a cleaned copy, or none (a dry run).
 
-A destination names the folder in which tasks write, accepts checked groups in ascending order, and finishes
-or gives up a log. In place, groups are swapped in together, or each one durably before the next: a tombstone
-must not be removed before the value that it deletes. The checkpoint moves last.
+Methods are called as of Spark's ``OutputCommitter``, for each log and for the run::
+
+    recover ─► setup_log ─► commit_groups, ascending ─► commit_log ─► delete_old_segments ─┐
+                  └──────────── abort_log, after a failure or an interrupt ────────────────┴─► commit_run
+                                                                                               or abort_run
+
+In place, the groups of a call are swapped in together, or each one durably before the next: a tombstone must
+not be removed before the value that it deletes. The checkpoint moves last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
 from siltstone.compaction.inplace.expiry import Expiry
-from siltstone.compaction.inplace.facts import LogState, Planned, staging_folder
 from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.inplace.planning import LogState, Planned, staging_folder
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
-from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
+from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed, split_overflowed
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
 _SWAP_THREADS = 4
 """Swaps at one time; they mostly wait for the disk."""
-DROPPED = f"removed staged files of an earlier run ({STAGING})"
-INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
+REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Bytes that new files may take, and free inodes (None: no limit).
+class SpaceBudget:
+    """The disk space that new files may take: ``size`` in bytes, and ``inodes`` (None: no limit).
 
     ``frees_sources``: a swap frees the space of the group's sources, so that waves can use it again.
     """
@@ -45,18 +50,17 @@ class Room:
 class Destination:
     """Base class of destinations; by itself it writes nothing.
 
-    ``swap_threads``: how many logs ``accept`` and ``finish`` serve at one time.
-    ``swaps_groups_together``: ``accept`` gets all groups of one engine result (a log or a
-    wave) in one call, else one call for each group. ``keeps_accepted``:
-    accepted groups stay when the log is given up later.
+    ``swap_threads``: how many logs ``commit_groups`` and ``commit_log`` serve at one time.
+    ``commits_groups_together``: ``commit_groups`` gets all groups of one engine result (a log or a wave) in
+    one call, else one call for each group. ``survives_abort``: committed groups stay after ``abort_log``.
     """
 
     swap_threads = 1
-    swaps_groups_together = True
-    keeps_accepted = False
+    commits_groups_together = True
+    survives_abort = False
 
-    def tidy(self, state: LogState) -> list[str]:
-        """Called before planning: finish what an earlier run or a broker left; returns a line for each thing
+    def recover(self, state: LogState) -> list[str]:
+        """Called before planning: finish what an earlier run or a broker began; returns a line for each thing
         done."""
         return []
 
@@ -64,66 +68,69 @@ class Destination:
         """The folder for new files; None if nothing is written."""
         return None
 
-    def room(self, state: LogState, allowed: int | None) -> Room:
-        """The space for new files; ``allowed`` is ``--max-extra-bytes``."""
-        return Room(size=1 << 62, inodes=None, frees_sources=False)
+    def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
+        """The space for new files; ``max_extra_bytes`` is ``--max-extra-bytes``."""
+        return SpaceBudget(size=1 << 62, inodes=None, frees_sources=False)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint of a log that is not cleaned, since it was outside the log."""
 
-    def check(self, planned: Planned) -> None:
-        """Called before work on a log and before each wave; raises if the log is needed elsewhere."""
+    def check_not_aborted(self, planned: Planned) -> None:
+        """Called before work on a log and before each wave (Kafka's ``Cleaner.checkDone``); raises if the
+        cleaning was aborted."""
 
-    def prepare(self, planned: Planned) -> None:
+    def setup_log(self, planned: Planned) -> None:
         """Called before work on a log: make the staging folder."""
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
-        """Accept checked groups in ascending order: all of them, or none if this raises."""
+    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+        """Commit checked groups in ascending order: all of them, or none if this raises."""
 
-    def finish(self, planned: Planned) -> None:
+    def commit_log(self, planned: Planned) -> None:
         """Called after the last group: move the checkpoint, remove the staging folder."""
 
-    def expire(self, state: LogState, expiry: Expiry) -> None:
+    def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Delete the expired segments of a log that was cleaned or needs no cleaning."""
 
-    def give_up(self, planned: Planned) -> None:
+    def abort_log(self, planned: Planned) -> None:
         """Remove the staged files of a log that failed, or of an interrupted run."""
 
-    def commit(self) -> dict[Path, str]:
-        """Called at the end of a run: publish the result. Returns what is not in it: reasons by path."""
+    def commit_run(self) -> dict[Path, str]:
+        """Called at the end of a run: publish the result. Returns what is excluded from it: reasons by
+        path."""
         return {}
 
-    def discard(self) -> None:
+    def abort_run(self) -> None:
         """Called when a run failed as a whole: remove what it made."""
 
 
-def check_sizes(group: Rewritten) -> None:
+def _check_size(group: Rewritten) -> None:
     """Raises CheckFailedError unless the staged log has the size that its task reported; OSError."""
-    size = files.stat(group.staged["log"]).size
+    path, size = group.staged["log"], files.stat(group.staged["log"]).size
     if size != group.size:
-        raise CheckFailedError(f"{group.staged['log']}: {size} bytes, but its task reported {group.size}")
+        raise CheckFailedError(f"the file has {size} bytes, but its task reported {group.size}", path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """A swap: staged files and identities of the new segments by base offset, and base offsets of the old
-    ones."""
+    """A swap: staged files and the identities of the ``verified`` new logs by base offset, and base offsets
+    of the old segments."""
 
     staged: dict[int, dict[str, Path]]
-    known: dict[int, Sequence[int]]
+    verified: dict[int, Sequence[int]]
     old: list[int]
 
 
-def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
-    """The swap that accepts ``groups``."""
-    swap = Swap(staged={}, known={}, old=[])
-    for group in groups:
-        plan = planned.work.groups[group.group]
-        swap.staged[plan.base_offset] = {kind: Path(path) for kind, path in group.staged.items()}
-        swap.known[plan.base_offset] = group.identity
-        swap.old.extend(source.base_offset for source in planned.work.sources(plan))
+def checked_swap(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
+    """The swap that commits ``groups``, whose sizes are checked. Raises CheckFailedError, OSError."""
+    swap = Swap(staged={}, verified={}, old=[])
+    for report in groups:
+        _check_size(report)
+        group = planned.work.groups[report.group]
+        swap.staged[group.base_offset] = {kind: Path(path) for kind, path in report.staged.items()}
+        swap.verified[group.base_offset] = report.identity
+        swap.old.extend(source.base_offset for source in planned.work.sources(group))
     return swap
 
 
@@ -150,34 +157,32 @@ class DryRun(Destination):
 
 
 class InPlace(Destination):
-    """Swaps new segments into the log directory (Kafka's ``replaceSegments``).
+    """Swaps new segments into the log directory (Kafka's ``UnifiedLog.replaceSegments``).
 
     With kept originals groups are swapped one by one, since ``undo`` restores them one by one.
     """
 
-    keeps_accepted = True
+    survives_abort = True
 
     def __init__(self, run: str, originals: Originals | None = None) -> None:
         self._run = run
         self._originals = originals
-        self._kept_bytes = 0
+        self._bytes_of_originals = 0
         self.swap_threads = _SWAP_THREADS if originals is None else 1
-        self.swaps_groups_together = originals is None
+        self.commits_groups_together = originals is None
 
-    def tidy(self, state: LogState) -> list[str]:
-        """Finish an interrupted swap or deletion as a broker does, and remove what earlier runs staged."""
+    def recover(self, state: LogState) -> list[str]:
+        """Finish an interrupted swap or deletion as a broker does, remove what earlier runs staged, and split
+        segments whose offsets do not fit an index. Raises CorruptRecordError, OSError."""
         done = finish_replacement(state.path)
         if drop_staged(state.path):
-            done.append(DROPPED)
-        return done + (self._split(state) if self._originals is None else [])
-
-    def _split(self, state: LogState) -> list[str]:
-        """Split segments whose offsets do not fit an index. Raises CorruptRecordError, OSError."""
+            done.append(REMOVED_STAGED)
         assert state.config is not None
-        interval, size = (state.config.integer(name) for name in INDEX_SETTINGS)
-        done = []
-        for segment in overflowed(state.segments()):
-            bases = split_overflowed(state.path, segment, interval=interval, index_bytes=size)
+        interval = state.config.integer("index.interval.bytes")
+        index_bytes = state.config.integer("segment.index.bytes")
+        # ``undo`` cannot join the parts of a split, so with kept originals the log is skipped instead.
+        for segment in overflowed(state.segments()) if self._originals is None else ():
+            bases = split_overflowed(state.path, segment, interval=interval, index_bytes=index_bytes)
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
 
@@ -185,49 +190,55 @@ class InPlace(Destination):
         """``topic-N/.siltstone/RUN``."""
         return staging_folder(state.path, self._run)
 
-    def room(self, state: LogState, allowed: int | None) -> Room:
+    def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
         space = files.space(state.path)
-        most = space.free_bytes // 4 if allowed is None else min(allowed, space.free_bytes)
-        return Room(
-            size=most - self._kept_bytes, inodes=space.free_inodes, frees_sources=self._originals is None
+        most = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
+        return SpaceBudget(
+            size=most - self._bytes_of_originals,
+            inodes=space.free_inodes,
+            frees_sources=self._originals is None,
         )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint."""
         state.directory.write_cleaner_checkpoint(state.where, offset)
 
-    def prepare(self, planned: Planned) -> None:
+    def setup_log(self, planned: Planned) -> None:
         """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
         has_own_folder(planned.state.path)
-        super().prepare(planned)
+        super().setup_log(planned)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Swap groups in, after their originals are kept if that was chosen."""
-        for group in groups:
-            check_sizes(group)
-            if self._originals is not None:
+        # 1. The staged files are what the tasks reported.
+        swap = checked_swap(planned, groups)
+        # 2. With kept originals: links of all files that the swap removes, and the entry of ``undo.json``,
+        #    durably. A crash from here on leaves originals that ``undo`` finds to be in place.
+        if self._originals is not None:
+            for group in groups:
                 self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
-                self._kept_bytes += group.size
-        # Staged files get their names as ``.cleaned``, then ``.swap``, and at last replace the sources, each
-        # step durably: a start finishes the swap or drops it (``log.replacement``, Kafka's
-        # ``replaceSegments``).
-        swap = swap_of(planned, groups)
+                self._bytes_of_originals += group.size
+        # 3. The staged files are renamed to ``.cleaned`` in the partition's directory. Until all of them are
+        #    ``.swap``, a start drops them.
         rename_to_cleaned(planned.state.path, swap.staged)
-        replace_segments(planned.state.path, list(swap.staged), swap.old, swap.known)
+        # 4. ``.cleaned`` to ``.swap``, originals to ``.deleted``, ``.swap`` to the segments' names, each step
+        #    durably: a start finishes the swap (``log.replacement`` draws it; Kafka's ``replaceSegments``).
+        #    Logs with the identity that was verified when they were staged are not read again.
+        replace_segments(planned.state.path, list(swap.staged), swap.old, swap.verified)
 
-    def finish(self, planned: Planned) -> None:
+    def commit_log(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
         planned.state.directory.write_cleaner_checkpoint(planned.state.where, cleaned_up_to(planned))
-        self.give_up(planned)
+        self.abort_log(planned)  # removes the staging folder
 
-    def expire(self, state: LogState, expiry: Expiry) -> None:
+    def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Delete the segments, after they are kept if that was chosen."""
         if self._originals is not None:
             self._originals.keep_expired(state, expiry.bases)
         delete_oldest(state.path, expiry.bases)
 
-    def give_up(self, planned: Planned) -> None:
+    def abort_log(self, planned: Planned) -> None:
         """Remove the staging folder and its parent."""
         drop_staged(planned.state.path)
 
@@ -239,7 +250,7 @@ class CleanedCopy(Destination):
     """A new log directory, which gets its name when it is complete.
 
     It has cleaned logs, and copies of all other files and folders but the lock and symbolic links. An unsafe
-    file or partition is left out, and ``commit`` reports it.
+    file or partition is excluded, and ``commit_run`` reports it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -247,9 +258,11 @@ class CleanedCopy(Destination):
         self._source = source
         self._target = target
         self._partial = target.with_name(f"{target.name}.partial-{run}")
-        self._finished: dict[TopicPartition, Planned] = {}
         self._checkpoints: dict[TopicPartition, int] = {}
-        self._expired: dict[TopicPartition, set[int]] = {}
+        # Base offsets by partition: of source segments that were replaced or have expired, whose files are
+        # not copied; and of new segments, which have the source's producer snapshots.
+        self._replaced: dict[TopicPartition | None, set[int]] = defaultdict(set)
+        self._new: dict[TopicPartition | None, set[int]] = defaultdict(set)
 
     def _folder(self, state: LogState) -> Path:
         return self._partial / state.path.name
@@ -258,74 +271,82 @@ class CleanedCopy(Destination):
         """A staging folder in the copy."""
         return staging_folder(self._folder(state), self._run)
 
-    def room(self, state: LogState, allowed: int | None) -> Room:
-        """The free space of the target's file system; ``refuse_little_room`` compares it with the whole
+    def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
+        """The free space of the target's file system; ``refuse_too_little_space`` compares it with the whole
         copy."""
         space = files.space(self._target.parent)
-        return Room(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
+        return SpaceBudget(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
 
-    def refuse_little_room(self) -> None:
+    def refuse_too_little_space(self) -> None:
         """Raises DirectoryRefusedError if a copy of everything does not fit."""
         need = sum(files.tree_size(self._source.path / name) for name in self._names())
         free = files.space(self._target.parent).free_bytes
         if need > free:
             raise DirectoryRefusedError(
-                f"--out {self._target}: needs up to {need} bytes, but only {free} are free there"
+                f"the copy needs up to {need} bytes, but only {free} are free on its file system",
+                path=self._target,
+                advice="free some space, or pass --out with a path on another file system",
             )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Remember it for the copy's checkpoint."""
         self._checkpoints[state.where] = offset
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
         """Move the new segments to their names in the copy."""
-        for group in groups:
-            check_sizes(group)
-            base = planned.work.groups[group.group].base_offset
-            for kind, path in group.staged.items():
+        for base, staged in checked_swap(planned, groups).staged.items():
+            for kind, path in staged.items():
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
-    def finish(self, planned: Planned) -> None:
+    def commit_log(self, planned: Planned) -> None:
         """Remember that the copy has the log's new segments."""
+        where, work = planned.state.where, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
-        self._finished[planned.state.where] = planned
-        self._checkpoints[planned.state.where] = cleaned_up_to(planned)
+        self._replaced[where] = {segment.base_offset for segment in work.segments}
+        self._new[where] = {group.base_offset for group in work.groups}
+        self._checkpoints[where] = cleaned_up_to(planned)
 
-    def expire(self, state: LogState, expiry: Expiry) -> None:
-        """Leave the segments out of the copy, and remove new ones."""
-        self._expired[state.where] = set(expiry.bases)
+    def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
+        """Exclude the segments from the copy, and remove new ones."""
+        self._replaced[state.where].update(expiry.bases)
+        self._new[state.where].difference_update(expiry.bases)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
                 path = self._folder(state) / segment_file(base, kind)
                 if files.exists(path):
                     files.unlink(path)
 
-    def give_up(self, planned: Planned) -> None:
-        """Remove what was staged; ``commit`` copies the originals."""
+    def abort_log(self, planned: Planned) -> None:
+        """Remove what was staged; ``commit_run`` copies the originals."""
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))
 
-    def commit(self) -> dict[Path, str]:
+    def commit_run(self) -> dict[Path, str]:
         """Copy everything else, write the checkpoint, and give the copy its name."""
-        left_out: dict[Path, str] = {}
+        excluded: dict[Path, str] = {}
         files.make_directory(self._partial, parents=True)
         files.copy_attributes(self._source.path, self._partial)
         for name in self._names():
             try:
                 self._copy(self._source.path / name, self._partial / name)
             except UnsafeFileError as error:
-                left_out[self._source.path / name] = f"left out of the copy: {error}"
-        self._write_checkpoint(left_out)
+                excluded[self._source.path / name] = f"left out of the copy: {error}"
+        self._write_checkpoint(excluded)
         files.sync_directory(self._partial)
         files.rename(self._partial, self._target)
         files.sync_directory(self._target.parent)
-        return left_out
+        return excluded
+
+    def abort_run(self) -> None:
+        """Remove the incomplete copy."""
+        if files.exists(self._partial):
+            files.remove_tree(self._partial)
 
     def _copy(self, source: Path, target: Path) -> None:
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
-        facts = files.stat(source, follow=False)
-        if facts.kind != files.DIRECTORY:
-            refuse_kind(source, facts, files.FILE)
+        status = files.stat(source, follow=False)
+        if status.kind != files.DIRECTORY:
+            refuse_kind(source, status, files.FILE)
             return files.copy(source, target)
         try:
             refuse_unsafe_files(source)
@@ -335,50 +356,37 @@ class CleanedCopy(Destination):
             raise
         return self._copy_partition(source, target)
 
+    def _copy_partition(self, source: Path, target: Path) -> None:
+        """Copy a partition's files but those of segments that were replaced or have expired. A snapshot at
+        the base offset of a new segment is copied: it holds the producers at that offset."""
+        files.make_directory(target)
+        files.copy_attributes(source, target)
+        where = names.parse_partition(source.name)
+        replaced, new = self._replaced[where], self._new[where]
+        for entry in files.entries(source):
+            name = names.parse_segment_file(entry.name)
+            is_replaced = name is not None and name.base_offset in replaced
+            is_wanted = name is not None and name.base_offset in new and name.kind == names.SNAPSHOT
+            if entry.is_file and (is_wanted or not is_replaced):
+                files.copy(source / entry.name, target / entry.name)
+        files.sync_directory(target)
+
     def _names(self) -> list[str]:
         """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
         partitions that were opened."""
         if self._source.is_partial:
             return [path.name for path in self._source.partitions.values()]
-        left_out = (names.LOCK, names.CLEANER_CHECKPOINT)
+        not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)
         entries = files.entries(self._source.path)
-        return [entry.name for entry in entries if not entry.is_link and entry.name not in left_out]
+        return [entry.name for entry in entries if not entry.is_link and entry.name not in not_copied]
 
-    def _write_checkpoint(self, left_out: Mapping[Path, str]) -> None:
+    def _write_checkpoint(self, excluded: Mapping[Path, str]) -> None:
+        """Write the copy's cleaner checkpoint, without the partitions that are not in it."""
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
         if self._source.is_partial:
             offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
         offsets |= self._checkpoints
-        missing = {names.parse_partition(path.name) for path in left_out}
+        missing = {names.parse_partition(path.name) for path in excluded}
         offsets = {where: offset for where, offset in offsets.items() if where not in missing}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
-
-    def discard(self) -> None:
-        """Remove the incomplete copy."""
-        if files.exists(self._partial):
-            files.remove_tree(self._partial)
-
-    def _copy_partition(self, source: Path, target: Path) -> None:
-        files.make_directory(target)
-        files.copy_attributes(source, target)
-        left_out = self._left_out(source)
-        for entry in files.entries(source):
-            name = names.parse_segment_file(entry.name)
-            if entry.is_file and (name is None or not left_out(name)):
-                files.copy(source / entry.name, target / entry.name)
-        files.sync_directory(target)
-
-    def _left_out(self, source: Path) -> Callable[[SegmentFile], bool]:
-        """A predicate for files of a partition that are not copied: replaced or expired segments."""
-        where = names.parse_partition(source.name)
-        cleaned = None if where is None else self._finished.get(where)
-        expired = set() if where is None else self._expired.get(where, set())
-        replaced = {segment.base_offset for segment in cleaned.work.segments} if cleaned else set()
-        new = {group.base_offset for group in cleaned.work.groups} if cleaned else set()
-
-        def left_out(name: SegmentFile) -> bool:
-            stays = name.kind == names.SNAPSHOT and name.base_offset in new
-            return name.base_offset in expired or (name.base_offset in replaced and not stays)
-
-        return left_out

@@ -1,5 +1,6 @@
-"""Retention after a cleaning: which old segments are deleted, and their counts
-(``CleanerThread.cleanOrSleep``, ``UnifiedLog.deleteOldSegments``).
+"""Retention after a cleaning: which old segments are deleted, and the counts of their records.
+
+It answers to ``CleanerThread.cleanOrSleep`` and ``UnifiedLog.deleteOldSegments``.
 
 ::
 
@@ -15,7 +16,7 @@ broker can roll it. This module decides and counts; ``compaction.inplace.destina
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -26,9 +27,8 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
-from siltstone.compaction.inplace.facts import Choices, LogState, Planned
+from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.ledger.store import LedgerStore
@@ -42,68 +42,92 @@ UNKNOWN_RETENTION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A segment after the cleaning, of ``size`` bytes: one that was not cleaned, or a ``new`` one, whose last
-    source is ``segment``."""
+def count_records(segment: Segment, end: int | None = None) -> int | None:
+    """How many records a segment has, in one pass over the batch headers; None if it is damaged. Message sets
+    have no counts in their headers and are decoded.
 
-    base_offset: int
-    size: int
+    Given the ``end`` offset of a segment that will be deleted, this raises CorruptFileError for a batch with
+    offsets outside [base, ``end``): such a file was put in the place of another segment, and has its index
+    and times. A damaged segment expires all the same, as in Kafka. Raises OSError.
+    """
+    records, has_message_sets, path = 0, False, segment.path
+    try:
+        with files.Reader(path) as reader:
+            for batches in batch_headers(reader, end=segment.size):
+                if end is not None:
+                    _refuse_other_offsets(segment, batches, end)
+                records += int(batches["count"].sum())
+                has_message_sets |= bool((batches["magic"] < 2).any())
+            if has_message_sets:
+                parts = windows(reader, size=segment.size)
+                keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
+                records = sum(map(len, keys))
+    except CorruptRecordError:
+        return None
+    return records
+
+
+def _refuse_other_offsets(segment: Segment, batches: BatchHeaders, end: int) -> None:
+    base, last = batches["base_offset"], batches["last_offset"]
+    bad = np.flatnonzero((base < segment.base_offset) | (last >= end))
+    if len(bad):
+        row = bad[0]
+        raise CorruptFileError(
+            segment.path,
+            int(batches["position"][row]),
+            f"offsets {base[row]} to {last[row]} are not of this segment, [{segment.base_offset}, {end})",
+            advice="find out which file belongs here; nothing of the log was deleted",
+        )
+
+
+def total_or_none(counts: Sequence[int | None]) -> int | None:
+    """The sum, None if a count is None."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingSegment:
+    """A segment after the cleaning: one that was not cleaned, or a ``new`` one, of which ``segment`` has what
+    the swap gives it: base offset, size, and the modification time of its last source."""
+
     segment: Segment
     new: Rewritten | None = None
 
     def largest_timestamp(self) -> int:
-        """In ms; without timestamps the modification time, which a new segment has from its last source."""
+        """In ms; without timestamps the modification time."""
         if self.new is None:
             return largest_timestamp(self.segment)
         largest = self.new.largest_timestamp or 0
         return largest if largest > 0 else self.segment.modified_ms
 
-    def count(self, end: int | None = None) -> int | None:
-        """How many records it has, in one pass over the batch headers; None if the segment is damaged.
-        Message sets have no counts in their headers and are decoded.
-
-        Given the ``end`` offset of a segment that will be deleted, this raises CorruptFileError for a batch
-        with offsets outside [base, ``end``): such a file was put in the place of another segment, and has its
-        index and times. A damaged segment expires all the same, as in Kafka.
-        """
-        if self.new is not None:
-            return self.new.kept
-        records, has_message_sets, path = 0, False, self.segment.path
-        try:
-            with files.Reader(path) as reader:
-                for rows in batch_headers(reader, end=self.size):
-                    if end is not None:
-                        _refuse_strange(self.segment, rows, end)
-                    records += int(rows["count"].sum())
-                    has_message_sets |= bool((rows["magic"] < 2).any())
-                if has_message_sets:
-                    parts = windows(reader)
-                    keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
-                    records = sum(map(len, keys))
-        except CorruptRecordError:
-            return None
-        return records
+    def count_records(self, end: int | None = None) -> int | None:
+        """How many records it has; see the function."""
+        return count_records(self.segment, end) if self.new is None else self.new.kept
 
 
-def _refuse_strange(segment: Segment, rows: BatchHeaders, end: int) -> None:
-    bad = np.flatnonzero((rows["base_offset"] < segment.base_offset) | (rows["last_offset"] >= end))
-    if len(bad):
-        row = rows[bad[0]]
-        offsets, span = f"{row['base_offset']} to {row['last_offset']}", f"[{segment.base_offset}, {end})"
-        reason = f"offsets {offsets} are not of this segment, {span}"
-        raise CorruptFileError(segment.path, int(row["position"]), reason)
+def remaining_segments(state: LogState, planned: Planned | None) -> list[RemainingSegment]:
+    """The segments of a log that was cleaned (``planned``) or not; the active one last."""
+    if planned is None:
+        return list(map(RemainingSegment, state.segments()))
+    remaining, work = [], planned.work
+    for new in planned.committed:
+        group = work.groups[new.group]
+        source = work.segments[group.end_segment - 1]
+        segment = replace(source, base_offset=group.base_offset, size=new.size)
+        remaining.append(RemainingSegment(segment, new))
+    return [*remaining, *map(RemainingSegment, planned.uncleaned)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """The segments of a log that expire, oldest first, each with its reason.
+    """The ``segments`` of a log that retention removes, oldest first, each with its reason.
 
     ``records``: in these segments; ``records_of_all``: in the whole log, None if it was cleaned. Both are
     None where a segment is damaged.
     """
 
-    going: Sequence[Left]
+    segments: Sequence[Segment]
     reasons: Sequence[str]
     records: int | None
     records_of_all: int | None
@@ -111,7 +135,7 @@ class Expiry:
     @property
     def bases(self) -> list[int]:
         """Their base offsets, ascending."""
-        return [segment.base_offset for segment in self.going]
+        return [segment.base_offset for segment in self.segments]
 
 
 def retention_applies(result: LogResult) -> bool:
@@ -119,23 +143,10 @@ def retention_applies(result: LogResult) -> bool:
     return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
 
 
-def as_they_are(segments: Iterable[Segment]) -> list[Left]:
-    """Segments that were not cleaned, as ``Left``."""
-    return [Left(base_offset=segment.base_offset, size=segment.size, segment=segment) for segment in segments]
-
-
-def after_cleaning(planned: Planned) -> list[Left]:
-    """The segments of a log that was cleaned; the active one last."""
-    left, work = [], planned.work
-    for new in planned.accepted:
-        group = work.groups[new.group]
-        source = work.segments[group.end_segment - 1]
-        left.append(Left(base_offset=group.base_offset, size=new.size, segment=source, new=new))
-    return left + as_they_are(planned.uncleaned)
-
-
-def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence[Left]) -> Expiry | None:
-    """The segments that expire now, None for none. ``left``: the log's segments, the active one last.
+def find_expiry(
+    state: LogState, result: LogResult, options: PlanOptions, planned: Planned | None
+) -> Expiry | None:
+    """The segments that expire now, None for none. ``planned``: the cleaning, if there was one.
 
     A default ``retention.ms`` deletes nothing unless the broker's settings are known, since the broker may
     have another default; a note in the result says so.
@@ -145,78 +156,76 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     """
     assert state.config is not None
     config = LogConfig.of(state.config)
+    remaining = remaining_segments(state, planned)
     checkpoints = state.checkpoints()
-    deciding = functools.partial(
+    committed_below = checkpoints.committed_below(state.where, no_other_replica=options.high_watermark_is_end)
+    decide_with = functools.partial(
         decide,
-        _facts(left, with_times=config.deletes),
-        now_ms=choices.now_ms,
+        _segment_facts(remaining, with_times=config.deletes),
+        now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
-        high_watermark=choices.committed_below(state.where, checkpoints) or 0,
+        high_watermark=committed_below or 0,
         held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
         keeps_active=True,
     )
-    decisions = deciding(config=config)
-    guessed = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
-    if decisions and guessed and not state.defaults_hold:
-        known = deciding(config=replace(config, retention_ms=-1))
-        if len(known) < len(decisions):
-            result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(known)))
-        decisions = known
+    decisions = decide_with(config=config)
+    is_default = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
+    if decisions and is_default and not state.defaults_hold:
+        without_time = decide_with(config=replace(config, retention_ms=-1))
+        if len(without_time) < len(decisions):
+            result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(without_time)))
+        decisions = without_time
     if not decisions:
         return None
-    going, staying = left[: len(decisions)], left[len(decisions) :]
-    counts = [segment.count(later.base_offset) for segment, later in pairwise(left[: len(going) + 1])]
+    expired, rest = remaining[: len(decisions)], remaining[len(decisions) :]
+    counted = pairwise(remaining[: len(decisions) + 1])
+    counts = [one.count_records(following.segment.base_offset) for one, following in counted]
+    of_all = None
+    if result.status != report.CLEANED:
+        of_all = total_or_none([*counts, *(one.count_records() for one in rest)])
     return Expiry(
-        going=going,
+        segments=[one.segment for one in expired],
         reasons=[decision.reason for decision in decisions],
-        records=_total(counts),
-        records_of_all=(
-            None
-            if result.status == report.CLEANED
-            else _total(counts + [segment.count() for segment in staying])
-        ),
+        records=total_or_none(counts),
+        records_of_all=of_all,
     )
 
 
-def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
-    """The facts for ``log.retention``. The active segment stays, so its end and its time are not needed."""
-    ends = [*(later.base_offset for _, later in pairwise(left)), LONG_MAX]
-    last = len(left) - 1
+def _segment_facts(remaining: Sequence[RemainingSegment], *, with_times: bool) -> list[SegmentFacts]:
+    """What ``log.retention`` needs to know. The active segment stays, so its end and its time are not
+    needed."""
+    ends = [*(one.segment.base_offset for one in remaining[1:]), LONG_MAX]
+    last = len(remaining) - 1
     return [
         SegmentFacts(
-            base_offset=segment.base_offset,
+            base_offset=one.segment.base_offset,
             end_offset=end,
-            size=segment.size,
-            largest_timestamp=segment.largest_timestamp() if with_times and number < last else LONG_MAX,
+            size=one.segment.size,
+            largest_timestamp=one.largest_timestamp() if with_times and number < last else LONG_MAX,
             is_active=number == last,
         )
-        for number, (segment, end) in enumerate(zip(left, ends, strict=True))
+        for number, (one, end) in enumerate(zip(remaining, ends, strict=True))
     ]
 
 
-def _total(counts: Sequence[int | None]) -> int | None:
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
-def fill_expired(result: LogResult, expiry: Expiry) -> None:
+def fill_expiry(result: LogResult, expiry: Expiry) -> None:
     """Add an expiry to the result. A log that was not cleaned is cleaned then; its reason becomes a note."""
     if result.status != report.CLEANED:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
         result.stop(report.CLEANED, "")
     result.removed.expired = expiry.records or 0
-    known = result.records_before is not None and expiry.records is not None
-    result.records_before = result.records_before if known else None
-    result.records_after = (result.records_before or 0) - result.removed.total() if known else None
-    result.bytes_after -= sum(segment.size for segment in expiry.going)
-    result.segments_after -= len(expiry.going)
-    result.notes += _reasons(expiry)
-
-
-def _reasons(expiry: Expiry) -> Iterator[str]:
-    """A line for each reason, with the segments that it removes."""
-    for reason, pairs in groupby(zip(expiry.reasons, expiry.going, strict=True), key=itemgetter(0)):
-        going = [left for _, left in pairs]
-        size = sum(left.size for left in going)
-        segments = f"{len(going)} segment{'s' if len(going) > 1 else ''}"
-        yield f"retention: {segments} from offset {going[0].base_offset} ({size} bytes): {reason}"
+    result.records_after = None
+    if expiry.records is None:
+        result.records_before = None
+    elif result.records_before is not None:
+        result.records_after = result.records_before - result.removed.total()
+    result.bytes_after -= sum(segment.size for segment in expiry.segments)
+    result.segments_after -= len(expiry.segments)
+    # A line for each reason, with the segments that it removes.
+    for reason, pairs in groupby(zip(expiry.reasons, expiry.segments, strict=True), key=itemgetter(0)):
+        segments = [segment for _, segment in pairs]
+        count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
+        size = sum(segment.size for segment in segments)
+        place = f"from offset {segments[0].base_offset} ({size} bytes)"
+        result.notes.append(f"retention: {count} {place}: {reason}")

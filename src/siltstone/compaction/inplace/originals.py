@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,6 @@ from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.errors import (
-    CorruptRecordError,
     DirectoryRefusedError,
     SiltstoneError,
     UndoStoppedError,
@@ -50,11 +49,14 @@ from siltstone.log.replacement import finish_replacement, replace_segments, swap
 from siltstone.log.segments import list_segments, windows
 
 if TYPE_CHECKING:
-    from siltstone.compaction.inplace.facts import LogState, Planned
+    from siltstone.compaction.inplace.planning import LogState, Planned
 
 UNDO_FILE = "undo.json"
-ROOM_BYTES = 1 << 20
+LEAST_FREE_BYTES = 1 << 20
 """The space that must be free for links and the checkpoint."""
+_NOTHING_CHANGED = "nothing was changed"
+_TOO_LATE = "this run cannot be undone any more"
+_RESTORE = "restore the file in the run's folder from a backup"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class Originals:
         to the same file, which a later truncation of the log would cut as well."""
         log, new = self._log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
-        names = self._link(planned.state, sources, staying=new.inode)
+        names = self._link(planned.state, sources, copied_inode=new.inode)
         log.groups.append(self._group(planned.state, group.base_offset, new.size, sources, names))
         self._write(planned.state, log)
 
@@ -119,14 +121,14 @@ class Originals:
         self, state: LogState, base: int, size: int, originals: list[int], names: list[str]
     ) -> KeptGroup:
         """The record of files that were just kept."""
-        place = self.folder / str(state.where)
+        folder = self.folder / str(state.where)
         return KeptGroup(
             base_offset=base,
             size=size,
             originals=originals,
             names=names,
-            sizes={name: files.stat(place / name).size for name in names},
-            checksums={name: crc32c(files.read_bytes(place / name)) for name in names if not _is_log(name)},
+            sizes={name: files.stat(folder / name).size for name in names},
+            checksums={name: crc32c(files.read_bytes(folder / name)) for name in names if not _is_log(name)},
         )
 
     def _log(self, state: LogState) -> KeptLog:
@@ -142,20 +144,20 @@ class Originals:
             )
         return self._logs[str(state.where)]
 
-    def _link(self, state: LogState, bases: Sequence[int], staying: int | None = None) -> list[str]:
-        """Link all files of these segments, or copy the file with the inode ``staying``; returns their
-        names."""
+    def _link(self, state: LogState, bases: Sequence[int], copied_inode: int | None = None) -> list[str]:
+        """Link all files of these segments, or copy the file with the inode ``copied_inode``; returns
+        their names."""
         names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         there = [name for name in names if files.exists(state.path / name)]
         for name in there:
             path, kept = state.path / name, self.folder / str(state.where) / name
-            (files.copy if files.stat(path).inode == staying else files.link)(path, kept)
+            (files.copy if files.stat(path).inode == copied_inode else files.link)(path, kept)
         return there
 
     def _write(self, state: LogState, log: KeptLog) -> None:
-        place = self.folder / str(state.where)
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
-        files.replace(place / UNDO_FILE, json.dumps(msgspec.to_builtins(log), indent=1).encode())
+        undo_file = self.folder / str(state.where) / UNDO_FILE
+        files.replace(undo_file, json.dumps(msgspec.to_builtins(log), indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
 
@@ -164,7 +166,9 @@ def refuse_other_file_system(folder: Path, partition: Path) -> None:
     """Hard links need one file system. Raises UsageError."""
     if files.stat(folder).device != files.stat(partition).device:
         raise UsageError(
-            f"--keep-originals {folder}: not on the file system of {partition}; no hard link can be made"
+            f"the folder is not on the file system of {partition}, so no hard link can be made",
+            path=folder,
+            advice="pass --keep-originals with a folder on that file system",
         )
 
 
@@ -177,9 +181,8 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
             if entry.is_directory and files.exists(path):
                 logs.append((folder / entry.name, _read(path)))
     if not logs:
-        raise UsageError(
-            f"{folder}: no run kept its originals here; give KEEP/RUN as clean --keep-originals printed it"
-        )
+        advice = "pass the path KEEP/RUN that clean --keep-originals printed"
+        raise UsageError("no run kept its originals here", path=folder, advice=advice)
     return logs
 
 
@@ -187,17 +190,16 @@ def _read(path: Path) -> KeptLog:
     try:
         log = msgspec.convert(json.loads(files.read_bytes(path)), KeptLog)
         names = [name for group in log.groups for name in group.names]
-        sound = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
-        sound = sound and all(group.originals for group in log.groups) and all(map(_is_kept_name, names))
+        is_valid = Path(log.path).is_absolute() and parse_partition(Path(log.path).name) is not None
+        is_valid = (
+            is_valid and all(group.originals for group in log.groups) and all(map(_is_kept_name, names))
+        )
     except ValueError:
-        sound = False
-    if not sound:
-        raise _refused(path, "not what clean --keep-originals writes") from None
+        is_valid = False
+    if not is_valid:
+        reason = f"not what clean --keep-originals writes; {_NOTHING_CHANGED}"
+        raise DirectoryRefusedError(reason, path=path, advice=_RESTORE) from None
     return log
-
-
-def _refused(where: object, reason: str) -> DirectoryRefusedError:
-    return DirectoryRefusedError(f"{where}: {reason}; nothing was changed")
 
 
 def _is_kept_name(name: str) -> bool:
@@ -211,13 +213,13 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """The undoing of one log: the groups to restore (``todo``), descending, all checked; ``known``:
+    """The undoing of one log: the groups to restore (``pending``), descending, all checked; ``verified``:
     identities of the kept logs by base offset; ``restored``: files that were restored so far."""
 
-    place: Path
+    folder: Path
     log: KeptLog
-    todo: list[KeptGroup]
-    known: dict[int, Sequence[int]]
+    pending: list[KeptGroup]
+    verified: dict[int, Sequence[int]]
     restored: list[str] = field(default_factory=list)
 
     @property
@@ -225,105 +227,110 @@ class LogUndo:
         """The partition's directory."""
         return Path(self.log.path)
 
-    def carry_out(self, directory: LogDirectory) -> list[str]:
+    def restore(self, directory: LogDirectory) -> list[str]:
         """Restore the originals; returns the names of the ``.log`` files. Raises SiltstoneError, OSError.
 
         ``directory`` is locked by the caller.
         """
-        if self.todo:
+        if self.pending:
+            # First of all: with the later checkpoint a crash would leave dirty records below it.
             where = parse_partition(self.path.name)
             assert where is not None
             directory.write_cleaner_checkpoint(where, self.log.checkpoint)
-        for group in self.todo:
-            self._restore(group)
+        for group in self.pending:
+            self._restore_group(group)
             self.restored += [segment_file(base, "log") for base in group.originals]
         return sorted(self.restored)
 
-    def _restore(self, group: KeptGroup) -> None:
+    def _restore_group(self, group: KeptGroup) -> None:
+        """Link the kept files as ``.cleaned``, and swap them in for the group's new segment."""
         for name in group.names:
             target = self.path / name
             if name.endswith("." + SNAPSHOT):
                 if not files.exists(target):
-                    files.link(self.place / name, target)
+                    files.link(self.folder / name, target)
             else:
-                files.link(self.place / name, self.path / (name + CLEANED))
+                files.link(self.folder / name, self.path / (name + CLEANED))
         files.sync_directory(self.path)
-        replace_segments(self.path, group.originals, [group.base_offset], self.known)
+        replace_segments(self.path, group.originals, [group.base_offset], self.verified)
 
     @property
     def progress(self) -> str:
         """How much was restored, for people."""
-        done, total = len(self.restored), sum(len(group.originals) for group in self.todo)
+        done, total = len(self.restored), sum(len(group.originals) for group in self.pending)
         return f"{self.path} ({done} of {total} segments)"
 
 
-def check_log(place: Path, log: KeptLog) -> LogUndo:
+def check_log(folder: Path, log: KeptLog) -> LogUndo:
     """Check a log without an interrupted swap, and the files that were kept of it; changes nothing.
 
     Raises DirectoryRefusedError if the log is not as the run left it, the kept files are damaged, or there is
-    no space; OSError.
+    no space; CorruptRecordError for a damaged kept log, OSError.
     """
     partition = Path(log.path)
     refuse_changed(log)
     sizes = {segment.base_offset: segment.size for segment in list_segments(partition)}
-    _refuse_gaps(place, log.groups)
-    todo = [group for group in log.groups if not _is_there(place, partition, group)]
-    for group in todo:
+    _refuse_incomplete(folder, log.groups)
+    pending = [group for group in log.groups if not _is_in_place(folder, partition, group)]
+    for group in pending:
         if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
-            raise _refused(partition / segment_file(group.base_offset, "log"), "is not what the run left")
-    known: dict[int, Sequence[int]] = {}
-    for group in todo:
-        known |= _refuse_spoiled(place, group)
-    if todo:
-        _refuse_place(place, partition)
-    return LogUndo(place=place, log=log, todo=sorted(todo, key=lambda each: -each.base_offset), known=known)
+            path = partition / segment_file(group.base_offset, "log")
+            raise DirectoryRefusedError("the segment is not what the run left", path=path, advice=_TOO_LATE)
+    verified = {base: identity for group in pending for base, identity in _verified(folder, group)}
+    if pending:
+        _refuse_little_space(folder, partition)
+    pending.sort(key=lambda group: -group.base_offset)
+    return LogUndo(folder=folder, log=log, pending=pending, verified=verified)
 
 
 def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
-        raise _refused(log.path, "is not there any more")
+        raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_TOO_LATE)
     segments = list_segments(Path(log.path), owned=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
-        raise _refused(log.path, "was appended to, rolled or cut since")
+        reason = "the log was appended to, rolled or truncated since the run"
+        raise DirectoryRefusedError(reason, path=log.path, advice=_TOO_LATE)
 
 
-def _refuse_gaps(place: Path, groups: Sequence[KeptGroup]) -> None:
+def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
     """Raises DirectoryRefusedError unless all kept files are there with their sizes."""
-    there = files.list_files(place)
+    existing = files.list_files(folder)
     for group in groups:
         for name in group.names:
-            if name not in there:
-                raise _refused(place / name, "is missing")
-            size = there[name].size
+            if name not in existing:
+                raise DirectoryRefusedError("the kept file is missing", path=folder / name, advice=_RESTORE)
+            size = existing[name].size
             if size != group.sizes.get(name, size):
-                raise _refused(place / name, f"has {size} bytes, but {group.sizes[name]} were kept")
+                reason = f"the kept file has {size} bytes, but {group.sizes[name]} were kept"
+                raise DirectoryRefusedError(reason, path=folder / name, advice=_RESTORE)
 
 
-def _refuse_spoiled(place: Path, group: KeptGroup) -> dict[int, Sequence[int]]:
-    """Read the kept files; returns the identities of the logs. Raises DirectoryRefusedError."""
-    known: dict[int, Sequence[int]] = {}
+def _verified(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[int]]]:
+    """Read the kept files of a group; yields base offset and identity of each log.
+
+    Raises DirectoryRefusedError for a file with another checksum, CorruptRecordError, OSError.
+    """
     for name in group.names:
+        path = folder / name
         if _is_log(name):
-            try:
-                with files.Reader(place / name) as reader:
-                    for _ in windows(reader):
-                        pass
-                    known[int(Path(name).stem)] = reader.stat.identity
-            except CorruptRecordError as error:
-                raise DirectoryRefusedError(f"{error}; nothing was changed") from None
-        elif name in group.checksums and crc32c(files.read_bytes(place / name)) != group.checksums[name]:
-            raise _refused(place / name, "is not what was kept")
-    return known
+            with files.Reader(path) as reader:
+                for _ in windows(reader):
+                    pass
+                yield int(Path(name).stem), reader.stat.identity
+        elif name in group.checksums and crc32c(files.read_bytes(path)) != group.checksums[name]:
+            raise DirectoryRefusedError("the file is not what was kept", path=path, advice=_RESTORE)
 
 
-def _refuse_place(place: Path, partition: Path) -> None:
-    if files.stat(place).device != files.stat(partition).device:
-        reason = f"not on the file system of {partition} any more, so no hard link can be made"
-        raise _refused(place, f"{reason}; move the run's folder there")
+def _refuse_little_space(folder: Path, partition: Path) -> None:
+    """Raises DirectoryRefusedError where no link to the kept files can be made."""
+    if files.stat(folder).device != files.stat(partition).device:
+        reason = f"the folder is not on the file system of {partition} any more, so no hard link can be made"
+        raise DirectoryRefusedError(reason, path=folder, advice="move the run's folder there")
     space = files.space(partition)
-    if space.free_bytes < ROOM_BYTES or space.free_inodes == 0:
-        raise _refused(partition, f"only {space.free_bytes} bytes are free there; free {ROOM_BYTES}")
+    if space.free_bytes < LEAST_FREE_BYTES or space.free_inodes == 0:
+        reason, advice = f"only {space.free_bytes} bytes are free there", f"free {LEAST_FREE_BYTES} bytes"
+        raise DirectoryRefusedError(reason, path=partition, advice=advice)
 
 
 def undo_logs(
@@ -335,66 +342,69 @@ def undo_logs(
     finished as a broker's start does, after the other logs were checked. Raises DirectoryRefusedError if
     nothing was restored, UndoStoppedError if a part was.
     """
-    for _, log in kept:
-        refuse_changed(log)
-    torn = {log.path for _, log in kept if swap_leftovers(Path(log.path))}
-    undos = {log.path: check_log(place, log) for place, log in kept if log.path not in torn}
     finished: list[str] = []
-    for place, log in kept:
-        if log.path in torn:
-            try:
+    try:
+        for _, log in kept:
+            refuse_changed(log)
+        interrupted = {log.path for _, log in kept if swap_leftovers(Path(log.path))}
+        undos = {log.path: check_log(folder, log) for folder, log in kept if log.path not in interrupted}
+        for folder, log in kept:
+            if log.path in interrupted:
                 with critical():
                     finish_replacement(Path(log.path))
                 finished.append(log.path)
-                undos[log.path] = check_log(place, log)
-            except (SiltstoneError, OSError) as error:
-                raise _not_begun(error, finished) from error
-    done: dict[str, list[str]] = {}
+                undos[log.path] = check_log(folder, log)
+    except (SiltstoneError, OSError) as error:
+        raise _not_begun(error, finished) from error
+    restored: dict[str, list[str]] = {}
     for _, log in kept:
         try:
             with critical():
                 finish_replacement(Path(log.path))  # unlinks what an earlier swap has left
-                done[log.path] = undos[log.path].carry_out(directories[Path(log.path).parent])
+                restored[log.path] = undos[log.path].restore(directories[Path(log.path).parent])
         except (SiltstoneError, OSError) as error:
             raise _stopped(error, [undos[other.path] for _, other in kept], log.path) from error
-    return done
+    return restored
 
 
-def _not_begun(error: Exception, finished: Sequence[str]) -> SiltstoneError:
-    reason = failure_of(error).reason.removesuffix("; nothing was changed")
-    if not finished:
-        return DirectoryRefusedError(f"{reason}; nothing was changed")
-    return DirectoryRefusedError(
-        f"{reason}; nothing was put back, but an interrupted swap was finished, as by a broker's start: "
-        + ", ".join(finished)
-    )
+def _not_begun(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
+    """The error with what was changed: nothing, or only interrupted swaps."""
+    changed = _NOTHING_CHANGED
+    if finished:
+        changed = "nothing was put back, but an interrupted swap was finished, as by a broker's start: "
+        changed += ", ".join(finished)
+    if isinstance(error, OSError):
+        reason, advice = f"{error.strerror or error}; {changed}", "mend this, and run the command again"
+        return DirectoryRefusedError(reason, path=error.filename, advice=advice)
+    kind = type(error) if isinstance(error, DirectoryRefusedError) else DirectoryRefusedError
+    reason = f"{error.reason}; {changed}"
+    return kind(reason, path=error.path, position=error.position, advice=error.advice or _RESTORE)
 
 
 def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
     at = next(number for number, undo in enumerate(undos) if undo.log.path == path)
-    before, after = undos[:at], undos[at + 1 :]
     parts = [
-        f"{failure_of(error).reason}",
+        failure_of(error).reason,
         f"stopped at {undos[at].progress}",
-        f"put back: {', '.join(undo.progress for undo in before) or 'no other log'}",
-        f"not begun: {', '.join(undo.log.path for undo in after) or 'no other log'}",
-        "every log is whole, run the command again to go on",
+        f"put back: {', '.join(undo.progress for undo in undos[:at]) or 'no other log'}",
+        f"not begun: {', '.join(undo.log.path for undo in undos[at + 1 :]) or 'no other log'}",
     ]
-    return UndoStoppedError("; ".join(parts))
+    advice = "every log is whole, run the command again to go on"
+    return UndoStoppedError("; ".join(parts), path=path, advice=advice)
 
 
-def _is_there(place: Path, partition: Path, group: KeptGroup) -> bool:
+def _is_in_place(folder: Path, partition: Path, group: KeptGroup) -> bool:
     """Are the originals in the partition, since the swap did not happen or was undone?
 
     Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
     """
     log = segment_file(group.originals[0], "log")
-    if not _is_same(place / log, partition / log):
+    if not _is_same(folder / log, partition / log):
         return False
-    if group.originals != [group.base_offset] or files.stat(place / log).size != group.size:
+    if group.originals != [group.base_offset] or files.stat(folder / log).size != group.size:
         return True
     indexes = [name for name in group.names if name != log and not name.endswith("." + SNAPSHOT)]
-    return all(_is_same(place / name, partition / name) for name in indexes)
+    return all(_is_same(folder / name, partition / name) for name in indexes)
 
 
 def _is_same(kept: Path, present: Path) -> bool:

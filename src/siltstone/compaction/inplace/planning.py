@@ -1,7 +1,9 @@
-"""Planning a log's cleaning: reads from a partition directory, or an open log, what ``plan`` needs.
+"""Planning: reads of a partition directory, or of an open log, what ``ranges`` needs, and plans its cleaning.
 
-``plan_log`` returns the log's work for an engine, or a result with the reason why there is none
-(``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``).
+``plan_log`` returns the work for an engine, or a result with the reason why there is none
+(``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``). A log's bounds are decided here for
+the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset``, ``tombstones_from`` and
+``find_horizons``.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base import files
-from siltstone.base.config import LONG_MAX, Config
+from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
+from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, delete_horizons
 from siltstone.compaction import report
-from siltstone.compaction.inplace import plan
+from siltstone.compaction.inplace import ranges
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
@@ -45,14 +47,35 @@ from siltstone.log.segments import (
 )
 from siltstone.log.transactions import transaction_indexes
 
+# The bounds of a log: the stable offset, and the offset from which on tombstones stay.
+#
+# A log with a compacted ledger (side-by-side compaction) is cleaned only as far as both come to the same:
+# ``log.ledger.store.uncovered`` says how far. ``verify`` has these rules of its own on purpose.
+
+
+def stable_offset(partition: Path, *bounds: int | None) -> int:
+    """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
+    the ledger's. Raises OSError."""
+    every = (*bounds, uncovered(partition).clean_below)
+    return min(bound for bound in every if bound is not None)
+
+
+def tombstones_from(partition: Path) -> int:
+    """The offset at and above which tombstones stay, even when their delete horizon has passed: the log's
+    ledger has not read them yet. Raises OSError."""
+    return uncovered(partition).tombstones_from
+
+
 # Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
 #
 # A cleaning writes a delete horizon into a batch with tombstones or a marker: attribute bit 6, and the time
 # as its base timestamp. Kafka cleans an idle log never again, so that its tombstones stay. Here a log is
 # eligible as well when all its horizons have passed and a tombstone or marker is there to be removed.
 #
-# This reads the headers of the clean section. The horizon stays in a batch whose tombstones were removed, so
-# batches with a passed horizon are decoded too: else such a log would be cleaned again and again.
+#   1. Read the batch headers of the clean section: the newest horizon. Most logs have none, or one to come.
+#   2. When it has passed: a marker with a horizon is removed by a cleaning. Done.
+#   3. Else decode the batches with a horizon and look for a tombstone. The horizon stays in a batch whose
+#      tombstones were removed, so without this step such a log would be cleaned again and again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +90,13 @@ class Horizons:
 
 
 def find_horizons(
+    partition: Path,
     segments: Sequence[Segment],
     end: int,
     now_ms: int,
-    tombstones_from: int = LONG_MAX,
     batch_limit: int = DEFAULT_LIMIT,
 ) -> Horizons:
-    """Find the delete horizons below offset ``end``, as of ``now_ms``; tombstones from ``tombstones_from`` on
-    stay.
+    """Find the delete horizons in a partition's ``segments`` below offset ``end``, as of ``now_ms``.
 
     ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
@@ -83,7 +105,8 @@ def find_horizons(
     newest = max(stamped.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    due = (_has_something_to_remove(segment, tombstones_from, batch_limit) for segment in stamped)
+    kept_from = tombstones_from(partition)
+    due = (_has_something_to_remove(segment, kept_from, batch_limit) for segment in stamped)
     return Horizons(newest_ms=newest, is_due=any(due))
 
 
@@ -93,6 +116,7 @@ def _has_horizon(batches: BatchHeaders) -> Flags:
 
 
 def _newest_in(segment: Segment) -> int | None:
+    """The newest delete horizon of a segment in ms, None without one."""
     with files.Reader(segment.path) as reader:
         parts = [
             batches["base_timestamp"][_has_horizon(batches)]
@@ -101,7 +125,8 @@ def _newest_in(segment: Segment) -> int | None:
     return max((int(part.max()) for part in parts if len(part)), default=None)
 
 
-def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
+def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bool:
+    """Is there a marker, or a tombstone below offset ``kept_from``, with a delete horizon?"""
     scratch = Scratch()
     with unchanged(segment) as reader:
         for window in windows(reader):
@@ -110,7 +135,7 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int)
                 continue
             if (batches["attributes"] & CONTROL_BIT).any():
                 return True
-            batches = batches[batches["last_offset"] < tombstones_from]
+            batches = batches[batches["last_offset"] < kept_from]
             for data, rows, path, origin in batch_slices(segment.path, replace(window, batches=batches)):
                 columns = decode_records(data, rows, scratch, limit=limit, path=path, origin=origin)
                 if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
@@ -121,18 +146,18 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int)
 TASK_MEMORY_FACTOR = 4
 """A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys, since each bucket costs a task."""
 OVERFLOWED = (
-    "has offsets more than 2147483647 above its base; clean --in-place splits it, without --keep-originals, "
-    "and recover --check does"
+    "offsets are more than 2147483647 above the segment's base offset; clean --in-place splits it (without "
+    "--keep-originals), and so does recover --check"
 )
 NO_HIGH_WATERMARK = (
-    "no entry in replication-offset-checkpoint, so nothing says what is committed; "
-    "say --high-watermark end if the log has no other replica"
+    "the log has no entry in replication-offset-checkpoint, so its committed records are not known; "
+    "pass --high-watermark end if the log has no other replica"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """The operator's choices that planning needs. ``map_end``: see ``Rules``; only tests set it.
+class PlanOptions:
+    """The options of a run that planning needs. ``map_end``: see ``Rules``; only tests set it.
 
     ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
     replica. ``tasks_at_once``: how many tasks share ``log.cleaner.io.max.bytes.per.second``, by default the
@@ -145,10 +170,6 @@ class Choices:
     high_watermark_is_end: bool = False
     map_end: int = LONG_MAX
     tasks_at_once: int = os.cpu_count() or 1
-
-    def committed_below(self, where: TopicPartition, checkpoints: Checkpoints) -> int | None:
-        """See ``Checkpoints.committed_below``."""
-        return checkpoints.committed_below(where, no_other_replica=self.high_watermark_is_end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,7 +217,7 @@ class Planned:
     """A log that will be cleaned: its work, and its result so far.
 
     ``uncleaned``: the segments above the cleaned range, empty for an open log. ``began``: when the work
-    began, by ``time.perf_counter``; 0 before. ``accepted``: the groups that are in the destination.
+    began, by ``time.perf_counter``; 0 before. ``committed``: the groups that are in the destination.
     """
 
     state: LogState
@@ -204,13 +225,11 @@ class Planned:
     result: LogResult
     uncleaned: tuple[Segment, ...]
     began: float = 0.0
-    accepted: list[Rewritten] = field(default_factory=list)
+    committed: list[Rewritten] = field(default_factory=list)
 
 
-def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
-    """A result with the size of ``segments``, by default of those on disk. Raises UnsafeFileError,
-    OSError."""
-    segments = state.segments() if segments is None else segments
+def initial_result(state: LogState, segments: Sequence[Segment]) -> LogResult:
+    """A result with the sizes of the log's segments before the cleaning."""
     size = sum(segment.size for segment in segments)
     return LogResult(
         topic=state.where.topic,
@@ -230,7 +249,7 @@ def _skipped(state: LogState, reason: str) -> LogResult:
         segments = state.segments()
     except UnsafeFileError:
         segments = ()
-    return open_result(state, segments).stop(report.SKIPPED, reason)
+    return initial_result(state, segments).stop(report.SKIPPED, reason)
 
 
 def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
@@ -241,53 +260,80 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
     reason = _refusal_by_settings(state)
     if reason is not None:
         return reason
-    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
-    if wide:
-        return f"{wide[0].path}: {OVERFLOWED}"
-    left = swap_leftovers(state.path)
-    if left:
-        return f"an interrupted swap is unfinished ({left[0]}): start the broker, or clean --in-place"
+    if state.opened is None:
+        too_wide = overflowed(state.segments() if segments is None else segments)
+        if too_wide:
+            return f"{too_wide[0].path}: {OVERFLOWED}"
+    leftovers = swap_leftovers(state.path)
+    if leftovers:
+        return f"{leftovers[0]} is left of an interrupted swap; start the broker, or run clean --in-place"
     return None
 
 
 def _refusal_by_settings(state: LogState) -> str | None:
     """Why the log is skipped by its settings, or None; reads no file."""
     if state.where.topic == CLUSTER_METADATA:
-        return "the cluster's own metadata log is never touched"
+        return "the cluster's metadata log is never cleaned"
     if state.refused is not None:
         return state.refused
     if state.config is None or "compact" not in state.config.policies:
         return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
     if state.config.flag("remote.storage.enable"):
-        return "remote.storage.enable=true: tiered logs are left alone"
+        return "remote.storage.enable=true: logs with tiered storage are not cleaned"
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogInput:
+    """A log as planning has read it; ``config`` are the settings of ``state`` as attributes."""
+
+    state: LogState
+    config: LogConfig
+    segments: Sequence[Segment]
+    producers: ProducerStates
+    facts: ranges.LogFacts
+
+
 def plan_log(
-    state: LogState, checkpoints: Checkpoints, choices: Choices, staging: Path | None
+    state: LogState, checkpoints: Checkpoints, options: PlanOptions, staging: Path | None
 ) -> Planned | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
     Raises CorruptFileError, UnsafeFileError, OSError.
     """
+    # 1. Logs that are skipped whatever is in them.
     reason = _refusal_by_settings(state)
     if reason is not None:
         return _skipped(state, reason)
     segments = state.segments()
-    result = open_result(state, segments)
+    result = initial_result(state, segments)
     reason = refusal(state, segments)
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
-    committed_below = choices.committed_below(state.where, checkpoints)
+    no_other_replica = options.high_watermark_is_end
+    committed_below = checkpoints.committed_below(state.where, no_other_replica=no_other_replica)
     if committed_below is None:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
         return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+    # 2. The range to clean.
+    assert state.config is not None
+    config = LogConfig.of(state.config)
     producers = state.opened.producers if state.opened else load_producers(state.path, segments)
     _refuse_start_beyond(state, checkpoints, segments, producers.end_offset)
-    facts = log_facts(state, checkpoints, segments, producers, committed_below)
-    return _decide(state, choices, staging, result, segments, producers, facts)
+    facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
+    log = _LogInput(state=state, config=config, segments=segments, producers=producers, facts=facts)
+    cleanable = _decide(log, options, result)
+    if cleanable is None:
+        return result
+    # 3. The work for an engine.
+    work = _work(log, options, cleanable, staging)
+    assert result.first_dirty_offset is not None
+    result.cleaned_end_offset = max(min(cleanable.end, options.map_end), result.first_dirty_offset)
+    result.groups = len(work.groups)
+    uncleaned = () if state.opened else work.above
+    return Planned(state=state, work=work, result=result, uncleaned=uncleaned)
 
 
 def _refuse_start_beyond(
@@ -303,172 +349,151 @@ def _refuse_start_beyond(
         raise CorruptFileError(
             str(state.directory.path / LOG_START_CHECKPOINT),
             0,
-            f"the log start of {state.where}, {start}, is above the log's end, {end_offset}; mend the entry, "
-            "or let siltstone recover (or the broker) empty the log",
+            f"the log start of {state.where}, {start}, is above the log's end, {end_offset}",
+            advice="correct the entry, or let siltstone recover (or the broker) empty the log",
         )
 
 
 def log_facts(
     state: LogState,
+    config: LogConfig,
     checkpoints: Checkpoints,
     segments: Sequence[Segment],
     producers: ProducerStates,
     committed_below: int,
-) -> plan.LogFacts:
-    """The facts of a log with settings, for ``plan``. ``committed_below``: an offset, see ``Checkpoints``.
+) -> ranges.LogFacts:
+    """What ``ranges`` needs to know of a log. ``committed_below``: an offset, see ``Checkpoints``.
 
     Raises CorruptFileError, OSError.
     """
-    bounds = [committed_below, producers.first_open_transaction(), producers.end_offset]
-    bounds.append(uncovered(state.path).clean_below)
-    assert state.config is not None
-    lagging = state.config.integer("min.compaction.lag.ms") > 0
-    hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
-    return plan.LogFacts(
-        segments=[_segment_facts(segment, lagging, hurried) for segment in segments],
+    # Segments are opened for their times only where a lag is set.
+    has_min_lag = config.min_compaction_lag_ms > 0
+    has_max_lag = config.max_compaction_lag_ms != LONG_MAX
+    return ranges.LogFacts(
+        segments=[
+            ranges.PlanSegment(
+                base_offset=segment.base_offset,
+                size=segment.size,
+                offset_index_size=segment.offset_index_size,
+                time_index_size=segment.time_index_size,
+                modified_ms=segment.modified_ms,
+                largest_timestamp=largest_timestamp(segment) if has_min_lag else 0,
+                first_timestamp=first_batch_timestamp(segment) if has_max_lag else None,
+            )
+            for segment in segments
+        ],
         log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
-        stable_offset=min(bound for bound in bounds if bound is not None),
+        stable_offset=stable_offset(
+            state.path, committed_below, producers.first_open_transaction(), producers.end_offset
+        ),
         checkpoint=checkpoints.cleaner.get(state.where),
     )
 
 
-def _segment_facts(segment: Segment, lagging: bool, hurried: bool) -> plan.PlanSegment:
-    return plan.PlanSegment(
-        base_offset=segment.base_offset,
-        size=segment.size,
-        offset_index_size=segment.offset_index_size,
-        time_index_size=segment.time_index_size,
-        modified_ms=segment.modified_ms,
-        largest_timestamp=largest_timestamp(segment) if lagging else 0,
-        first_timestamp=first_batch_timestamp(segment) if hurried else None,
-    )
-
-
-def lag_limits(config: Config) -> plan.LagLimits:
-    """The compaction lags of a log with these settings."""
-    return plan.LagLimits(
-        min_ms=config.integer("min.compaction.lag.ms"), max_ms=config.integer("max.compaction.lag.ms")
-    )
-
-
-def _decide(
-    state: LogState,
-    choices: Choices,
-    staging: Path | None,
-    result: LogResult,
-    segments: Sequence[Segment],
-    producers: ProducerStates,
-    facts: plan.LogFacts,
-) -> Planned | LogResult:
-    assert state.config is not None
-    cleanable = plan.cleanable_range(facts, lag_limits(state.config), choices.now_ms)
-    if choices.map_end < cleanable.end:
-        cleanable = replace(
-            cleanable, end=min(s.base_offset for s in segments if s.base_offset >= choices.map_end)
-        )
-    result.first_dirty_offset, result.cleaned_end_offset = cleanable.first_dirty, cleanable.first_dirty
+def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.CleanableRange | None:
+    """The range to clean, or None with the reason in ``result``."""
+    config, facts = log.config, log.facts
+    cleanable = ranges.cleanable_range(facts, config, options.now_ms)
+    if options.map_end < cleanable.end:
+        end = min(s.base_offset for s in log.segments if s.base_offset >= options.map_end)
+        cleanable = replace(cleanable, end=end)
+    result.first_dirty_offset = result.cleaned_end_offset = cleanable.first_dirty
     result.dirty_ratio = cleanable.dirty_ratio
     if cleanable.reset:
         result.checkpoint_reset = cleanable.first_dirty
         result.notes.append(
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {cleanable.first_dirty}"
         )
-    why_not_now = _ineligible(state.config, choices, cleanable)
-    if why_not_now is not None:
-        tombstones_from, limit = uncovered(state.path).tombstones_from, state.config.integer(LIMIT_SETTING)
-        if not find_horizons(segments, cleanable.clean_end, choices.now_ms, tombstones_from, limit).is_due:
-            return result.stop(*why_not_now)
-        result.notes.append("the delete horizons of all its tombstones have passed")
-        if cleanable.end <= cleanable.first_dirty:
-            cleanable = replace(cleanable, first_dirty=cleanable.clean_end, end=cleanable.clean_end)
-    work = _work(state, choices, staging, segments, facts, cleanable, producers)
-    result.cleaned_end_offset = max(min(cleanable.end, choices.map_end), result.first_dirty_offset)
-    result.groups = len(work.groups)
-    rest = () if state.opened else work.above
-    return Planned(state=state, work=work, result=result, uncleaned=rest)
+    # Kafka's rules first: something is dirty, and it is enough of the log or has waited too long.
+    why_not_now = _ineligible(config, options, cleanable)
+    if why_not_now is None:
+        return cleanable
+    # A log that fails them is cleaned for its tombstones, when all delete horizons have passed.
+    limit = config.max_decompressed_message_bytes
+    horizons = find_horizons(log.state.path, log.segments, cleanable.clean_end, options.now_ms, limit)
+    if not horizons.is_due:
+        result.stop(*why_not_now)
+        return None
+    result.notes.append("the delete horizons of all its tombstones have passed")
+    if cleanable.end <= cleanable.first_dirty:  # nothing is dirty: only the clean section is cleaned again
+        cleanable = replace(cleanable, first_dirty=cleanable.clean_end, end=cleanable.clean_end)
+    return cleanable
 
 
-def _ineligible(config: Config, choices: Choices, cleanable: plan.CleanableRange) -> tuple[str, str] | None:
+def _ineligible(
+    config: LogConfig, options: PlanOptions, cleanable: ranges.CleanableRange
+) -> tuple[str, str] | None:
     """Status and reason of a log whose dirty section is not eligible now, else None."""
     if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
         return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
-    ratio = config.number("min.cleanable.dirty.ratio")
-    if choices.force or plan.is_eligible(cleanable, ratio):
+    ratio = config.min_cleanable_dirty_ratio
+    if options.force or ranges.is_eligible(cleanable, ratio):
         return None
     reason = f"dirty ratio {cleanable.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
     return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
 
 
 def _work(
-    state: LogState,
-    choices: Choices,
-    staging: Path | None,
-    segments: Sequence[Segment],
-    facts: plan.LogFacts,
-    cleanable: plan.CleanableRange,
-    producers: ProducerStates,
+    log: _LogInput, options: PlanOptions, cleanable: ranges.CleanableRange, staging: Path | None
 ) -> LogWork:
-    config = state.config
-    assert config is not None
-    limits = plan.GroupLimits(
-        segment_bytes=config.integer("segment.bytes"), index_bytes=config.integer("segment.index.bytes")
-    )
+    """All that the tasks of a cleaning need to know of the log."""
+    state, config, segments, facts = log.state, log.config, log.segments, log.facts
     below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
-    cleaned = [segment for segment in facts.segments if segment.base_offset < cleanable.end]
+    grouped = ranges.group_segments(facts.segments[: len(below)], cleanable.end, config)
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
-        for entry in producers.active(choices.now_ms, config.integer("producer.id.expiration.ms"))
+        for entry in log.producers.active(options.now_ms, config.producer_id_expiration_ms)
     ]
-    retention_ms = config.integer("delete.retention.ms")
+    legacy_horizon_ms = ranges.legacy_delete_horizon(
+        facts.segments, cleanable.first_dirty, config.delete_retention_ms
+    )
+    assert state.config is not None
     return LogWork(
         name=str(state.where),
         segments=below,
-        groups=_groups(plan.group_segments(cleaned, cleanable.end, limits), cleanable.end),
+        groups=_groups(grouped, cleanable.end),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
         rules=Rules(
-            now_ms=choices.now_ms,
-            delete_retention_ms=retention_ms,
-            last_offset=min(cleanable.end, choices.map_end) - 1,
+            now_ms=options.now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            last_offset=min(cleanable.end, options.map_end) - 1,
             producers=np.array(alive, np.int64).reshape(-1, 3),
-            map_end=choices.map_end,
-            tombstones_from=uncovered(state.path).tombstones_from,
-            legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, cleanable.first_dirty, retention_ms),
-            drop_keyless=choices.drop_keyless or state.drop_keyless,
+            map_end=options.map_end,
+            tombstones_from=tombstones_from(state.path),
+            legacy_horizon_ms=legacy_horizon_ms,
+            drop_keyless=options.drop_keyless or state.drop_keyless,
         ),
-        limits=_limits(config, choices.tasks_at_once),
+        limits=TaskLimits(
+            index_interval=config.index_interval_bytes,
+            index_bytes=config.segment_index_bytes,
+            window_size=state.config.integer("log.cleaner.io.buffer.size"),
+            memory_bytes=TASK_MEMORY_FACTOR * state.config.integer("log.cleaner.dedupe.buffer.size"),
+            batch_limit=config.max_decompressed_message_bytes,
+            io_bytes_per_second=share_of_io(state.config.number(IO_LIMIT), options.tasks_at_once),
+        ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
-        above=tuple(segment for segment in segments if segment.base_offset >= cleanable.end),
+        aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
+        above=tuple(segments[len(below) :]),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 
 
-def _limits(config: Config, tasks_at_once: int) -> TaskLimits:
-    return TaskLimits(
-        index_interval=config.integer("index.interval.bytes"),
-        index_bytes=config.integer("segment.index.bytes"),
-        window_size=config.integer("log.cleaner.io.buffer.size"),
-        memory_bytes=TASK_MEMORY_FACTOR * config.integer("log.cleaner.dedupe.buffer.size"),
-        batch_limit=config.integer(LIMIT_SETTING),
-        io_bytes_per_second=share_of_io(config.number(IO_LIMIT), tasks_at_once),
-    )
-
-
-def _groups(grouped: Sequence[Sequence[plan.PlanSegment]], end: int) -> tuple[Group, ...]:
-    firsts = [0, *itertools.accumulate(map(len, grouped))]
-    bases = [*(members[0].base_offset for members in grouped), end]
+def _groups(grouped: Sequence[Sequence[ranges.PlanSegment]], end: int) -> tuple[Group, ...]:
+    """The groups of the log's first segments, by their numbers; ``end`` is the last one's end offset."""
+    bounds = itertools.pairwise(itertools.accumulate(map(len, grouped), initial=0))
+    ends = [*(segments[0].base_offset for segments in grouped[1:]), end]
     return tuple(
         Group(
             index=index,
-            first_segment=firsts[index],
-            end_segment=firsts[index + 1],
-            base_offset=bases[index],
-            end_offset=bases[index + 1],
+            first_segment=first,
+            end_segment=last,
+            base_offset=grouped[index][0].base_offset,
+            end_offset=ends[index],
         )
-        for index in range(len(grouped))
+        for index, (first, last) in enumerate(bounds)
     )
 
 
@@ -488,7 +513,8 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
         if topic_id is not None:
             ids.setdefault(state.where.topic, {}).setdefault(topic_id, []).append(state.where)
     return {
-        where: f"its topic id is {topic_id}, but other partitions of the topic have another"
+        where: f"its topic id is {topic_id}, but other partitions of the topic have another one; remove the "
+        "partitions that are left of a deleted topic"
         for by_id in ids.values()
         if len(by_id) > 1
         for topic_id, partitions in by_id.items()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from siltstone.base import files
-from siltstone.base.config import LogConfig
-from siltstone.compaction.inplace import plan
-from siltstone.compaction.inplace.plan import CleanableRange, GroupLimits, LagLimits, LogFacts, PlanSegment
+from siltstone.base.config import LONG_MAX, LogConfig
+from siltstone.compaction.inplace import ranges
+from siltstone.compaction.inplace.ranges import CleanableRange, LogFacts, PlanSegment
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
 from siltstone.compaction.work import Rules
 from siltstone.log import retention
@@ -50,8 +50,10 @@ def facts(*bases: int, size: int = 100, **given: int | None) -> LogFacts:
     )
 
 
-def found(log: LogFacts, now_ms: int = 0, **lag: int) -> CleanableRange:
-    return plan.cleanable_range(log, LagLimits(**lag), now_ms)
+def found(log: LogFacts, now_ms: int = 0, min_ms: int = 0, max_ms: int = LONG_MAX) -> CleanableRange:
+    """The range with these lags."""
+    config = LogConfig(min_compaction_lag_ms=min_ms, max_compaction_lag_ms=max_ms)
+    return ranges.cleanable_range(log, config, now_ms)
 
 
 def checkpoint(path: Path) -> int:
@@ -120,23 +122,23 @@ def _dated(times: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[PlanS
 
 
 def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
-    limits = GroupLimits(segment_bytes=10, index_bytes=GIB)
+    limits = LogConfig(segment_bytes=10, segment_index_bytes=GIB)
     times = [(6, 0), (6, 20), (6, 30), (6, 35), (7, 0), (7, 40), (8, 0), (8, 10)]
     log = _dated(times, [3, 3, 3, 5, 4, 7, 6, 9])
 
-    assert plan.legacy_delete_horizon(log, 0, HOUR) == 0
+    assert ranges.legacy_delete_horizon(log, 0, HOUR) == 0
     assert all(keeps_legacy_tombstones(segment.modified_ms, 0) for segment in log)
 
-    horizon = plan.legacy_delete_horizon(log, 60, HOUR)
+    horizon = ranges.legacy_delete_horizon(log, 60, HOUR)
     assert horizon == at(6, 40)
-    clean = plan.group_segments(log, 80, limits)[:3]
+    clean = ranges.group_segments(log, 80, limits)[:3]
     assert bases(clean) == [[0, 10, 20], [30, 40], [50]]
     kept = [segment.modified_ms for segment in log if keeps_legacy_tombstones(segment.modified_ms, horizon)]
     assert kept == [at(7, 0), at(7, 40), at(8, 0), at(8, 10)]
 
     third = _dated([(6, 30), (7, 0), (7, 40), (8, 0), (8, 10)], [2, 2, 2, 3, 9])
-    assert bases(plan.group_segments(third, 50, limits)) == [[0, 10, 20, 30], [40]]
-    horizon = plan.legacy_delete_horizon(third, 50, HOUR)
+    assert bases(ranges.group_segments(third, 50, limits)) == [[0, 10, 20, 30], [40]]
+    horizon = ranges.legacy_delete_horizon(third, 50, HOUR)
     assert horizon == at(7, 10)
     going = [
         segment.modified_ms for segment in third if not keeps_legacy_tombstones(segment.modified_ms, horizon)
@@ -160,23 +162,23 @@ def test_example_5_the_map(tmp_path: Path) -> None:
 
 
 def test_example_6_map_size_and_passes() -> None:
-    default = plan.kafka_map_keys(128 << 20, 0.9)
+    default = ranges.kafka_map_keys(128 << 20, 0.9)
     assert default == 5_033_164
-    assert plan.kafka_map_keys(8 << 30, 1.0) == 357_913_941
+    assert ranges.kafka_map_keys(8 << 30, 1.0) == 357_913_941
     assert default * 1024 / GIB == pytest.approx(4.8, abs=0.01)
-    assert plan.kafka_passes(default, default) == 1
-    assert plan.kafka_passes(default + 1, default) == 2
-    assert plan.kafka_passes(0, default) == 1
-    assert plan.kafka_map_keys(1_048_577, 0.9) == 39_321
-    assert plan.kafka_buffer_bytes(9, 0.9) == 240
+    assert ranges.kafka_passes(default, default) == 1
+    assert ranges.kafka_passes(default + 1, default) == 2
+    assert ranges.kafka_passes(0, default) == 1
+    assert ranges.kafka_map_keys(1_048_577, 0.9) == 39_321
+    assert ranges.kafka_buffer_bytes(9, 0.9) == 240
     for load in (0.0, 5e-324):
-        assert plan.kafka_buffer_bytes(1, load) == (2**63 - 1) // 24 * 24
+        assert ranges.kafka_buffer_bytes(1, load) == (2**63 - 1) // 24 * 24
 
 
 def test_example_7_groups() -> None:
     sizes = [0.4, 0.4, 0.3, 0.7, 0.3, 1.0]
     log = [PlanSegment(base_offset=i * 10, size=int(size * 10)) for i, size in enumerate(sizes)]
-    groups = plan.group_segments(log, 60, GroupLimits(segment_bytes=10, index_bytes=GIB))
+    groups = ranges.group_segments(log, 60, LogConfig(segment_bytes=10, segment_index_bytes=GIB))
     assert bases(groups) == [[0, 10], [20, 30], [40], [50]]
 
 
@@ -218,8 +220,8 @@ def test_example_9_log_start_retention() -> None:
 def test_example_14_ratio() -> None:
     half = replace(found(facts(0, 10, 20, checkpoint=10)), clean_bytes=50, cleanable_bytes=50)
     assert half.dirty_ratio == 0.5
-    assert not plan.is_eligible(half, 0.5)
-    assert plan.is_eligible(replace(half, clean_bytes=49, cleanable_bytes=51), 0.5)
+    assert not ranges.is_eligible(half, 0.5)
+    assert ranges.is_eligible(replace(half, clean_bytes=49, cleanable_bytes=51), 0.5)
 
 
 def test_example_14_in_a_directory(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_the_checkpoint_is_reset_when_it_is_outside_the_log(
 ) -> None:
     log = facts(0, 10, 20, log_start=5, checkpoint=checkpoint_offset)
     assert log.log_end_offset == 30
-    assert plan.first_dirty_offset(log) == (first_dirty, reset)
+    assert ranges.first_dirty_offset(log) == (first_dirty, reset)
 
 
 def test_a_reset_is_written_even_where_nothing_is_cleaned(tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_maximum_lag_makes_a_log_overdue() -> None:
     log = replace(log, segments=stamped)
     assert not found(log, now_ms=500, max_ms=200).overdue
     assert found(log, now_ms=501, max_ms=200).overdue
-    assert plan.is_eligible(found(log, now_ms=501, max_ms=200), 1.0)
+    assert ranges.is_eligible(found(log, now_ms=501, max_ms=200), 1.0)
 
 
 def test_maximum_lag_goes_by_the_file_where_there_is_no_timestamp() -> None:
@@ -313,7 +315,7 @@ def test_maximum_lag_goes_by_the_file_where_there_is_no_timestamp() -> None:
 
 def test_overdue_without_anything_to_clean_is_not_eligible() -> None:
     nothing = replace(found(facts(0, 10)), cleanable_bytes=0, overdue=True)
-    assert not plan.is_eligible(nothing, 0.0)
+    assert not ranges.is_eligible(nothing, 0.0)
     assert nothing.dirty_ratio == 1.0 or nothing.clean_bytes == 0
 
 
@@ -327,25 +329,31 @@ def test_bytes_on_both_sides() -> None:
 
 def test_groups_keep_to_the_index_limit() -> None:
     log = [PlanSegment(base_offset=i, size=1, offset_index_size=4, time_index_size=1) for i in range(3)]
-    assert bases(plan.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=8))) == [[0, 1], [2]]
+    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=8))) == [
+        [0, 1],
+        [2],
+    ]
     log = [PlanSegment(base_offset=i, size=1, time_index_size=4) for i in range(3)]
-    assert bases(plan.group_segments(log, 3, GroupLimits(segment_bytes=9, index_bytes=11))) == [[0, 1], [2]]
+    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=11))) == [
+        [0, 1],
+        [2],
+    ]
 
 
 def test_groups_span_at_most_two_to_the_31() -> None:
-    limits, wide = GroupLimits(segment_bytes=GIB, index_bytes=GIB), 1 << 31
-    assert bases(plan.group_segments(segments(0, 5), wide, limits)) == [[0, 5]]
-    assert bases(plan.group_segments(segments(0, 5), wide + 1, limits)) == [[0], [5]]
-    assert bases(plan.group_segments(segments(0, 5, wide), wide + 9, limits)) == [[0, 5], [wide]]
+    limits, wide = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 31
+    assert bases(ranges.group_segments(segments(0, 5), wide, limits)) == [[0, 5]]
+    assert bases(ranges.group_segments(segments(0, 5), wide + 1, limits)) == [[0], [5]]
+    assert bases(ranges.group_segments(segments(0, 5, wide), wide + 9, limits)) == [[0, 5], [wide]]
 
 
 def test_an_empty_segment_joins_whatever_the_span() -> None:
-    limits, far = GroupLimits(segment_bytes=GIB, index_bytes=GIB), 1 << 33
+    limits, far = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 33
     log = [*segments(0), PlanSegment(base_offset=far, size=0)]
-    assert bases(plan.group_segments(log, far + (1 << 32), limits)) == [[0, far]]
+    assert bases(ranges.group_segments(log, far + (1 << 32), limits)) == [[0, far]]
 
 
 def test_a_segment_over_the_limit_is_a_group_of_its_own() -> None:
-    limits = GroupLimits(segment_bytes=10, index_bytes=GIB)
-    assert bases(plan.group_segments(segments(0, 5, 9), 20, limits)) == [[0], [5], [9]]
-    assert plan.group_segments([], 0, limits) == []
+    limits = LogConfig(segment_bytes=10, segment_index_bytes=GIB)
+    assert bases(ranges.group_segments(segments(0, 5, 9), 20, limits)) == [[0], [5], [9]]
+    assert ranges.group_segments([], 0, limits) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
-from siltstone.compaction.inplace.cleaner import side_by_side
+from siltstone.compaction.inplace.cleaner import swap_pool
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
@@ -35,8 +35,8 @@ class Guard:
 def test_one_at_a_time_is_this_thread() -> None:
     seen: list[int] = []
     guard = Guard()
-    with side_by_side(1, guard) as go:
-        go(lambda: seen.append(threading.get_ident()))
+    with swap_pool(1, guard) as submit:
+        submit(lambda: seen.append(threading.get_ident()))
         assert seen == [threading.get_ident()]
     assert guard.entries == 0
 
@@ -49,9 +49,9 @@ def test_all_is_done_at_the_end_several_at_a_time() -> None:
         done.append(number)
 
     guard = Guard()
-    with side_by_side(3, guard) as go:
+    with swap_pool(3, guard) as submit:
         for number in range(9):
-            go(functools.partial(call, number))
+            submit(functools.partial(call, number))
     assert sorted(done) == list(range(9)) and guard.entries == 1
 
 
@@ -65,9 +65,9 @@ def test_an_error_is_told_when_the_others_are_done(in_body: bool) -> None:
         done.append(number)
 
     told = pytest.raises(ValueError, match="the body's" if in_body else "a call's")
-    with told, side_by_side(2, contextlib.nullcontext) as go:
+    with told, swap_pool(2, contextlib.nullcontext) as submit:
         for number in range(8):
-            go(functools.partial(call, number))
+            submit(functools.partial(call, number))
         if in_body:
             raise ValueError("the body's")
     assert sorted(done) == [0, 1, 3, 4, 5, 6, 7]
@@ -82,9 +82,9 @@ def test_an_interrupt_waits_for_what_is_begun_and_leaves_out_the_rest() -> None:
         assert may_end.wait(20)
         done.append((number, guard.inside))
 
-    with pytest.raises(KeyboardInterrupt), side_by_side(2, guard) as go:
+    with pytest.raises(KeyboardInterrupt), swap_pool(2, guard) as submit:
         for number in range(8):
-            go(functools.partial(call, number))
+            submit(functools.partial(call, number))
         assert begun.wait(20)
         threading.Timer(0.2, may_end.set).start()
         raise KeyboardInterrupt

@@ -1,5 +1,6 @@
-"""Which offsets a cleaning covers, and its segment groups: pure functions (``LogCleanerManager``,
-``Cleaner``).
+"""The range of offsets that a cleaning covers, and its segment groups: pure functions.
+
+They answer to ``LogCleanerManager.cleanableOffsets``, ``LogToClean`` and ``Cleaner.groupSegmentsBySize``.
 
 ::
 
@@ -8,16 +9,17 @@
         └──────────────┴─────────────────────────────┴───────────────────┘
          their records are superseded    by later records of the same key in here
 
-No file is read here; ``compaction.inplace.facts`` does that.
+No file is read here; ``compaction.inplace.planning`` reads them and plans with these functions.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.base.config import INT_MAX, LONG_MAX
+from siltstone.base.config import INT_MAX, LONG_MAX, LogConfig
 
 KAFKA_MAP_ENTRY_BYTES = 24
 """An entry of Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
@@ -25,7 +27,7 @@ KAFKA_MAP_ENTRY_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSegment:
-    """The facts of a segment that planning needs: sizes in bytes, times in ms.
+    """What planning needs to know of a segment: sizes in bytes, times in ms.
 
     ``first_timestamp``: largest timestamp of its first batch, None without one. ``largest_timestamp`` is
     the modification time where the segment has no timestamps.
@@ -42,10 +44,10 @@ class PlanSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """The facts of a log that planning needs. ``segments`` ascend; the last one is active.
+    """What planning needs to know of a log. ``segments`` ascend; the last one is active.
 
     ``checkpoint``: first dirty offset by the cleaner checkpoint, None without an entry.
-    ``stable_offset``: nothing at or above it may be cleaned (high watermark, open transactions).
+    ``stable_offset``: nothing at or above it may be cleaned (``planning.stable_offset``).
     """
 
     segments: Sequence[PlanSegment]
@@ -56,27 +58,12 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagLimits:
-    """``min.compaction.lag.ms`` and ``max.compaction.lag.ms``."""
-
-    min_ms: int = 0
-    max_ms: int = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimits:
-    """``segment.bytes`` and ``segment.index.bytes``."""
-
-    segment_bytes: int
-    index_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanableRange:
     """The offsets to clean and the bytes around them.
 
-    ``first_dirty <= end``; ``end`` is the first uncleanable offset, always a segment's base. ``clean_end``:
-    up to it, a segment's base, the clean section may be cleaned again. ``reset``: the checkpoint is outside
+    ``end`` is the first uncleanable offset, always a segment's base; the dirty section is empty where it is
+    at or below ``first_dirty``. ``clean_end``: up to it, a segment's base, the clean section may be cleaned
+    again. ``reset``: the checkpoint is outside
     the log and has to be written again even if nothing is cleaned. ``overdue``: the oldest dirty record has
     waited longer than the maximum lag; ``delay_ms``: by how much.
     """
@@ -112,42 +99,47 @@ def segments_between(segments: Sequence[PlanSegment], start: int, end: int) -> S
     return [segment for segment in segments[first:] if segment.base_offset < end] if start < end else []
 
 
-def cleanable_range(facts: LogFacts, lag: LagLimits, now_ms: int) -> CleanableRange:
-    """What may be cleaned now (``LogCleanerManager.cleanableOffsets``, ``LogToClean``).
+def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> CleanableRange:
+    """The range that may be cleaned at ``now_ms`` (``LogCleanerManager.cleanableOffsets``, ``LogToClean``).
 
-    The end is the least of the stable offset, the active segment's base and the base of the first dirty
-    segment that is still within the minimum lag, down to the base of the segment that holds it.
+    ``config``: its minimum and maximum compaction lags count.
     """
+    # 1. The dirty section begins at the checkpoint, and its last segment is the one below the active one.
     first_dirty, reset = first_dirty_offset(facts)
     active = facts.segments[-1].base_offset
     dirty = segments_between(facts.segments, first_dirty, active)
-    limits = [facts.stable_offset, active]
-    if lag.min_ms > 0:
-        young = [s.base_offset for s in dirty if s.largest_timestamp > now_ms - lag.min_ms]
-        limits += young[:1]
+    # 2. Kafka's first uncleanable offset is the least of these: the stable offset, the active segment's base,
+    #    and the base of the first dirty segment with a record that is younger than min.compaction.lag.ms.
+    bounds = [facts.stable_offset, active]
+    if config.min_compaction_lag_ms > 0:
+        youngest_ms = now_ms - config.min_compaction_lag_ms
+        young = (s.base_offset for s in dirty if s.largest_timestamp > youngest_ms)
+        bounds += itertools.islice(young, 1)
+    # 3. Segments are cleaned whole, so the end goes down to the base of the segment that holds that offset
+    #    (``LogCleanerManager.calculateCleanableBytes``), but not below the segment of the first dirty offset.
     bases = [segment.base_offset for segment in facts.segments]
-    end = max((base for base in bases if base <= max(first_dirty, min(limits))), default=active)
-    start = min(first_dirty, end)
-    delay_ms = _delay_ms(dirty, lag, now_ms)
+    end = max((base for base in bases if base <= max(first_dirty, min(bounds))), default=active)
+    delay_ms = _delay_ms(dirty, config.max_compaction_lag_ms, now_ms)
     return CleanableRange(
         first_dirty=first_dirty,
         end=end,
-        clean_end=max((base for base in bases if base <= min(first_dirty, *limits)), default=bases[0]),
+        clean_end=max((base for base in bases if base <= min(first_dirty, *bounds)), default=bases[0]),
         clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
-        cleanable_bytes=sum(s.size for s in segments_between(facts.segments, start, end)),
+        cleanable_bytes=sum(s.size for s in segments_between(facts.segments, min(first_dirty, end), end)),
         reset=reset,
         overdue=delay_ms > 0,
         delay_ms=delay_ms,
     )
 
 
-def _delay_ms(dirty: Sequence[PlanSegment], lag: LagLimits, now_ms: int) -> int:
-    """By how much the oldest dirty record exceeds the maximum lag, in ms, at least 0."""
+def _delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
+    """By how much the oldest dirty record exceeds the maximum lag, in ms, at least 0
+    (``LogCleanerManager.maxCompactionDelay``)."""
     if not dirty:
         return 0
     stamped = [s.first_timestamp for s in dirty if s.first_timestamp is not None]
     earliest = min(stamped) if stamped else dirty[0].modified_ms
-    return max(now_ms - lag.max_ms - earliest, 0)
+    return max(now_ms - max_lag_ms - earliest, 0)
 
 
 def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
@@ -155,27 +147,30 @@ def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
     return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
 
 
-def group_segments(segments: Sequence[PlanSegment], end: int, limits: GroupLimits) -> list[list[PlanSegment]]:
+def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig) -> list[list[PlanSegment]]:
     """Neighbours that become one segment each, by their sizes before cleaning (``groupSegmentsBySize``).
 
-    ``segments`` are all below ``end``, the first uncleanable offset. The span of offsets is not asked when
-    the next segment is empty, so that emptied segments do not stay for ever.
+    ``segments`` are all below ``end``, the first uncleanable offset. ``config``: its ``segment.bytes`` and
+    ``segment.index.bytes`` are the limits of a group.
     """
     groups: list[list[PlanSegment]] = []
     for i, segment in enumerate(segments):
         last = (segments[i + 1].base_offset if i + 1 < len(segments) else end) - 1
-        if groups and _fits([*groups[-1], segment], last, limits):
+        if groups and _fits([*groups[-1], segment], last, config):
             groups[-1].append(segment)
         else:
             groups.append([segment])
     return groups
 
 
-def _fits(group: Sequence[PlanSegment], last_offset: int, limits: GroupLimits) -> bool:
+def _fits(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:
+    """Do the segments of ``group`` fit one segment? The last one, which may join, ends at ``last_offset``."""
     return (
-        sum(s.size for s in group) <= limits.segment_bytes
-        and sum(s.offset_index_size for s in group) <= limits.index_bytes
-        and sum(s.time_index_size for s in group) <= limits.index_bytes
+        sum(s.size for s in group) <= config.segment_bytes
+        and sum(s.offset_index_size for s in group) <= config.segment_index_bytes
+        and sum(s.time_index_size for s in group) <= config.segment_index_bytes
+        # An index has offsets as int32 deltas. An empty segment joins in spite of a wide span, as in Kafka:
+        # it has no offsets to index, and would stay for ever otherwise.
         and (group[-1].size == 0 or last_offset - group[0].base_offset <= INT_MAX)
     )
 
@@ -183,7 +178,8 @@ def _fits(group: Sequence[PlanSegment], last_offset: int, limits: GroupLimits) -
 def legacy_delete_horizon(segments: Sequence[PlanSegment], first_dirty: int, delete_retention_ms: int) -> int:
     """For message sets (v0, v1): a tombstone stays in segments modified later than this, in ms.
 
-    The last clean segment's modification time less the retention; 0 when there is no clean segment.
+    The last clean segment's modification time less the retention; 0 when there is no clean segment
+    (``legacyDeleteHorizonMs`` of Kafka's ``Cleaner.doClean``).
     """
     clean = [segment for segment in segments if segment.base_offset < first_dirty]
     return clean[-1].modified_ms - delete_retention_ms if clean else 0
