@@ -1,5 +1,6 @@
 """What travels between the stages arrives as it left, or stops the log."""
 
+import os
 from dataclasses import replace
 
 import msgspec
@@ -61,3 +62,10 @@ def test_reports() -> None:
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)
     with pytest.raises(msgspec.ValidationError):
         rows.report_of(row, LogDone)
+
+
+def test_a_report_may_name_a_path_that_is_not_utf_8() -> None:
+    path = os.fsdecode(b"/logs/\xff/users-0/00000000000000000000.log")
+    report = Rewritten(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
+    (row,) = rows.rows_of(rows.report_row(rows.FOUND, report).batch())
+    assert rows.report_of(row, Rewritten) == report
