@@ -161,7 +161,7 @@ def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) ->
     found = on_threads(tmp_path, stages(), 2, 0)
     assert [row.kind for row in found] == [FAILED, FAILED]
     assert any("worker 1 was started a second time" in row.report for row in found)
-    assert any("another task gave up" in row.report for row in found)
+    assert any("another worker gave up" in row.report for row in found)
 
 
 def test_what_a_stage_raises_is_a_row_and_nobody_waits(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_damaged_rows_are_refused(tmp_path: Path) -> None:
             path.write_bytes(data)
 
     found = on_threads(tmp_path, stages(), 2, 0, spoil)
-    assert any("not the rows that were sent" in row.report for row in found)
+    assert any("not those that were sent" in row.report for row in found)
     assert [row.kind for row in found] == [FAILED, FAILED]
 
 

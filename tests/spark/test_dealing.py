@@ -11,7 +11,8 @@ import pytest
 from siltstone.compaction.engine import small_work
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import dealt
-from siltstone.spark.tasks import finer, merging, why_failed
+from siltstone.spark.internals import WORKER_EXITED
+from siltstone.spark.tasks import finer, job_error, merging
 
 MIB = 1 << 20
 
@@ -86,7 +87,23 @@ def test_a_failed_job_is_told_by_its_cause_not_by_a_line_of_its_trace() -> None:
 Caused by: java.io.IOException: No space left on device
 \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally$(SparkErrorUtils.scala:83)
 \t... 12 more"""
-    assert why_failed(RuntimeError(text)) == "Caused by: java.io.IOException: No space left on device"
-    assert why_failed(RuntimeError("\tat some.Error.line(x)")) == "at some.Error.line(x)"
-    assert why_failed(RuntimeError("")) == "RuntimeError"
-    assert why_failed(KeyError("not Spark's")) is None
+    for raised, cause in (
+        (text, "Caused by: java.io.IOException: No space left on device"),
+        ("\tat some.Error.line(x)", "at some.Error.line(x)"),
+        ("", "RuntimeError"),
+    ):
+        error = job_error("users-0", RuntimeError(raised))
+        assert error is not None
+        assert (error.path, error.reason) == ("users-0", f"the Spark job failed: {cause}")
+    assert job_error("users-0", KeyError("not Spark's")) is None
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_set() -> None:
+    error = job_error("users-0", RuntimeError(f"SparkException: {WORKER_EXITED} (crashed)"))
+    assert error is not None and "lack of memory" in error.reason
+    assert "--master local[1]" in (error.advice or "") and "dedupe.buffer.size" in (error.advice or "")
+
+
+def test_a_lost_java_is_an_error_that_says_to_run_again() -> None:
+    error = job_error("users-0", ConnectionRefusedError(111, "Connection refused"))
+    assert error is not None and "Java process" in error.reason and "run again" in (error.advice or "")

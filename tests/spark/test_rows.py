@@ -10,8 +10,9 @@ import pytest
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeysPart
 from siltstone.compaction.ledger.work import Compacted
+from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
 from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
-from siltstone.compaction.work import Extracted, LogFailure
+from siltstone.compaction.work import Extracted
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row
@@ -45,11 +46,18 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports() -> None:
-    failure = LogFailure(status="failed", reason='a "reason" with \n and ü')
+    error = ErrorDetails(code="CORRUPT_FILE", path="/x/ü", position=1 << 40, advice='say "so"')
+    failure = LogFailure(status="failed", reason='a "reason" with \n and ü', error=error)
     for report in (
         Extracted(records=3, keyless=1, failure=failure),
         Extracted(records=3),
-        Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], failure=failure),
+        Rewritten(
+            group=2,
+            counts=RecordCounts(records_read=9),
+            staged={"log": "/x"},
+            identity=[1, 2, 3],
+            failure=failure,
+        ),
         Rewritten(group=2),
         LogDone(name="a-0", extracted=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
         LogDone(

@@ -42,6 +42,7 @@ from siltstone.compaction.keys import (
     slot_of,
     table_for,
 )
+from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
 from siltstone.compaction.staging import LogDone, remove_staged, rewrite_by
 from siltstone.compaction.work import (
@@ -49,7 +50,6 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     InputSplit,
-    LogFailure,
     LogWork,
     check_keyless,
     extract,
@@ -172,7 +172,7 @@ class Lookup:
 
     def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
-        self._first_dirty = work.first_dirty
+        self._name, self._first_dirty = work.name, work.first_dirty
         self.batch_limit = work.limits.batch_limit
         self._map = offset_map
         self._tables = offset_map.tables()
@@ -190,7 +190,9 @@ class Lookup:
         won = np.zeros(len(columns), np.bool_)
         won[rows], met, missing = self._map.look_up(self._tables, low, high, offset, self._first_dirty)
         if missing:
-            raise CheckFailedError(f"{missing} records came after their keys had been collected")
+            raise CheckFailedError(
+                f"{missing} records of the dirty section have keys that the offset map lacks", path=self._name
+            )
         return won, met
 
 
@@ -206,23 +208,26 @@ class OffsetMapFilter(RecordFilter):
         self._base_offset = base_offset
         self.retained = self._room = np.empty(0, np.uint32)
         self.transactional = False
-        self.met = self.keyless = 0
+        self.met = 0
 
-    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
         """All records. Raises CorruptRecordError, CheckFailedError."""
         if (part.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
             self.transactional = True
-            raise CheckFailedError(f"{part.path}: has transactions")
+            raise CheckFailedError("a broadcast join found a transaction in the segment", path=part.path)
         limit = self._lookup.batch_limit
         window, batches, path, origin = part
         columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
         won, met = self._lookup.won(columns)
         self.met += met
-        keyless = int(np.count_nonzero(columns.key_size < 0))
-        self.keyless += keyless
-        lost = len(columns) - int(np.count_nonzero(won))
         self._add(columns.offset[won] - self._base_offset)
-        return FilteredRecords(columns=columns, is_retained=won, met=len(columns), lost=lost, keyless=keyless)
+        return FilteredRecords(
+            columns=columns,
+            is_retained=won,
+            read=len(columns),
+            discarded=len(columns) - int(np.count_nonzero(won)),
+            keyless=int(np.count_nonzero(columns.key_size < 0)),
+        )
 
     def _add(self, retained: Int64) -> None:
         start, end = len(self.retained), len(self.retained) + len(retained)
@@ -274,7 +279,8 @@ def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> Lo
     done = LogDone(name=work.name)
     done.extracted.transactional = record_filter.transactional
     if not record_filter.transactional:
-        done.extracted.records, done.extracted.keyless = rewritten.records, record_filter.keyless
+        done.extracted.records = rewritten.counts.records_read
+        done.extracted.keyless = rewritten.counts.discarded.keyless
         done.extracted.failure = rewritten.failure
         done.met, done.groups = record_filter.met, [rewritten]
         done.retained[rewritten.group] = rewritten.retained
@@ -294,7 +300,7 @@ def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogD
         return None
     extracted.failure = extracted.failure or check_keyless(work, extracted)
     if extracted.failure is None and done.met != dirty_keys:
-        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {done.met} were met"
-        extracted.failure = LogFailure(status="failed", reason=reason)
+        reason = f"the offset map has {dirty_keys} keys, but the last records of {done.met} of them were read"
+        extracted.failure = failure_of(CheckFailedError(reason, path=work.name))
     done.groups.sort(key=lambda rewritten: rewritten.group)
     return done

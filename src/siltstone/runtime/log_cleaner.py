@@ -52,10 +52,11 @@ from siltstone.compaction.report import (
     Cleaning,
     History,
     LogResult,
+    failure_of,
     read_cleanings,
 )
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
+from siltstone.compaction.work import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -266,7 +267,7 @@ CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
-    megabytes, discarded = result.bytes_before / (1 << 20), result.removed.counts
+    megabytes, discarded = result.bytes_before / (1 << 20), result.discarded.counts
     seconds = max(result.seconds, 1e-3)
     went = ", ".join(f"{discarded[name]} {name}" for name in CLEANING_REASONS if discarded[name])
     return (
@@ -653,9 +654,8 @@ class LogCleaner(LogService[Engine]):
                 config = self._manager.topics.settings(where.topic)
                 states.append(log_state(served, log, config, checkpoints[id(served)].get(where)))
             except (SiltstoneError, OSError) as error:
-                failure = failure_of(error)
                 blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
-                results.append(blank.stop(failure.status, failure.reason))
+                results.append(blank.fail(failure_of(error)))
         return states
 
     def _apply_result(

@@ -33,7 +33,7 @@ from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, looked_up, pays
 from siltstone.compaction.engine import bucket_count, clean_in_one_go, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
-from siltstone.compaction.report import UNCLEANABLE
+from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     RETAINED_BYTES,
@@ -53,7 +53,6 @@ from siltstone.compaction.work import (
     are_cut,
     check_keyless,
     extract,
-    failure_of,
     retained_by_group,
     splits_by_task,
     transaction_state_by_group,

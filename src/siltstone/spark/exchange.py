@@ -149,7 +149,7 @@ class _FileExchange:
         }:
             # The driver removes the folder when it abandons the job.
             if files.exists(self._folder / FAILED) or not files.exists(self._folder):
-                raise GivenUpError("another task gave up")
+                raise GivenUpError("another worker gave up")
             polls += 1
             time.sleep(_SHORT_S if polls < _PATIENT_AFTER else _LONG_S)
 
@@ -183,7 +183,7 @@ def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
         position += _HEAD.size
         data = everything[position : position + size]
         if len(data) != size or crc32c(data.data) != checksum:
-            raise ValueError(f"{path}: not the rows that were sent")
+            raise ValueError(f"{path}: the rows that arrived are not those that were sent")
         yield pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
         position += size
 

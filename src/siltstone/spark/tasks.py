@@ -31,12 +31,11 @@ from siltstone.spark.rows import SCHEMA, Report, array_row, report_of, rows_of
 Batches = Iterable[pa.RecordBatch]
 Result = TypeVar("Result")
 _BUCKET_BYTES = 32 << 20
-WORKER_DIED = (
-    "a worker that dies was mostly killed for want of memory: let fewer tasks run at one time "
-    "(--master local[1]), lower log.cleaner.dedupe.buffer.size and log.cleaner.io.buffer.size, "
-    "or give the machine more memory"
+WORKER_DIED_ADVICE = (
+    "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
+    "log.cleaner.io.buffer.size, or give the machine more memory"
 )
-JAVA_DIED = "Spark's Java process is gone, killed for want of memory or ended by somebody"
+JAVA_DIED_ADVICE = "run again; if the system killed it, give the machine more memory"
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
@@ -99,14 +98,15 @@ def told_as_engine_error(title: str) -> Iterator[None]:
             raise KeyboardInterrupt from error
         if isinstance(error, EngineError):
             raise
-        why = why_failed(error)
-        if why is None:
+        failed = job_error(title, error)
+        if failed is None:
             raise
-        raise EngineError(f"{title}: the Spark job failed: {why}") from error
+        raise failed from error
 
 
-def why_failed(error: Exception) -> str | None:
-    """Why a job failed, in a line; None for an error that is not Spark's."""
+def job_error(title: str, error: Exception) -> EngineError | None:
+    """The error of a failed job, in a line; None for an error that is not Spark's. ``title``: the log that
+    the job is for, or what it does."""
     known = isinstance(error, (PySparkException, OSError, RuntimeError))
     if not known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
@@ -114,9 +114,14 @@ def why_failed(error: Exception) -> str | None:
     messages = [line for line in lines if not line.startswith(("at ", "... "))]
     causes = [line for line in messages if "Error" in line or "Exception" in line]
     cause = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
+    reason, advice = f"the Spark job failed: {cause}", None
     if WORKER_EXITED in str(error):
-        return f"{cause}; {WORKER_DIED}"
-    return f"{JAVA_DIED} ({cause})" if _is_without_java(error) else cause
+        reason += "; the system has probably killed the worker for lack of memory"
+        advice = WORKER_DIED_ADVICE
+    elif _is_without_java(error):
+        reason = f"the Spark job failed: Spark's Java process has ended or was killed ({cause})"
+        advice = JAVA_DIED_ADVICE
+    return EngineError(reason, path=title, advice=advice)
 
 
 def _is_without_java(error: Exception) -> bool:

@@ -51,9 +51,9 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
-from siltstone.compaction.report import LogResult
+from siltstone.compaction.report import LogFailure, LogResult, failure_of
 from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
-from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
+from siltstone.compaction.work import Group, LogWork
 from siltstone.log.segments import count_records
 
 # The checks of a wave before its swap, and the counts of a result.
@@ -81,7 +81,7 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
     groups = [*planned.accepted, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
-    if last and sum(group.records for group in groups) != done.extracted.records:
+    if last and sum(group.counts.records_read for group in groups) != done.extracted.records:
         raise CheckFailedError(
             f"{work.name}: the groups' records are not the {done.extracted.records} that were extracted"
         )
@@ -114,16 +114,16 @@ def changes_something(work: LogWork, group: Rewritten) -> bool:
     horizon counts, so that repeated short runs come to an end.
     """
     members = work.sources(work.groups[group.group])
-    return len(members) > 1 or group.records != group.kept or group.size < members[0].size
+    return len(members) > 1 or group.counts.discarded.total() > 0 or group.size < members[0].size
 
 
 def fill_counts(planned: Planned) -> None:
     """Set sizes, segments and discarded records of the result from the groups that were accepted."""
     result, work = planned.result, planned.work
     for group in planned.accepted:
-        result.removed.add(group.removed)
+        result.counts.add(group.counts)
     if result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
+        result.records_after = result.records_before - result.discarded.total()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
     for group in planned.accepted:
         members = work.sources(work.groups[group.group])
@@ -357,7 +357,7 @@ class Cleaner:
             return plan
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
-            return _blank(state).stop(failure.status, failure.reason)
+            return _blank(state).fail(failure)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._total, self._done = len(planned), 0
@@ -385,7 +385,7 @@ class Cleaner:
         try:
             room = self._destination.room(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            result.stop(report.FAILED, failure_of(error).reason)
+            result.fail(failure_of(error))
             return None
         budgeted = budget(planned.work, room, self._whole_log_bytes, self._limits.wave_bytes)
         if budgeted.need > room.size:
@@ -472,7 +472,7 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             self._raise_if_no_engine(error)
         except KeyboardInterrupt:
-            self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
+            self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
     def _clean_in_waves(self, planned: Planned, budgeted: Budget, engine: Engine) -> None:
@@ -487,7 +487,8 @@ class Cleaner:
         done, total = 0, len(work.groups)
         for wave in waves(work, budgeted.size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                self._fail(planned, LogFailure(report.SKIPPED, PARTLY.format(done=done, total=total)))
+                reason = PARTLY.format(done=done, total=total)
+                self._fail(planned, LogFailure(status=report.SKIPPED, reason=reason))
                 return
             self._destination.check(planned)
             rewritten = replace(gathered, groups=engine.rewrite(work, wave, retained))
@@ -561,7 +562,9 @@ class Cleaner:
         except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
-            result.stop(report.FAILED, f"old segments could not be deleted: {failure_of(error).reason}")
+            failure = failure_of(error)
+            reason = f"old segments could not be deleted: {failure.reason}"
+            result.fail(replace(failure, status=report.FAILED, reason=reason))
 
     def _fail(self, planned: Planned, failure: LogFailure) -> None:
         """The log failed: set its result, and remove its staged files."""
@@ -572,7 +575,7 @@ class Cleaner:
 
     def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
         """Set the result of a log that failed or was stopped, with the groups that were accepted."""
-        planned.result.stop(failure.status, failure.reason)
+        planned.result.fail(failure)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.keeps_accepted:
             planned.accepted = []

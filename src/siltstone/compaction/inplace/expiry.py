@@ -68,7 +68,7 @@ class Left:
         index and times. A damaged segment expires all the same, as in Kafka.
         """
         if self.new is not None:
-            return self.new.kept
+            return self.new.counts.records_retained
         records, has_message_sets, path = 0, False, self.segment.path
         try:
             with files.Reader(path) as reader:
@@ -204,10 +204,10 @@ def fill_expired(result: LogResult, expiry: Expiry) -> None:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
         result.stop(report.CLEANED, "")
-    result.removed.expired = expiry.records or 0
+    result.discarded.expired = expiry.records or 0
     known = result.records_before is not None and expiry.records is not None
     result.records_before = result.records_before if known else None
-    result.records_after = (result.records_before or 0) - result.removed.total() if known else None
+    result.records_after = (result.records_before or 0) - result.discarded.total() if known else None
     result.bytes_after -= sum(segment.size for segment in expiry.going)
     result.segments_after -= len(expiry.going)
     result.notes += _reasons(expiry)
