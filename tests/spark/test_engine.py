@@ -242,7 +242,9 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     if spread:
         monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
-    monkeypatch.setattr(spark_tasks, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
+    monkeypatch.setattr(
+        spark_tasks, "EngineError", lambda *a, **b: jobs.append(EngineError(*a, **b)) or jobs[-1]
+    )
     results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results
     assert {result.topic: result.status for result in results} == {
         "basic": "cleaned",

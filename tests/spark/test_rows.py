@@ -61,7 +61,10 @@ def test_reports() -> None:
         Rewritten(group=2),
         LogDone(name="a-0", extracted=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
         LogDone(
-            name="a-0", met=3, groups=[Rewritten(group=1, failure=failure)], files=[RetainedFile(group=1)]
+            name="a-0",
+            matched_keys=3,
+            groups=[Rewritten(group=1, failure=failure)],
+            files=[RetainedFile(group=1)],
         ),
         RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),

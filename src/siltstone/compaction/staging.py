@@ -501,8 +501,8 @@ class LogDone(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
     ``retained``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the dirty
-    section; ``files``: of retained offsets, where these were gathered; ``met``: dirty keys whose last record
-    a broadcast join met; ``seconds``: the time of the work, where one task did all of it.
+    section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys whose
+    last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
@@ -511,7 +511,7 @@ class LogDone(Summable):
     files: list[RetainedFile] = field(default_factory=list)
     retained: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
-    met: int = 0
+    matched_keys: int = 0
     seconds: float = 0.0
 
     @property

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, looked_up, pays
+from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
 from siltstone.compaction.engine import bucket_count, clean_in_one_go, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
@@ -138,9 +138,9 @@ def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> I
 def _looked_up(
     work: LogWork, offset_map: broadcast.OffsetMap, groups: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
-    ready = broadcast.Lookup(work, offset_map)
+    buffers = Buffers()
     for group in groups:
-        done = broadcast.clean_group(work, work.groups[group], ready, attempt_name())
+        done = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
         yield report_row(rows.LOOKED_UP, done, group).batch()
 
 
@@ -151,7 +151,7 @@ def _joined(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
         return LogDone(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogDone).dirty_keys for row in reports if row.kind == rows.MERGED)
     groups = (report_of(row, LogDone) for row in reports if row.kind == rows.LOOKED_UP)
-    return looked_up(work, keys, groups)
+    return merge_group_reports(work, keys, groups)
 
 
 _TASK_BYTES = 1 << 30
@@ -360,7 +360,7 @@ class SparkEngine(SparkWorkers):
 
     def _clean_spread(self, work: LogWork) -> LogDone:
         # Without a barrier stage a SparkContext broadcasts the map.
-        if pays(work, self._clean_share) and not is_connect(self._session):
+        if should_broadcast(work, self._clean_share) and not is_connect(self._session):
             joined = self._broadcast_join(work)
             if joined is not None:
                 return joined
@@ -405,7 +405,7 @@ class SparkEngine(SparkWorkers):
         finally:
             with contextlib.suppress(Exception):  # it goes with Spark, too
                 shared.destroy()
-        return looked_up(work, len(offset_map), (report_of(row, LogDone) for row in reports))
+        return merge_group_reports(work, len(offset_map), (report_of(row, LogDone) for row in reports))
 
     def gather(self, work: LogWork) -> LogDone:
         """Merge one log on all workers; its retained offsets go into files, one a group."""
