@@ -20,7 +20,14 @@ from pyspark.sql import SparkSession
 from siltstone.base import files
 from siltstone.spark import jobs
 from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
-from siltstone.spark.jobs import BARRIER_BYTES, Job, can_use_barrier, run, run_in_barrier, run_with_shuffles
+from siltstone.spark.jobs import (
+    BARRIER_BYTES,
+    Job,
+    SparkWorkers,
+    can_use_barrier,
+    run_in_barrier,
+    run_with_shuffles,
+)
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
 from tests.support.spark.jobs_on_spark import HOLD, hold
 
@@ -45,13 +52,13 @@ def test_rows_for_oneself_are_copies(tmp_path: Path) -> None:
     post.send(0, Row(target=0, kind="mine", blob=data.data).batch(), 1)
     data[:] = 7
     (batch,) = post.received(1, 0)
-    assert [bytes(row.blob) for row in rows_of(batch)] == [bytes(100)]
+    assert [bytes(row.blob) for row in rows_of([batch])] == [bytes(100)]
 
 
 def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows go on to the target after theirs."""
     for batch in batches:
-        for row in rows_of(batch):
+        for row in rows_of([batch]):
             if row.kind == "dealt":
                 yield Row(target=row.target + 1, kind="passed", count=row.count, blob=row.blob).batch()
             else:
@@ -60,9 +67,7 @@ def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a last task got."""
-    seen = Counter(
-        (row.kind, row.target, row.count, bytes(row.blob)[:1]) for b in batches for row in rows_of(b)
-    )
+    seen = Counter((row.kind, row.target, row.count, bytes(row.blob)[:1]) for row in rows_of(batches))
     for (kind, target, count, first), times in seen.items():
         yield Row(target=target, kind=f"{kind} {first.hex()} {times}", count=count).batch()
 
@@ -70,7 +75,7 @@ def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def raise_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Only the second worker's task fails."""
     for batch in batches:
-        for row in rows_of(batch):
+        for row in rows_of([batch]):
             if row.kind == "dealt" and row.target % 2:
                 raise RuntimeError("on purpose")
     yield from ()
@@ -100,7 +105,7 @@ def on_threads(
             before(number)
         batch = pa.RecordBatch.from_pydict({"id": [number]})
         for result in barrier_task(given, workers, str(folder), kept_bytes, [batch]):
-            found.extend(rows_of(result))
+            found.extend(rows_of([result]))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
     for thread in threads:
@@ -235,7 +240,7 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
     staging.mkdir()
     failing = Stage(function=fail_once_task, given=(str(tmp_path / "marker"),), tasks=2)
     given = [Stage(function=deal_alone_task, given=(3,), tasks=2), failing, stages()[2]]
-    found = run(session, job(given, staging), None, barrier=True)
+    found = SparkWorkers(session)._run(given, "log", str(staging), 1)
     assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
 
@@ -244,7 +249,7 @@ def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None
     said: list[tuple[Any, ...]] = []
     held = Stage(function=hold, given=(0.7,), tasks=1)
     given = [held, stages()[2]]
-    run(session, job(given), lambda *told: said.append(told), barrier=True)
+    SparkWorkers(session, progress=lambda *told: said.append(told))._run(given, "log", None, 1)
     assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
 
 
@@ -265,7 +270,7 @@ def claim_task(
     pieces: int, claim: Callable[[int], bool], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Every piece that nobody has claimed, from a place of one's own on."""
-    numbers = [row.target for batch in batches for row in rows_of(batch) if row.kind == "dealt"]
+    numbers = [row.target for row in rows_of(batches) if row.kind == "dealt"]
     for place in range(pieces):
         piece = (place + min(numbers)) % pieces
         if claim(piece):

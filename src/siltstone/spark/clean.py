@@ -17,7 +17,6 @@ repeated task cannot mix them with segments that were swapped in meanwhile.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -61,7 +60,7 @@ from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, numbered, one_ahead, run_in_barrier
+from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, one_ahead, run_in_barrier
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
@@ -123,7 +122,7 @@ def shared_lookup_task(
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Build the map of the dirty entries that arrive, rewrite the groups of the own run, and then groups of
     other runs that are not claimed, from the end. If reading failed or met transactions, only report that."""
-    arrived = [row for batch in batches for row in rows_of(batch)]
+    arrived = list(rows_of(batches))
     (own,) = (row.target for row in arrived if row.kind == rows.HEADS)
     extracted, entries = _dirty(arrived)
     if extracted.failure is not None or extracted.transactional:
@@ -205,17 +204,14 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     """
     blobs: dict[int, list[EntryBlob]] = {}
     done = LogDone(name=work.name)
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.HEADS:
-                yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
-                continue
-            if row.kind == rows.REPORT:
-                yield row.batch()
-                continue
-            if row.kind == rows.SUMMARY:
-                done.extracted.summaries.append(row.array(np.int64, 3).copy())
-                continue
+    for row in rows_of(batches):
+        if row.kind == rows.HEADS:
+            yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
+        elif row.kind == rows.REPORT:
+            yield row.batch()
+        elif row.kind == rows.SUMMARY:
+            done.extracted.summaries.append(row.array(np.int64, 3).copy())
+        else:
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, carried in transaction_state_by_group(work, done.extracted).items():
@@ -262,14 +258,13 @@ def _by_group(
     """
     retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.RETAINED:
-                retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
-            elif row.kind == rows.CARRIED:
-                carried[row.target] = report_of(row, Carried)
-            else:
-                yield row.batch()
+    for row in rows_of(batches):
+        if row.kind == rows.RETAINED:
+            retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
+        elif row.kind == rows.CARRIED:
+            carried[row.target] = report_of(row, Carried)
+        else:
+            yield row.batch()
     for group in sorted(retained):
         offsets, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
         yield report_row(rows.REPORT, clean(work.groups[group], offsets, over)).batch()
@@ -322,9 +317,8 @@ class SparkEngine(SparkWorkers):
 
     def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
         names = [work.name for part in parts for work in part]
-
-        cleaning = functools.partial(numbered, self._session, len(parts), clean_whole_task, parts)
-        return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
+        title = f"{len(names)} logs" if len(names) > 1 else names[0]
+        return self._run_numbered(title, len(parts), clean_whole_task, parts)
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
@@ -388,8 +382,7 @@ class SparkEngine(SparkWorkers):
         self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
     ) -> LogDone | None:
         """The driver builds the map in one job, and broadcasts it for the next."""
-        collecting = functools.partial(numbered, self._session, len(dirty), dirty_task, work, dirty, 0)
-        extracted, entries = _dirty(self._collect(collecting, work.name))
+        extracted, entries = _dirty(self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0))
         if extracted.failure is not None:
             return LogDone(name=work.name, extracted=extracted)
         if extracted.transactional:
@@ -397,11 +390,8 @@ class SparkEngine(SparkWorkers):
         offset_map = broadcast.OffsetMap.of(entries)
         with told_as_engine_error(work.name):
             shared = self._session.sparkContext.broadcast(offset_map)
-        lookup = (shared_lookup_task, work, shared, parts)
         try:
-            reports = self._collect(
-                functools.partial(numbered, self._session, len(parts), *lookup), work.name
-            )
+            reports = self._run_numbered(work.name, len(parts), shared_lookup_task, work, shared, parts)
         finally:
             with contextlib.suppress(Exception):  # it goes with Spark, too
                 shared.destroy()
@@ -419,12 +409,9 @@ class SparkEngine(SparkWorkers):
     ) -> list[Rewritten]:
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
-        task = (rewrite_from_files_task, work, wave)
         tasks = self._rewriting_tasks(work, groups)
-        rewriting = functools.partial(numbered, self._session, len(wave), *task, tasks=tasks)
-        reports = self._collect(rewriting, work.name)
-        rewritten = [report_of(row, Rewritten) for row in reports]
-        return sorted(rewritten, key=lambda group: group.group)
+        reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
+        return sorted((report_of(row, Rewritten) for row in reports), key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from siltstone.spark.tasks import (
     entries_row,
     report_row,
     run_bucketed,
+    runs_of,
     task_numbers,
 )
 
@@ -109,13 +111,5 @@ class SparkObserver:
         return buckets_of(work, _BUCKET_BYTES, 1 if small else self._workers)
 
     def _runs(self, work: LogWork) -> list[list[int]]:
-        """Runs of neighbouring segments, about 64 MiB each."""
-        runs: list[list[int]] = []
-        room = 0
-        for number, segment in enumerate(work.segments):
-            if not runs or room + segment.size > _SMALL_BYTES:
-                runs.append([])
-                room = 0
-            runs[-1].append(number)
-            room += segment.size
-        return runs
+        """Neighbouring segments, about 64 MiB in each list."""
+        return runs_of([segment.size for segment in work.segments], math.ceil(work.size / _SMALL_BYTES))

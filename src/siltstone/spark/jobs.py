@@ -74,12 +74,6 @@ class Job:
     staging: str | None
 
 
-def run(session: SparkSession, job: Job, progress: Progress | None, *, barrier: bool) -> list[Row]:
-    """Run a job, in a ``barrier`` stage if that is allowed and succeeds. Raises EngineError."""
-    reports = run_in_barrier(session, job, progress) if barrier else None
-    return run_with_shuffles(session, job, progress) if reports is None else reports
-
-
 class SparkWorkers:
     """The workers of a session, over which an engine spreads its work.
 
@@ -112,12 +106,23 @@ class SparkWorkers:
         return can_use_barrier(self._session, size, self._barrier_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
-        """The reports of a job over ``size`` bytes. Raises EngineError when Spark gives up."""
+        """The reports of a job over ``size`` bytes, in a barrier stage if that is possible and succeeds.
+        Raises EngineError when the job fails."""
         job = Job(stages=stages, title=title, staging=staging)
-        return run(self._session, job, self._progress, barrier=self._uses_barrier(size))
+        reports = run_in_barrier(self._session, job, self._progress) if self._uses_barrier(size) else None
+        return run_with_shuffles(self._session, job, self._progress) if reports is None else reports
 
-    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
-        """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
+    def _run_numbered(
+        self,
+        title: str,
+        count: int,
+        function: Callable[..., Iterator[pa.RecordBatch]],
+        *arguments: object,
+        tasks: int | None = None,
+    ) -> list[Row]:
+        """Run ``function`` over ``count`` numbers; its rows are reports. Raises EngineError when the job
+        fails."""
+        frame = functools.partial(numbered, self._session, count, function, *arguments, tasks=tasks)
         return collect(self._session, frame, title, self._progress)
 
 
@@ -207,7 +212,7 @@ def collect(
     """
     with _watched(title, progress, done or functools.partial(_active_stages, session)):
         table = run_job(session, title, frame)
-    return [row for batch in table.to_batches() for row in rows_of(batch)]
+    return list(rows_of(table.to_batches()))
 
 
 def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:

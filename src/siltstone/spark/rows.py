@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,11 +77,12 @@ class Row:
         return values if words == 1 else values.reshape(-1, words)
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of an Arrow batch; blobs are views that keep its memory."""
-    for i in range(batch.num_rows):
-        values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
-        yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows of Arrow batches; blobs are views that keep a batch's memory."""
+    for batch in batches:
+        for i in range(batch.num_rows):
+            values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
+            yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
 
 
 def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: int = 0, log: int = 0) -> Row:

@@ -228,12 +228,11 @@ def by_bucket(
     Reports pass through. Raises ValueError when a blob lost or gained a byte on its way.
     """
     parts: dict[tuple[int, int], list[Words]] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.report:
-                yield row.batch()
-            else:
-                parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
+    for row in rows_of(batches):
+        if row.report:
+            yield row.batch()
+        else:
+            parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
     for log, bucket in sorted(parts):
         yield report_row(log, bucket, judge(log, bucket, parts.pop((log, bucket))))
 
@@ -257,7 +256,7 @@ def run_bucketed(
         return frame.mapInArrow(functools.partial(in_worker, second), SCHEMA)
 
     table = run_job(session, title, job)
-    return [(row.log, report_of(row, kind)) for batch in table.to_batches() for row in rows_of(batch)]
+    return [(row.log, report_of(row, kind)) for row in rows_of(table.to_batches())]
 
 
 def all_or_each(
