@@ -35,10 +35,10 @@ from siltstone.base.records.layout import (
 )
 from siltstone.compaction.keys import (
     EntryBlob,
-    brought_together,
+    dedupe_shards,
     fill_table,
+    gather_by_shard,
     hashes_of,
-    latest_in_each,
     slot_of,
     table_for,
 )
@@ -146,7 +146,7 @@ class OffsetMap:
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
         """The map of all dirty entries."""
-        entries, _ = latest_in_each(*brought_together([blob for blob in blobs if blob.dirty], 1, 0, 1))
+        entries, _ = dedupe_shards(*gather_by_shard([blob for blob in blobs if blob.dirty], 1, 0, 1))
         return cls(entries)
 
     def __reduce__(self) -> tuple[type[OffsetMap], tuple[Words]]:
@@ -260,7 +260,7 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
     """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.kept() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
+    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
 
 
 def clean_group(

@@ -123,7 +123,7 @@ class _Merge:
         extracted, blobs = self.done.extracted, dict[int, list[EntryBlob]]()
         for splits in runs:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
-                blobs.setdefault(blob.bucket, []).append(blob.kept())
+                blobs.setdefault(blob.bucket, []).append(blob.copied())
         self.carried = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         parts: dict[int, list[Offsets]] = {}

@@ -34,7 +34,7 @@ from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
-from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
+from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, group_offsets
 from siltstone.compaction.report import SKIPPED, LogFailure, Summable, failure_of
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
@@ -512,7 +512,7 @@ def retained_by_group(
     work: LogWork, retained: MergedBucket
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
     """A bucket's retained offsets by group: (group's index, offsets less its base: uint32, unordered)."""
-    offsets, bounds = by_base(
+    offsets, bounds = group_offsets(
         retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
     )
     for number, group in enumerate(work.groups):
