@@ -84,9 +84,9 @@ def raise_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def stages(each: int = 3, tasks: tuple[int, int, int] = (2, 2, 2)) -> list[Stage]:
     """Deal, pass on, count."""
     return [
-        Stage(function=deal_task, given=(each,), tasks=tasks[0]),
-        Stage(function=pass_task, given=(), tasks=tasks[1]),
-        Stage(function=count_task, given=(), tasks=tasks[2]),
+        Stage(function=deal_task, arguments=(each,), tasks=tasks[0]),
+        Stage(function=pass_task, arguments=(), tasks=tasks[1]),
+        Stage(function=count_task, arguments=(), tasks=tasks[2]),
     ]
 
 
@@ -94,7 +94,7 @@ def on_threads(
     folder: Path,
     given: list[Stage],
     workers: int,
-    kept_bytes: int,
+    memory_bytes: int,
     before: Callable[[int], None] | None = None,
 ) -> list[Row]:
     """Each worker in a thread."""
@@ -104,7 +104,7 @@ def on_threads(
         if before is not None:
             before(number)
         batch = pa.RecordBatch.from_pydict({"id": [number]})
-        for result in barrier_task(given, workers, str(folder), kept_bytes, [batch]):
+        for result in barrier_task(given, workers, str(folder), memory_bytes, [batch]):
             found.extend(rows_of([result]))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
@@ -132,14 +132,14 @@ def expected(each: int, tasks: tuple[int, int, int]) -> list[tuple[str, int, int
     return sorted(dealt + [(f"told  {tasks[1]}", ALL, sender) for sender in senders for _ in range(tasks[2])])
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 5_000, 1 << 20])
+@pytest.mark.parametrize("memory_bytes", [0, 5_000, 1 << 20])
 @pytest.mark.parametrize(
     ("workers", "tasks"), [(1, (2, 3, 2)), (2, (2, 2, 2)), (2, (5, 1, 4)), (3, (1, 7, 2))]
 )
 def test_every_row_comes_to_its_task_once(
-    tmp_path: Path, workers: int, tasks: tuple[int, int, int], kept_bytes: int
+    tmp_path: Path, workers: int, tasks: tuple[int, int, int], memory_bytes: int
 ) -> None:
-    found = on_threads(tmp_path, stages(3, tasks), workers, kept_bytes)
+    found = on_threads(tmp_path, stages(3, tasks), workers, memory_bytes)
     assert told(found) == expected(3, tasks)
     assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
 
@@ -166,11 +166,11 @@ def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) ->
     found = on_threads(tmp_path, stages(), 2, 0)
     assert [row.kind for row in found] == [FAILED, FAILED]
     assert any("worker 1 was started a second time" in row.report for row in found)
-    assert any("another worker gave up" in row.report for row in found)
+    assert any("another worker aborted" in row.report for row in found)
 
 
 def test_what_a_stage_raises_is_a_row_and_nobody_waits(tmp_path: Path) -> None:
-    failing = [stages()[0], Stage(function=raise_task, given=(), tasks=2), stages()[2]]
+    failing = [stages()[0], Stage(function=raise_task, arguments=(), tasks=2), stages()[2]]
     found = on_threads(tmp_path, failing, 2, 0)
     assert sum("RuntimeError: on purpose" in row.report for row in found) == 1
     assert [row.kind for row in found] == [FAILED, FAILED]
@@ -211,7 +211,7 @@ def job(given: list[Stage], staging: Path | None = None) -> Job:
 
 @pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
 def test_on_spark_both_ways_bring_the_same_rows(session: SparkSession, tasks: tuple[int, int, int]) -> None:
-    given = [Stage(function=deal_alone_task, given=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
+    given = [Stage(function=deal_alone_task, arguments=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
     together = run_in_barrier(session, job(given), None)
     assert together is not None
     assert told(together) == told(run_with_shuffles(session, job(given), None))
@@ -238,8 +238,8 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
 ) -> None:
     staging = tmp_path / "staging"
     staging.mkdir()
-    failing = Stage(function=fail_once_task, given=(str(tmp_path / "marker"),), tasks=2)
-    given = [Stage(function=deal_alone_task, given=(3,), tasks=2), failing, stages()[2]]
+    failing = Stage(function=fail_once_task, arguments=(str(tmp_path / "marker"),), tasks=2)
+    given = [Stage(function=deal_alone_task, arguments=(3,), tasks=2), failing, stages()[2]]
     found = SparkWorkers(session)._run(given, "log", str(staging), 1)
     assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
@@ -247,7 +247,7 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
 
 def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None:
     said: list[tuple[Any, ...]] = []
-    held = Stage(function=hold, given=(0.7,), tasks=1)
+    held = Stage(function=hold, arguments=(0.7,), tasks=1)
     given = [held, stages()[2]]
     SparkWorkers(session, progress=lambda *told: said.append(told))._run(given, "log", None, 1)
     assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
@@ -280,7 +280,7 @@ def claim_task(
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_pieces_are_shared_out_once(tmp_path: Path, workers: int) -> None:
-    given = [stages()[0], Stage(function=claim_task, given=(40,), tasks=workers, claims=True)]
+    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, claims=True)]
     found = on_threads(tmp_path, given, workers, 0)
     assert sorted(row.count for row in found) == list(range(40))
     assert {row.kind for row in found} == {"claimed"}

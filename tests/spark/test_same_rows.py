@@ -52,7 +52,7 @@ def again_and_again(stages: list[Stage], rng: random.Random) -> list[Row]:
 
 def run(each: Stage, batches: Said, rng: random.Random) -> Said:
     shuffled = rng.sample(batches, len(batches))
-    return list(each.function(*each.given, shuffled))
+    return list(each.function(*each.arguments, shuffled))
 
 
 def as_text(row: Row) -> str:

@@ -38,20 +38,7 @@ from siltstone.compaction.inplace.facts import (
     plan_log,
 )
 from siltstone.compaction.keys import hashes_of
-from siltstone.compaction.report import (
-    ABORTED,
-    CLEANING_REASON_COUNT,
-    CLEANING_REASONS,
-    KEYLESS,
-    MARKERS,
-    REASONS,
-    SUPERSEDED,
-    TOMBSTONES,
-    LogFailure,
-    LogResult,
-    Summable,
-    failure_of,
-)
+from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
 from siltstone.compaction.staging import LogDone, Rewritten
 from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
@@ -82,7 +69,7 @@ BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
 RECORD_KINDS = ("records", "control", "tombstones")
 """Records that are counted whether they stay or go: all of them, control records, tombstones."""
 KEYS = ("keys", "dirty_keys")
-OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[MARKERS])
+OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
 """The reasons whose records are counted here, too: all but markers, which only a cleaning knows."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
@@ -173,8 +160,8 @@ class LogStatistics(Summable):
     def add_discarded(self, reasons: Int64, sizes: Int64) -> None:
         """Count records by the numbers of their reasons; negative ones stay."""
         goes = reasons >= 0
-        counts = np.bincount(reasons[goes], minlength=CLEANING_REASON_COUNT)
-        weights = np.bincount(reasons[goes], weights=sizes[goes], minlength=CLEANING_REASON_COUNT)
+        counts = np.bincount(reasons[goes], minlength=report.CLEANING_REASON_COUNT)
+        weights = np.bincount(reasons[goes], weights=sizes[goes], minlength=report.CLEANING_REASON_COUNT)
         for reason, count, size in zip(CLEANING_REASONS, counts.tolist(), weights.tolist(), strict=True):
             self.discarded[reason] += count
             self.discarded_sizes[reason] += int(size)
@@ -265,8 +252,8 @@ def _count_records(
     keyed = data & (columns.key_size >= 0)
     tombstones = keyed & (columns.value_size < 0)
     reasons = np.full(len(columns), -1)
-    reasons[data & ~keyed] = KEYLESS
-    reasons[aborted & ~control] = ABORTED
+    reasons[data & ~keyed] = report.KEYLESS
+    reasons[aborted & ~control] = report.ABORTED
     sizes = columns.size.astype(np.int64)
     for kind, rows_of_kind in zip(RECORD_KINDS, (slice(None), control, tombstones), strict=True):
         statistics.counts[kind] += len(sizes[rows_of_kind])
@@ -279,7 +266,9 @@ def _count_records(
     _add_waiting(statistics, horizon[columns.batch][waits], sizes[waits])
     # 4. The entries: a tombstone that may go does so unless a later record supersedes it.
     rows = np.flatnonzero(keyed)
-    return _packed(work, columns, rows, np.where((tombstones & passed)[rows], TOMBSTONES, SUPERSEDED))
+    return _packed(
+        work, columns, rows, np.where((tombstones & passed)[rows], report.TOMBSTONES, report.SUPERSEDED)
+    )
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> None:
@@ -334,8 +323,8 @@ def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Lo
     superseded[last] = False
     rows = np.flatnonzero(superseded)
     reasons = (entries[:, 1] & REASON_BITS).astype(np.int64)
-    reasons[reasons == SUPERSEDED] = -1
-    reasons[rows] = SUPERSEDED
+    reasons[reasons == report.SUPERSEDED] = -1
+    reasons[rows] = report.SUPERSEDED
     steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCIES - 1)
     frequencies, keys_of = np.unique(steps, return_counts=True)
     statistics = LogStatistics(
@@ -805,7 +794,7 @@ def _outcome(bytes_before: int, work: LogWork, done: LogDone, statistics: LogSta
     # Only the dry run knows which markers go: their bytes are taken as those of an average one.
     marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
     removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in OBSERVED_REASONS}
-    removed_bytes[REASONS[MARKERS]] = removed[REASONS[MARKERS]] * marker_bytes
+    removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
     kinds = {
         "keyless": statistics.discarded["keyless"],
         "aborted": statistics.discarded["aborted"],

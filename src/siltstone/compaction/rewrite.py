@@ -49,16 +49,7 @@ from siltstone.base.records.layout import (
     delete_horizons,
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
-from siltstone.compaction.report import (
-    ABORTED,
-    CLEANING_REASON_COUNT,
-    KEYLESS,
-    MARKERS,
-    SUPERSEDED,
-    TOMBSTONES,
-    Discarded,
-    RecordCounts,
-)
+from siltstone.compaction import report
 from siltstone.compaction.work import BatchSlice, LogWork, Rules
 from siltstone.log.transactions import TransactionScan
 
@@ -74,7 +65,7 @@ DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 BY_KEY, RETAIN_ALL = -2, -1
 """Retention decisions; the others are the reasons in ``WHOLE_BATCH``."""
-WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
+WHOLE_BATCH = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
 
@@ -441,7 +432,7 @@ class Rewriter:
         self._transactions = transactions
         self._scratch = buffers.plain
         self._out, self._other_out = buffers.drafts
-        self.counts = RecordCounts()
+        self.counts = report.RecordCounts()
 
     def rewrite(
         self, part: BatchSlice, *, keeps_legacy_tombstones: bool = True
@@ -494,18 +485,18 @@ class Rewriter:
         retained: RetainedRecords,
     ) -> None:
         """Count each record once: as retained, or as discarded with its reason."""
-        discarded = np.zeros(CLEANING_REASON_COUNT, np.int64)
+        discarded = np.zeros(report.CLEANING_REASON_COUNT, np.int64)
         for reason in WHOLE_BATCH:
             discarded[reason] = batches["count"][decisions == reason].sum()
         read = filtered.read + int(discarded.sum())
-        discarded[SUPERSEDED] += filtered.discarded - filtered.keyless
-        discarded[TOMBSTONES] = tombstones
-        discarded[KEYLESS] = filtered.keyless
+        discarded[report.SUPERSEDED] += filtered.discarded - filtered.keyless
+        discarded[report.TOMBSTONES] = tombstones
+        discarded[report.KEYLESS] = filtered.keyless
         self.counts.add(
-            RecordCounts(
+            report.RecordCounts(
                 records_read=read,
                 records_retained=int(retained.records.sum()),
-                discarded=Discarded.of(discarded),
+                discarded=report.Discarded.of(discarded),
             )
         )
 
@@ -552,9 +543,9 @@ def _no_batch(batches: BatchHeaders) -> Flags:
 def _decisions(batches: BatchHeaders, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
     """The retention decision for each batch; ``is_obsolete``: markers that are discarded."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
-    marker = np.where(is_obsolete, MARKERS, RETAIN_ALL)
-    by_key = np.where(superseded, SUPERSEDED, BY_KEY)
-    return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
+    marker = np.where(is_obsolete, report.MARKERS, RETAIN_ALL)
+    by_key = np.where(superseded, report.SUPERSEDED, BY_KEY)
+    return np.where(control, marker, np.where(aborted, report.ABORTED, by_key)).astype(np.int8)
 
 
 def _plan_batches(

@@ -64,12 +64,12 @@ from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, one_ahead, run
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
-    finer,
+    engine_errors,
+    finer_buckets,
     is_alive,
-    merging,
+    merge_shape,
     runs_of,
     task_numbers,
-    told_as_engine_error,
 )
 
 # The broadcast join on Spark: clean records' keys are looked up in an offset map of the dirty section.
@@ -169,7 +169,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
             yield report_row(rows.REPORT, done).batch()
 
 
-def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
+def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
     """Distribute logs over tasks, the largest first, so that no core waits long at the end.
 
     There are a few tasks for each worker, more if a task would have over 256 MiB, which it may have to
@@ -296,7 +296,7 @@ class SparkEngine(SparkWorkers):
         """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
         while one runs the caller swaps the logs of the one before. The logs of a failed job are done again by
         halves. Raises EngineError if there is only one log and its job fails, or Spark is gone."""
-        parts = dealt(works, self._parallelism)
+        parts = distribute_logs(works, self._parallelism)
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
 
@@ -326,7 +326,7 @@ class SparkEngine(SparkWorkers):
             if not half:
                 continue
             try:
-                reports = self._clean_parts(dealt(half, self._parallelism))
+                reports = self._clean_parts(distribute_logs(half, self._parallelism))
             except EngineError as error:
                 if not is_alive(self._session):
                     raise
@@ -369,8 +369,8 @@ class SparkEngine(SparkWorkers):
         parts = runs_of(sizes, min(len(sizes), self._parallelism))
         if self._uses_barrier(work.size):
             stages = (
-                Stage(function=dirty_task, given=(work, dirty, len(parts)), tasks=len(dirty)),
-                Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
+                Stage(function=dirty_task, arguments=(work, dirty, len(parts)), tasks=len(dirty)),
+                Stage(function=lookup_task, arguments=(work, parts), tasks=len(parts), claims=True),
             )
             job = Job(stages=stages, title=work.name, staging=work.staging)
             reports = run_in_barrier(self._session, job, self._progress)
@@ -388,7 +388,7 @@ class SparkEngine(SparkWorkers):
         if extracted.transactional:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
-        with told_as_engine_error(work.name):
+        with engine_errors(work.name):
             shared = self._session.sparkContext.broadcast(offset_map)
         try:
             reports = self._run_numbered(work.name, len(parts), shared_lookup_task, work, shared, parts)
@@ -417,13 +417,13 @@ class SparkEngine(SparkWorkers):
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merging(enough, self._parallelism, held, work.limits.memory_bytes)
-        buckets = finer(buckets, tasks, held)
+        buckets, tasks = merge_shape(enough, self._parallelism, held, work.limits.memory_bytes)
+        buckets = finer_buckets(buckets, tasks, held)
         parts = self._parts(work)
         stages = (
-            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
-            Stage(function=merge_task, given=(work, buckets), tasks=tasks),
-            Stage(function=task, given=(work,), tasks=self._rewriting_tasks(work, work.groups)),
+            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
+            Stage(function=task, arguments=(work,), tasks=self._rewriting_tasks(work, work.groups)),
         )
         return self._run(stages, work.name, work.staging, work.size)
 

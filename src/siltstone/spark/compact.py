@@ -36,7 +36,7 @@ from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import SparkWorkers, attempt_name
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, merge_shape, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
 _SMALL_MERGE_BYTES = 64 << 20
@@ -132,14 +132,14 @@ class SparkCompactionEngine(SparkWorkers):
             return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = 8 * work.words * (work.end - work.first)
-        buckets, tasks = merging(enough, self._parallelism, held, work.settings.memory_bytes)
+        buckets, tasks = merge_shape(enough, self._parallelism, held, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
         groups = max(1, min(len(work.groups), self._parallelism))
         stages = (
-            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
-            Stage(function=merge_task, given=(work, buckets), tasks=min(tasks, buckets)),
-            Stage(function=rewrite_task, given=(work,), tasks=groups),
+            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, arguments=(work, buckets), tasks=min(tasks, buckets)),
+            Stage(function=rewrite_task, arguments=(work,), tasks=groups),
         )
         return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import DataType, StructType
 
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
-from siltstone.spark.tasks import pass_over_imports
+from siltstone.spark.tasks import freeze_imports
 from siltstone.tables.commit import StagedFile, discard_staged
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
@@ -176,7 +176,7 @@ class _Pushing:
 
 
 def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    pass_over_imports()
+    freeze_imports()
     return read_split(partition.value, options)
 
 
@@ -265,7 +265,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-    pass_over_imports()
+    freeze_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     query_id = context.getLocalProperty(QUERY_ID) if context is not None else None

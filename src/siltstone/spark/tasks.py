@@ -44,20 +44,22 @@ def task_numbers(batches: Batches) -> Iterator[int]:
         yield from batch.column("id").to_pylist()
 
 
-def pass_over_imports() -> None:
+def freeze_imports() -> None:
     """Freeze the objects of imported modules. PySpark collects garbage after each task, and going through the
     objects of numba and pandas takes longer than many tasks."""
     if not gc.get_freeze_count():
         gc.freeze()
 
 
-def in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
+def in_worker(
+    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+) -> Iterator[pa.RecordBatch]:
     """Run a task's function."""
-    pass_over_imports()
-    return function(*given)
+    freeze_imports()
+    return function(*arguments)
 
 
-def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
+def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge for which ``buckets`` are enough: those of a task take ``memory_bytes``.
 
     A task costs Spark some 80 ms, so one that is given several buckets, which it merges one after another,
@@ -69,7 +71,7 @@ def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> 
     return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
 
 
-def finer(buckets: int, tasks: int, entry_bytes: int) -> int:
+def finer_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
     """A larger number of buckets, a multiple of ``tasks``, so that each has about 32 MiB of entries: a merge
     takes three and a half times as much memory, and a task merges its buckets one after another."""
     return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
@@ -86,7 +88,7 @@ def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def told_as_engine_error(title: str) -> Iterator[None]:
+def engine_errors(title: str) -> Iterator[None]:
     """Turn the failure of a job within the block into an EngineError, and an error that an interrupt caused
     (PySpark raises one for the cancelled job) into a KeyboardInterrupt."""
     try:
@@ -151,7 +153,7 @@ def is_alive(session: SparkSession) -> bool:
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
     """Run the DataFrame that ``job`` makes, and return its rows. Raises EngineError when the job fails, and
     KeyboardInterrupt after an interrupt, when the job is cancelled."""
-    with told_as_engine_error(title):
+    with engine_errors(title):
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
             return frame.toArrow()
@@ -221,9 +223,10 @@ def report_row(log: int, target: int, report: object) -> pa.RecordBatch:
 
 
 def by_bucket(
-    batches: Batches, words: int, judge: Callable[[int, int, list[Words]], object]
+    batches: Batches, words: int, report_on: Callable[[int, int, list[Words]], object]
 ) -> Iterator[pa.RecordBatch]:
-    """The second task: ``judge(log, bucket, parts)`` reports on a bucket's entries, of ``words`` words each.
+    """The second task: ``report_on(log, bucket, parts)`` makes the report on a bucket's entries, of ``words``
+    words each.
 
     Reports pass through. Raises ValueError when a blob lost or gained a byte on its way.
     """
@@ -234,7 +237,7 @@ def by_bucket(
         else:
             parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
     for log, bucket in sorted(parts):
-        yield report_row(log, bucket, judge(log, bucket, parts.pop((log, bucket))))
+        yield report_row(log, bucket, report_on(log, bucket, parts.pop((log, bucket))))
 
 
 def run_bucketed(

@@ -1,4 +1,4 @@
-"""How work is dealt to tasks: each log once, evenly, not too much for one; and how a failed job is told."""
+"""How work is distributed over tasks: each log once, evenly, not too much for one; the error of a failed job."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from siltstone.compaction.engine import small_work
 from siltstone.compaction.work import LogWork
-from siltstone.spark.clean import dealt
+from siltstone.spark.clean import distribute_logs
 from siltstone.spark.internals import WORKER_EXITED
-from siltstone.spark.tasks import finer, job_error, merging
+from siltstone.spark.tasks import finer_buckets, job_error, merge_shape
 
 MIB = 1 << 20
 
@@ -42,14 +42,14 @@ def test_as_many_tasks_as_keep_the_workers_busy_and_a_task_small(
     work: LogWork, count: int, size: int, tasks: int
 ) -> None:
     works = sized(work, [size] * count)
-    parts = dealt(works, workers=2)
+    parts = distribute_logs(works, workers=2)
     assert len(parts) == tasks
     assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in works)
     assert max(map(size_of, parts)) <= max(300 * MIB, size)
 
 
 def test_the_largest_first_and_evenly(work: LogWork) -> None:
-    parts = dealt(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
+    parts = distribute_logs(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
     sizes = [size_of(part) for part in parts]
     assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
     assert max(sizes) - min(sizes) <= 32 * MIB
@@ -61,7 +61,7 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
     """A merge takes three and a half times its entries; ``enough`` buckets let each take all memory."""
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merging(enough, workers, entries, memory)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
     assert tasks <= buckets and tasks >= workers
     assert tasks == workers or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
@@ -73,8 +73,8 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
 def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> None:
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merging(enough, workers, entries, memory)
-    more = finer(buckets, tasks, entries)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
+    more = finer_buckets(buckets, tasks, entries)
     assert more == buckets or more % tasks == 0
     assert more >= buckets and entries <= more * 32 * MIB
     assert entries / tasks + 3.5 * entries / more <= memory
