@@ -168,7 +168,7 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         blobs: list[EntryBlob] = timed(
             "extract",
             lambda: [
-                blob.kept() for blob in extract(work, work.splits, buckets, entry_capacity(work), found)
+                blob.copied() for blob in extract(work, work.splits, buckets, entry_capacity(work), found)
             ],
         )
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])

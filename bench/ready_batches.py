@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.spark.tasks import pass_over_imports
+from siltstone.spark.tasks import freeze_imports
 from siltstone.tables.arrow import schema
 
 ROWS = 32_768
@@ -53,7 +53,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The same batch, and at last a part of it."""
-        pass_over_imports()
+        freeze_imports()
         batch, left = _batch(self._schema), partition.value
         while left:
             count = min(left, ROWS)

@@ -26,7 +26,7 @@ def test_the_document_is_what_cleaning_then_reports(siltstone: Command, staged: 
     assert done.status == 0 and tree(staged.directory) == before
     (log,) = done.document["logs"]
     result = staged.clean_one()
-    assert log["removed"]["superseded"] == result.removed.superseded
+    assert log["removed"]["superseded"] == result.discarded.superseded
     assert (log["bytes_after"], log["status"]) == (result.bytes_after, "would_clean")
     assert log["settings"]["cleanup.policy"] == {"value": "compact", "source": "--config"}
 

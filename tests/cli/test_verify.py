@@ -37,8 +37,8 @@ def test_a_cleaning_passes_and_the_counts_are_the_reports(
     (log,) = done.document["logs"]
     assert (log["status"], log["problems"]) == ("ok", [])
     assert (log["records_before"], log["records_after"]) == (result.records_before, result.records_after)
-    assert log["removed"]["superseded"] == result.removed.superseded > 0
-    assert log["removed"]["tombstones"] == result.removed.tombstones > 0
+    assert log["removed"]["superseded"] == result.discarded.superseded > 0
+    assert log["removed"]["tombstones"] == result.discarded.tombstones > 0
     assert tree(staged.directory, before) == looked, "looking changed something"
 
 

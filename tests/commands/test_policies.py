@@ -60,7 +60,7 @@ def shown(result: LogResult, name: str) -> tuple[object, str]:
 def test_nothing_but_the_directory_is_needed(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     result = clean(directory, dry_run=False, in_place=True)["basic-0"]
-    assert (result.status, result.removed.superseded > 0) == ("cleaned", True)
+    assert (result.status, result.discarded.superseded > 0) == ("cleaned", True)
     assert shown(result, "cleanup.policy") == (("compact",), "DYNAMIC_TOPIC_CONFIG")
     assert shown(result, "segment.bytes") == (1 << 30, "DEFAULT_CONFIG")
 
@@ -168,7 +168,7 @@ def test_records_without_a_key_go_as_in_the_broker(golden: Path, tmp_path: Path)
     compact = topic_config("keyless", "cleanup.policy", "compact")
     write_cluster_metadata(staged.directory, [*own, compact])
     result = clean(staged.directory)["keyless-0"]
-    assert (result.status, result.removed.keyless) == ("cleaned", 202)
+    assert (result.status, result.discarded.keyless) == ("cleaned", 202)
     shutil.rmtree(staged.directory / "__cluster_metadata-0")
     write_cluster_metadata(staged.directory, own)
     by_hand = clean(staged.directory, topics=["keyless"], config=["cleanup.policy=compact"])["keyless-0"]

@@ -1,4 +1,4 @@
-"""A second pass: keys of the clean part are looked up in a map of the dirty ones, group by group."""
+"""The broadcast join: keys of the clean section are looked up in a map of the dirty ones, group by group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.base.records.control import end_transaction_marker
-from siltstone.compaction import broadcast as lookup
+from siltstone.compaction import broadcast
 from siltstone.compaction.engine import InProcessEngine, small_work
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.keys import EntryBlob
@@ -51,29 +51,35 @@ def clean(path: Path, *, clean_share: float, **choices: bool) -> LogResult:
     )
 
 
-def test_it_leaves_what_the_other_way_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = {name: write(tmp_path / name) for name in ("looked up", "brought together")}
+def test_it_leaves_what_a_shuffle_join_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = {name: write(tmp_path / name) for name in ("looked up", "shuffled")}
     used: list[LogWork] = []
-    real = lookup.dirty_entries
-    monkeypatch.setattr(lookup, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more))
+    real = broadcast.dirty_entries
+    monkeypatch.setattr(
+        broadcast, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more)
+    )
     results = [clean(path.parent, clean_share=99 * number) for number, path in enumerate(pairs.values())]
     assert len(used) == 1
     for each in results:
         each.seconds, each.directory = 0.0, ""
     assert results[0] == results[1] and results[0].status == CLEANED
-    assert results[0].distinct_dirty_keys == 5 and results[0].removed.superseded == 4
+    assert results[0].distinct_dirty_keys == 5 and results[0].discarded.superseded == 4
     trees = [logs.tree(path) for path in pairs.values()]
     assert trees[0] == trees[1]
 
 
 def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = {"looked up": 0, "brought together": 99}
+    shares = {"looked up": 0, "shuffled": 99}
     used: list[LogWork] = []
-    real = lookup.dirty_entries
-    monkeypatch.setattr(lookup, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more))
-    pays, results = lookup.pays, []
+    real = broadcast.dirty_entries
+    monkeypatch.setattr(
+        broadcast, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more)
+    )
+    real_choice, results = broadcast.should_broadcast, []
     for name, share in shares.items():
-        monkeypatch.setattr(lookup, "pays", lambda work, _, share=share: pays(work, share))
+        monkeypatch.setattr(
+            broadcast, "should_broadcast", lambda work, _, share=share: real_choice(work, share)
+        )
         path = write(tmp_path / name)
         results.append(logs.run(path.parent, config={"segment.bytes": 900}, engine=InProcessEngine))
     assert len(used) == 1
@@ -84,7 +90,7 @@ def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: p
     assert len(trees) == 2 and trees[0] == trees[1]
 
 
-def test_records_without_a_key_stop_it(tmp_path: Path) -> None:
+def test_records_without_a_key_that_must_stay_skip_the_log(tmp_path: Path) -> None:
     partition = write(tmp_path, [one(27, None)])
     before = logs.tree(partition)
     result = clean(tmp_path, clean_share=0, drop_keyless=False)
@@ -92,7 +98,7 @@ def test_records_without_a_key_stop_it(tmp_path: Path) -> None:
     assert logs.tree(partition) == before
 
 
-def test_a_log_with_transactions_goes_the_other_way(tmp_path: Path) -> None:
+def test_a_log_with_transactions_takes_the_shuffle_join(tmp_path: Path) -> None:
     """Some groups were rewritten when the transaction is met: nothing of them is left."""
     partition = write(tmp_path)
     shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
@@ -105,39 +111,40 @@ def test_a_log_with_transactions_goes_the_other_way(tmp_path: Path) -> None:
     assert result.status == CLEANED and not (partition / ".siltstone").exists()
 
 
-def test_a_last_record_that_is_not_met_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_the_map_whose_last_record_is_not_read_fails_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partition = write(tmp_path)
     before = logs.tree(partition)
-    real = lookup.OffsetMap.of
+    real = broadcast.OffsetMap.of
 
-    def with_another(blobs: Sequence[EntryBlob]) -> lookup.OffsetMap:
-        found = real(blobs)
-        return replace(
-            found,
-            entries=np.concatenate([found.entries, np.array([[5, 5, 30 << 1]], np.uint64)]),
-        )
+    def with_another(blobs: Sequence[EntryBlob]) -> broadcast.OffsetMap:
+        entries = real(blobs).entries
+        return broadcast.OffsetMap(np.concatenate([entries, np.array([[5, 5, 30 << 1]], np.uint64)]))
 
-    monkeypatch.setattr(lookup.OffsetMap, "of", with_another)
+    monkeypatch.setattr(broadcast.OffsetMap, "of", with_another)
     result = clean(tmp_path, clean_share=0)
-    assert result.status == FAILED and "6 dirty keys, but the last records of 5 were met" in result.reason
+    assert result.status == FAILED and "6 keys, but the last records of 5" in result.reason
     assert logs.tree(partition) == before
 
 
-def test_a_dirty_record_whose_key_was_not_collected_stops_it(
+def test_a_dirty_record_whose_key_is_not_in_the_map_fails_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)
-    real = lookup.OffsetMap.of
-    monkeypatch.setattr(lookup.OffsetMap, "of", lambda blobs: real(blobs[:0]))
+    real = broadcast.OffsetMap.of
+    monkeypatch.setattr(broadcast.OffsetMap, "of", lambda blobs: real(blobs[:0]))
     result = clean(tmp_path, clean_share=0)
-    assert result.status == FAILED and "after their keys had been collected" in result.reason
+    assert result.status == FAILED and "keys that the offset map lacks" in result.reason
 
 
 @pytest.mark.parametrize(
     ("first_dirty", "memory", "share", "wanted"),
     [(100, 1 << 20, 1.5, True), (0, 1 << 20, 1.5, False), (100, 1000, 1.5, False), (100, 1 << 20, 4, False)],
 )
-def test_when_it_pays(tmp_path: Path, first_dirty: int, memory: int, share: float, wanted: bool) -> None:
+def test_it_is_chosen_for_a_small_dirty_section_that_fits_the_memory(
+    tmp_path: Path, first_dirty: int, memory: int, share: float, wanted: bool
+) -> None:
     partition = logs.write_log(
         tmp_path, {base: [one(base + i, f"k{i}") for i in range(50)] for base in range(0, 150, 10)[::5]}
     )
@@ -149,7 +156,7 @@ def test_when_it_pays(tmp_path: Path, first_dirty: int, memory: int, share: floa
         end=150,
         limits=replace(work.limits, memory_bytes=memory),
     )
-    assert lookup.pays(work, share) is wanted
+    assert broadcast.should_broadcast(work, share) is wanted
 
 
 @given(
@@ -170,20 +177,18 @@ def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> No
         EntryBlob(bucket=0, dirty=True, base_offset=1 << 40, entries=part)
         for part in (entries[:cut], entries[cut:])
     ]
-    found = lookup.OffsetMap.of(blobs)
+    found = broadcast.OffsetMap.of(blobs)
     wanted: dict[tuple[int, int], int] = {}
     for key, offset in dirty:
         wanted[words(key)] = max(wanted.get(words(key), 0), (1 << 40) + offset)
     assert {(int(a), int(b)): int(o) >> 1 for a, b, o in found.entries} == wanted
     low, high = (np.array([words(key)[half] for key in asked], np.uint64) for half in (0, 1))
     offset = np.array([wanted.get(words(key), 0) - key % 2 for key in asked], np.int64)
-    keep, met, missing = found.look_up(found.tables(), low, high, offset, 1 << 62)
+    keep, met, missing = found.look_up(low, high, offset, 1 << 62)
     stays = [words(key) not in wanted or key % 2 == 0 for key in asked]
     assert keep.tolist() == stays and missing == 0
     assert met == sum(words(key) in wanted and key % 2 == 0 for key in asked)
-    assert found.look_up(found.tables(), low, high, offset, -1)[2] == sum(
-        words(key) not in wanted for key in asked
-    )
+    assert found.look_up(low, high, offset, -1)[2] == sum(words(key) not in wanted for key in asked)
 
 
 def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
@@ -192,10 +197,10 @@ def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
     hashes = dice.integers(0, 1 << 64, (60_000, 2), np.uint64)
     low, high = hashes.T.copy()
     entries = np.stack((low, (high << np.uint64(32)) | np.arange(60_000, dtype=np.uint64)), 1)[:20_000]
-    found = lookup.OffsetMap.of([EntryBlob(bucket=0, dirty=True, base_offset=0, entries=entries)])
+    found = broadcast.OffsetMap.of([EntryBlob(bucket=0, dirty=True, base_offset=0, entries=entries)])
     offset = np.arange(60_000)
     offset[:10_000] -= 1
-    keep, met, missing = found.look_up(found.tables(), low, high, offset, 50_000)
+    keep, met, missing = found.look_up(low, high, offset, 50_000)
     assert keep.tolist() == [not i < 10_000 for i in range(60_000)]
     assert (met, missing) == (10_000, 10_000)
-    assert found.look_up(found.tables(), low, high, offset, 1 << 62)[2] == 0
+    assert found.look_up(low, high, offset, 1 << 62)[2] == 0

@@ -15,10 +15,10 @@ from siltstone.compaction import keys as collecting
 from siltstone.compaction.keys import (
     EntryBlob,
     KeyCollector,
-    latest_of_each,
+    compact_shards,
+    dedupe,
     merge_bucket,
-    pack,
-    put,
+    scatter_new,
     table_for,
 )
 from tests.compaction.test_keys import LOW, WORDS, pairs, partition_of, words
@@ -46,7 +46,7 @@ def rows_of(entries: np.ndarray) -> Rows:
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = words([*before, *rows])
     mine = entries[len(before) :]
-    kept = latest_of_each(mine, table_for(len(rows)), mine)
+    kept = dedupe(mine, table_for(len(rows)), mine)
     assert rows_of(entries[: len(before)]) == before
     expected = [(*key, offset) for key, offset in plainly(rows).items()]
     assert rows_of(entries[len(before) : len(before) + kept]) == expected
@@ -55,18 +55,18 @@ def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
 @given(pairs, st.integers(1, 9), st.integers(1, 70), st.booleans())
 @settings(deadline=None, derandomize=True, max_examples=150)
 def test_partitions_hold_what_was_put_until_one_is_full(
-    rows: Rows, partitions: int, room: int, spares: bool
+    rows: Rows, partitions: int, room: int, dedupes: bool
 ) -> None:
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
     counts, bounds = np.zeros(partitions, np.int64), np.empty(partitions + 1, np.int64)
     entries, table = np.empty((partitions * room, 2), np.uint64), table_for(room)
-    done = put(words(rows), 0, room, spares, entries, counts, table)
+    done = scatter_new(words(rows), 0, room, dedupes, entries, counts, table)
     mine: list[Rows] = [[] for _ in range(partitions)]
     expected_done = len(rows)
     for number, row in enumerate(rows):
         each = mine[partition_of(row[0], partitions)]
         if len(each) == room:
-            if spares:
+            if dedupes:
                 each[:] = [(*key, offset) for key, offset in plainly(each).items()]
             if len(each) > room // 2:
                 expected_done = number
@@ -74,9 +74,9 @@ def test_partitions_hold_what_was_put_until_one_is_full(
         each.append(row)
     assert done == expected_done
     assert counts.tolist() == [len(each) for each in mine]
-    pack(entries, room, spares, counts, table, bounds)
+    compact_shards(entries, room, dedupes, counts, table, bounds)
     for p, each in enumerate(mine):
-        wanted = [(*key, offset) for key, offset in plainly(each).items()] if spares else each
+        wanted = [(*key, offset) for key, offset in plainly(each).items()] if dedupes else each
         assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
 
 
@@ -156,9 +156,9 @@ def test_a_bucket_is_a_run_of_partitions_with_room_for_what_is_expected(
         hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
     )
     assert collector._count % buckets == 0
-    assert collector._count * collector._room <= max(4 << 20, buckets * 4096)
+    assert collector._count * collector._rows_per_shard <= max(4 << 20, buckets * 4096)
     if expected is not None and expected < 1 << 20 and buckets < 8:
-        assert collector._count * collector._room >= expected
+        assert collector._count * collector._rows_per_shard >= expected
 
 
 def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
@@ -168,8 +168,8 @@ def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
 
 
 def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_PARTITION_ENTRIES", 40)
-    monkeypatch.setattr(collecting, "_PARTITIONS", 1)
+    monkeypatch.setattr(collecting, "_SHARD_ENTRIES", 40)
+    monkeypatch.setattr(collecting, "_SHARDS", 1)
 
     def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
         runs = [
@@ -212,7 +212,7 @@ def test_a_blob_that_is_kept_stays_as_it_is() -> None:
     for i in range(12):
         columns = columns_of([Rec(offset=10 * i + j, key=b"k%d" % (10 * i + j)) for j in range(10)])
         for blob in collector.add(columns, columns.key_size >= 0):
-            kept.append(blob.kept())
+            kept.append(blob.copied())
             copies.append(blob.entries.tolist())
     assert len(kept) > 2
     assert [blob.entries.tolist() for blob in kept] == copies

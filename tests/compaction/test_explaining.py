@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
-from siltstone.compaction.explain import MASK, WOULD_CLEAN, observe_here
+from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_here
 from tests.cli.conftest import tree
 from tests.support.asking import asked, explained, explanation, records_by_key
 from tests.support.golden_sets import write_checkpoint
@@ -46,7 +46,7 @@ def test_what_is_explained_is_what_cleaning_does(
     assert tree(staged.directory) == before, "explaining changed something"
     done = staged.clean_one(drop_keyless=True)
     assert (log.status, done.status) == (WOULD_CLEAN, "cleaned")
-    assert log.outcome.removed == {name: getattr(done.removed, name) for name in log.outcome.removed}
+    assert log.outcome.removed == {name: getattr(done.discarded, name) for name in log.outcome.removed}
     assert sum(log.outcome.removed.values()) > 0
     assert (log.bytes_before, log.bytes_after) == (done.bytes_before, done.bytes_after)
     assert log.keys.distinct_dirty_keys == done.distinct_dirty_keys
@@ -163,7 +163,7 @@ def test_keyless_records_have_to_be_allowed(golden: Path, tmp_path: Path) -> Non
 
 
 def test_keys_are_masked_unless_they_are_asked_for(staged: Staged) -> None:
-    assert {each.key for each in explained(staged).keys.hottest_keys} == {MASK}
+    assert {each.key for each in explained(staged).keys.hottest_keys} == {MASKED_KEY}
     assert "key-00" not in json.dumps(explanation(staged).to_json())
     assert all(each.key.startswith("key-") for each in explained(staged, show_keys=True).keys.hottest_keys)
 

@@ -10,18 +10,27 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import files
+from siltstone.base.errors import CorruptRecordError, SourceChangedError
 from siltstone.compaction import report as history
 from siltstone.compaction.report import (
     CLEANED,
     CLEANINGS_FILE,
     FAILED,
+    SKIPPED,
+    UNCLEANABLE,
     Cleaning,
     Discarded,
+    ErrorDetails,
     History,
+    LogFailure,
     LogResult,
+    RecordCounts,
     append_cleanings,
+    failure_of,
     read_cleanings,
 )
+from siltstone.compaction.staging import LogDone, Rewritten
+from siltstone.compaction.work import Extracted
 from siltstone.log.directory import LogDirectory
 
 
@@ -38,7 +47,7 @@ def cleaning(number: int, status: str = CLEANED, reason: str = "", partition: in
         bytes_after=250,
         records_before=10,
         records_after=3,
-        removed=Discarded(superseded=5, tombstones=2),
+        counts=RecordCounts(discarded=Discarded(superseded=5, tombstones=2)),
         seconds=0.25,
     )
     return Cleaning(began_ms=1000 + number, result=result)
@@ -96,7 +105,7 @@ def test_fields_of_later_versions_and_missing_ones_do_no_harm(tmp_path: Path) ->
     del row["groups"]
     (tmp_path / CLEANINGS_FILE).write_text(json.dumps(row) + "\n")
     (found,) = read_cleanings(tmp_path)
-    assert found.result.removed == Discarded(superseded=7)
+    assert found.result.discarded == Discarded(superseded=7)
 
 
 def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +149,71 @@ def test_the_file_makes_no_folder_a_log_directory_and_is_no_partition(tmp_path: 
     append_cleanings(tmp_path, [cleaning(1)])
     found = LogDirectory.open(tmp_path, lock=False)
     assert not found.is_marked and found.passed_over == []
+
+
+def test_the_details_of_an_error_come_back_from_the_history(tmp_path: Path) -> None:
+    failed = cleaning(1)
+    failed.result.fail(
+        failure_of(CorruptRecordError("/logs/users-0/7.log", 61, "the checksum does not match"))
+    )
+    append_cleanings(tmp_path, [failed])
+    (row,) = (json.loads(line) for line in (tmp_path / CLEANINGS_FILE).read_text().splitlines())
+    details = {"code": "CORRUPT_RECORD", "path": "/logs/users-0/7.log", "position": 61, "advice": None}
+    assert row["failure"] == details and row["status"] == UNCLEANABLE
+    (found,) = read_cleanings(tmp_path)
+    assert found.result.failure == ErrorDetails(**details)
+
+
+FAILURES = [
+    (CorruptRecordError("/x", 7, "bad"), UNCLEANABLE, "/x: byte 7: bad", ("CORRUPT_RECORD", "/x", 7, None)),
+    (
+        SourceChangedError("changed", path="/x", advice="run again"),
+        FAILED,
+        "/x: changed; run again",
+        ("SOURCE_CHANGED", "/x", None, "run again"),
+    ),
+    (OSError(28, "No space left", "/x"), FAILED, "/x: No space left", ("ENOSPC", "/x", None, None)),
+    (OSError("no number"), FAILED, "no number", ("OS_ERROR", None, None, None)),
+    (KeyError("k"), FAILED, "KeyError: 'k'", ("UNKNOWN_SERVER_ERROR", None, None, None)),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "reason", "details"), FAILURES)
+def test_a_failure_has_the_errors_code_path_position_and_advice(
+    error: Exception, status: str, reason: str, details: tuple[object, ...]
+) -> None:
+    failure = failure_of(error)
+    assert (failure.status, failure.reason) == (status, reason)
+    assert failure.error is not None
+    assert (failure.error.code, failure.error.path, failure.error.position, failure.error.advice) == details
+
+
+def test_only_an_error_has_details_in_the_json() -> None:
+    result = cleaning(1).result
+    assert result.to_json()["failure"] is None
+    assert result.fail(LogFailure(status=SKIPPED, reason="a rule")).to_json()["failure"] is None
+    result.fail(failure_of(OSError(28, "No space left", "/x")))
+    assert result.to_json()["failure"] == {"code": "ENOSPC", "path": "/x", "position": None, "advice": None}
+    assert result.stop(CLEANED, "").to_json()["failure"] is None
+
+
+def test_parts_of_a_report_add_up() -> None:
+    counts = RecordCounts(records_read=9, records_retained=4, discarded=Discarded(superseded=5))
+    counts.add(RecordCounts(records_read=2, records_retained=1, discarded=Discarded(markers=1)))
+    assert counts == RecordCounts(
+        records_read=11, records_retained=5, discarded=Discarded(superseded=5, markers=1)
+    )
+    failure = LogFailure(status=FAILED, reason="first")
+    log = LogDone(name="a-0", retained={1: 2}, matched_keys=3)
+    log.add(
+        LogDone(name="b-0", retained={1: 1, 2: 5}, matched_keys=4, extracted=Extracted(transactional=True))
+    )
+    log.add(LogDone(name="c-0", groups=[Rewritten(group=7)], extracted=Extracted(records=3, failure=failure)))
+    log.add(LogDone(name="d-0", extracted=Extracted(failure=LogFailure(status=FAILED, reason="second"))))
+    assert (log.name, log.retained, log.matched_keys, log.groups) == (
+        "a-0",
+        {1: 3, 2: 5},
+        7,
+        [Rewritten(group=7)],
+    )
+    assert log.extracted == Extracted(records=3, transactional=True, failure=failure)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
 from siltstone.compaction.engine import bucket_count, entry_capacity
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, by_base, merge_bucket
+from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, group_offsets, merge_bucket
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs
@@ -176,7 +176,7 @@ def test_offsets_are_dealt_to_the_last_base_below_them(
     for offset in offsets:
         base = bisect.bisect_right(bases, offset) - 1
         expected.setdefault(base, []).append(offset - bases[base])
-    out, bounds = by_base(np.array(offsets, np.int64), np.array(bases, np.int64))
+    out, bounds = group_offsets(np.array(offsets, np.int64), np.array(bases, np.int64))
     found = {base: out[bounds[base] : bounds[base + 1]].tolist() for base in range(len(bases))}
     assert {base: mine for base, mine in found.items() if mine} == expected
 

@@ -17,8 +17,9 @@ from siltstone.base.records import decode
 
 clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
 kernels = (
-    keys.put, keys.pack, hashing.siphash128_each, keys._merge, keys._latest_in_each, keys.fill_table,
-    rewrite.should_retain, rewrite.emit, rewrite.meet_retained, decode._decode_batches,
+    keys.scatter_new, keys.compact_shards, keys._merge, keys._dedupe_shards, keys.fill_table,
+    hashing.siphash128_each,
+    rewrite.decide_retention, rewrite.emit, rewrite.check_offsets, decode._decode_batches,
     broadcast._set_bits, broadcast._suspect, broadcast._look_up,
 )
 print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CheckFailedError
+from siltstone.compaction.report import ErrorDetails
 from siltstone.compaction.staging import read_retained, rewrite_from, write_retained
 from siltstone.compaction.work import Group, LogWork, Rules, TaskLimits
 from siltstone.log.segments import Segment
+from tests.support.errors import raises_error
 
 
 @pytest.fixture
@@ -80,10 +82,11 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
             changed.append(bytes(flipped))
     for each in changed:
         path.write_bytes(each)
-        with pytest.raises(CheckFailedError, match="not the retained offsets"):
+        with raises_error(CheckFailedError, path=path):
             read_retained(tmp_path, file)
     report = rewrite_from(staged, staged.groups[0], file, "b")
     assert report.failure is not None and report.failure.status == "failed"
+    assert report.failure.error == ErrorDetails(code="CHECK_FAILED", path=str(path))
 
 
 def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:

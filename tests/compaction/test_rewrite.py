@@ -74,7 +74,7 @@ def test_a_tombstone_is_stamped_once_and_its_records_keep_their_times(tmp_path: 
 
     logs.write_segment(partition, 5, one(5, "z"))
     result = logs.run(path, config=config, now_ms=NOW + 1000)
-    assert result.removed.tombstones == 1
+    assert result.discarded.tombstones == 1
     header, left = next(headers_of(logs.logs_of(partition)[0]))
     assert [r.offset for r in records_in(left)] == [0]
     assert header.attributes == HORIZON and header.base_timestamp == NOW + 1000
@@ -88,7 +88,7 @@ def test_tombstones_survive_their_first_pass_without_retention(tmp_path: Path) -
 def test_superseded_tombstones_are_counted_as_superseded(tmp_path: Path) -> None:
     stamped = batch([Rec(offset=0, key=b"a", value=None)], delete_horizon_ms=NOW - 1)
     logs.write_log(tmp_path / "log", {0: [stamped, one(1, "a")], 2: [one(2, "active")]})
-    removed = logs.run(tmp_path / "log").removed
+    removed = logs.run(tmp_path / "log").discarded
     assert (removed.superseded, removed.tombstones) == (1, 0)
 
 
@@ -189,7 +189,7 @@ def test_keyless_records_go_only_when_that_is_allowed(tmp_path: Path) -> None:
     result = logs.run(path, drop_keyless=False)
     assert result.status == SKIPPED and "1 records without a key" in result.reason
     assert logs.tree(path) == before
-    assert logs.run(path).removed.keyless == 1
+    assert logs.run(path).discarded.keyless == 1
 
 
 @pytest.mark.parametrize("way", ["whole", "spread"])

@@ -56,7 +56,7 @@ def check_result(result: LogResult, before: Path, partition: Path) -> None:
     assert result.bytes_after == sum(each.size for each in new)
     assert result.records_before == sum(count_records(each) or 0 for each in old)
     assert result.records_after == sum(count_records(each) or 0 for each in new)
-    assert result.records_before - result.records_after == result.removed.total()
+    assert result.records_before - result.records_after == result.discarded.total()
 
 
 def segment_files(found: Mapping[str, bytes]) -> set[str]:
@@ -94,7 +94,7 @@ def test_an_emptied_segment_holds_nothing_back(golden: Path, tmp_path: Path, way
     for name in segment_files(ours):
         compare_file(name, ours, kafkas, int(round_.config["index.interval.bytes"]))
     check_result(result, round_.before, golden_sets.partition_directory(case, tmp_path / "log"))
-    assert result.removed.expired == 1
+    assert result.discarded.expired == 1
     assert (
         result.notes[-1]
         == "retention: 2 segments from offset 0 (141 bytes): older than retention.ms=86400000"

@@ -123,7 +123,7 @@ def test_records_without_a_key_go_only_when_that_is_said(golden: Path, tmp_path:
     assert "202 records without a key" in result.reason and "--drop-keyless" in result.reason
     assert listing(staged.directory) == before
     result = staged.clean_one(drop_keyless=True)
-    assert (result.status, result.removed.keyless) == ("cleaned", 202)
+    assert (result.status, result.discarded.keyless) == ("cleaned", 202)
 
 
 def test_tiered_logs_are_left_alone(golden: Path, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def one_record_more(done: LogDone) -> None:
 
 
 def one_record_less_in_a_group(done: LogDone) -> None:
-    done.groups[1].records -= 1
+    done.groups[1].counts.records_read -= 1
 
 
 def a_group_is_missing(done: LogDone) -> None:

@@ -191,7 +191,7 @@ def test_with_no_time_at_all_a_run_does_one_piece(golden: Path, tmp_path: Path) 
         results = app.clean(asked, engine=in_process).results
         assert {each.status for each in results} <= {"cleaned", "skipped", "nothing_to_do"}
         assert all("--stop-after" in each.reason for each in results if each.status == "skipped")
-        done = [each for each in results if each.removed.total()]
+        done = [each for each in results if each.discarded.total()]
         cleaned += [str(each.where) for each in results if each.status == "cleaned"]
         if {each.status for each in results} == {"nothing_to_do"}:
             break
@@ -225,7 +225,7 @@ def test_stop_after_between_two_waves(golden: Path, tmp_path: Path, monkeypatch:
     assert staged.clean_one(dry_run=True).status == "cleaned"
     assert listing(staged.directory) == before
     result = staged.clean_one(max_extra_bytes=SMALL_WAVES)
-    assert result.status == "cleaned" and result.removed.total() > 0
+    assert result.status == "cleaned" and result.discarded.total() > 0
     assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint)
     no_leftovers(staged.directory)
 
@@ -240,14 +240,14 @@ def test_what_was_done_before_the_stop_is_in_the_report_and_the_history(golden: 
     assert (done.status, rest.status) == ("skipped", "cleaned")
     (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
     assert "with 1 of 6 groups done" in log["reason"] and log["bytes_after"] < log["bytes_before"]
-    assert log["removed"]["superseded"] == done.removed.superseded > 0
+    assert log["removed"]["superseded"] == done.discarded.superseded > 0
     kept = [each.result for each in read_cleanings(staged.directory)]
-    assert [(each.status, each.removed) for each in kept] == [
-        ("skipped", done.removed),
-        ("cleaned", rest.removed),
+    assert [(each.status, each.discarded) for each in kept] == [
+        ("skipped", done.discarded),
+        ("cleaned", rest.discarded),
     ]
     whole = stage(golden, SET, tmp_path / "whole").clean_one()
-    assert done.removed.superseded + rest.removed.superseded == whole.removed.superseded
+    assert done.discarded.superseded + rest.discarded.superseded == whole.discarded.superseded
 
 
 def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: Path) -> None:
@@ -265,5 +265,5 @@ def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: P
         staged.clean(max_extra_bytes=SMALL_WAVES)
     (kept,) = [each.result for each in read_cleanings(staged.directory)]
     assert kept.status == "skipped" and kept.reason.startswith("interrupted; what was swapped in stays")
-    assert kept.removed.superseded > 0
+    assert kept.discarded.superseded > 0
     assert (kept.bytes_before, kept.bytes_after >= len(log_bytes(staged.partition))) == (before, True)

@@ -50,7 +50,7 @@ def live(life: Life, root: Path) -> None:
             splits_of_any_size(patch)
             patch.setattr(LogWork, "splits", property(cut_up))
             spread = clean(living, copy, round_, life.buckets, limits)
-        assert (spread.status, spread.removed) == (result.status, result.removed)
+        assert (spread.status, spread.discarded) == (result.status, result.discarded)
         assert logs.tree(copy) == logs.tree(living.root)
 
 

@@ -78,7 +78,7 @@ def test_what_was_done_is_kept_as_the_embedded_cleaner_keeps_it(both: tuple[Path
         GOOD: (NOW, "cleaned"),
         BAD: (NOW, "uncleanable"),
     }
-    assert kept[GOOD].result.removed == results[GOOD].removed
+    assert kept[GOOD].result.discarded == results[GOOD].discarded
     assert kept[GOOD].result.bytes_after == results[GOOD].bytes_after < results[GOOD].bytes_before
     size = (directory / CLEANINGS_FILE).stat().st_size
     assert clean(request, NOW + 1)[GOOD].status == "nothing_to_do"

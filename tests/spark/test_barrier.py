@@ -20,7 +20,14 @@ from pyspark.sql import SparkSession
 from siltstone.base import files
 from siltstone.spark import jobs
 from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
-from siltstone.spark.jobs import BARRIER_BYTES, Job, can_use_barrier, run, run_in_barrier, run_with_shuffles
+from siltstone.spark.jobs import (
+    BARRIER_BYTES,
+    Job,
+    SparkWorkers,
+    can_use_barrier,
+    run_in_barrier,
+    run_with_shuffles,
+)
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
 from tests.support.spark.jobs_on_spark import HOLD, hold
 
@@ -45,13 +52,13 @@ def test_rows_for_oneself_are_copies(tmp_path: Path) -> None:
     post.send(0, Row(target=0, kind="mine", blob=data.data).batch(), 1)
     data[:] = 7
     (batch,) = post.received(1, 0)
-    assert [bytes(row.blob) for row in rows_of(batch)] == [bytes(100)]
+    assert [bytes(row.blob) for row in rows_of([batch])] == [bytes(100)]
 
 
 def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows go on to the target after theirs."""
     for batch in batches:
-        for row in rows_of(batch):
+        for row in rows_of([batch]):
             if row.kind == "dealt":
                 yield Row(target=row.target + 1, kind="passed", count=row.count, blob=row.blob).batch()
             else:
@@ -60,9 +67,7 @@ def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a last task got."""
-    seen = Counter(
-        (row.kind, row.target, row.count, bytes(row.blob)[:1]) for b in batches for row in rows_of(b)
-    )
+    seen = Counter((row.kind, row.target, row.count, bytes(row.blob)[:1]) for row in rows_of(batches))
     for (kind, target, count, first), times in seen.items():
         yield Row(target=target, kind=f"{kind} {first.hex()} {times}", count=count).batch()
 
@@ -70,7 +75,7 @@ def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def raise_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Only the second worker's task fails."""
     for batch in batches:
-        for row in rows_of(batch):
+        for row in rows_of([batch]):
             if row.kind == "dealt" and row.target % 2:
                 raise RuntimeError("on purpose")
     yield from ()
@@ -79,9 +84,9 @@ def raise_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def stages(each: int = 3, tasks: tuple[int, int, int] = (2, 2, 2)) -> list[Stage]:
     """Deal, pass on, count."""
     return [
-        Stage(function=deal_task, given=(each,), tasks=tasks[0]),
-        Stage(function=pass_task, given=(), tasks=tasks[1]),
-        Stage(function=count_task, given=(), tasks=tasks[2]),
+        Stage(function=deal_task, arguments=(each,), tasks=tasks[0]),
+        Stage(function=pass_task, arguments=(), tasks=tasks[1]),
+        Stage(function=count_task, arguments=(), tasks=tasks[2]),
     ]
 
 
@@ -89,7 +94,7 @@ def on_threads(
     folder: Path,
     given: list[Stage],
     workers: int,
-    kept_bytes: int,
+    memory_bytes: int,
     before: Callable[[int], None] | None = None,
 ) -> list[Row]:
     """Each worker in a thread."""
@@ -99,8 +104,8 @@ def on_threads(
         if before is not None:
             before(number)
         batch = pa.RecordBatch.from_pydict({"id": [number]})
-        for result in barrier_task(given, workers, str(folder), kept_bytes, [batch]):
-            found.extend(rows_of(result))
+        for result in barrier_task(given, workers, str(folder), memory_bytes, [batch]):
+            found.extend(rows_of([result]))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
     for thread in threads:
@@ -127,14 +132,14 @@ def expected(each: int, tasks: tuple[int, int, int]) -> list[tuple[str, int, int
     return sorted(dealt + [(f"told  {tasks[1]}", ALL, sender) for sender in senders for _ in range(tasks[2])])
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 5_000, 1 << 20])
+@pytest.mark.parametrize("memory_bytes", [0, 5_000, 1 << 20])
 @pytest.mark.parametrize(
     ("workers", "tasks"), [(1, (2, 3, 2)), (2, (2, 2, 2)), (2, (5, 1, 4)), (3, (1, 7, 2))]
 )
 def test_every_row_comes_to_its_task_once(
-    tmp_path: Path, workers: int, tasks: tuple[int, int, int], kept_bytes: int
+    tmp_path: Path, workers: int, tasks: tuple[int, int, int], memory_bytes: int
 ) -> None:
-    found = on_threads(tmp_path, stages(3, tasks), workers, kept_bytes)
+    found = on_threads(tmp_path, stages(3, tasks), workers, memory_bytes)
     assert told(found) == expected(3, tasks)
     assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
 
@@ -161,11 +166,11 @@ def test_a_task_that_goes_again_gives_up_and_so_do_the_others(tmp_path: Path) ->
     found = on_threads(tmp_path, stages(), 2, 0)
     assert [row.kind for row in found] == [FAILED, FAILED]
     assert any("worker 1 was started a second time" in row.report for row in found)
-    assert any("another task gave up" in row.report for row in found)
+    assert any("another worker aborted" in row.report for row in found)
 
 
 def test_what_a_stage_raises_is_a_row_and_nobody_waits(tmp_path: Path) -> None:
-    failing = [stages()[0], Stage(function=raise_task, given=(), tasks=2), stages()[2]]
+    failing = [stages()[0], Stage(function=raise_task, arguments=(), tasks=2), stages()[2]]
     found = on_threads(tmp_path, failing, 2, 0)
     assert sum("RuntimeError: on purpose" in row.report for row in found) == 1
     assert [row.kind for row in found] == [FAILED, FAILED]
@@ -196,7 +201,7 @@ def test_damaged_rows_are_refused(tmp_path: Path) -> None:
             path.write_bytes(data)
 
     found = on_threads(tmp_path, stages(), 2, 0, spoil)
-    assert any("not the rows that were sent" in row.report for row in found)
+    assert any("not those that were sent" in row.report for row in found)
     assert [row.kind for row in found] == [FAILED, FAILED]
 
 
@@ -206,7 +211,7 @@ def job(given: list[Stage], staging: Path | None = None) -> Job:
 
 @pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
 def test_on_spark_both_ways_bring_the_same_rows(session: SparkSession, tasks: tuple[int, int, int]) -> None:
-    given = [Stage(function=deal_alone_task, given=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
+    given = [Stage(function=deal_alone_task, arguments=(3,), tasks=tasks[0]), *stages(3, tasks)[1:]]
     together = run_in_barrier(session, job(given), None)
     assert together is not None
     assert told(together) == told(run_with_shuffles(session, job(given), None))
@@ -233,18 +238,18 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
 ) -> None:
     staging = tmp_path / "staging"
     staging.mkdir()
-    failing = Stage(function=fail_once_task, given=(str(tmp_path / "marker"),), tasks=2)
-    given = [Stage(function=deal_alone_task, given=(3,), tasks=2), failing, stages()[2]]
-    found = run(session, job(given, staging), None, barrier=True)
+    failing = Stage(function=fail_once_task, arguments=(str(tmp_path / "marker"),), tasks=2)
+    given = [Stage(function=deal_alone_task, arguments=(3,), tasks=2), failing, stages()[2]]
+    found = SparkWorkers(session)._run(given, "log", str(staging), 1)
     assert sum("dealt" in row.kind for row in found) == 2 * TARGETS * 3
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
 
 
 def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None:
     said: list[tuple[Any, ...]] = []
-    held = Stage(function=hold, given=(0.7,), tasks=1)
+    held = Stage(function=hold, arguments=(0.7,), tasks=1)
     given = [held, stages()[2]]
-    run(session, job(given), lambda *told: said.append(told), barrier=True)
+    SparkWorkers(session, progress=lambda *told: said.append(told))._run(given, "log", None, 1)
     assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
 
 
@@ -265,7 +270,7 @@ def claim_task(
     pieces: int, claim: Callable[[int], bool], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Every piece that nobody has claimed, from a place of one's own on."""
-    numbers = [row.target for batch in batches for row in rows_of(batch) if row.kind == "dealt"]
+    numbers = [row.target for row in rows_of(batches) if row.kind == "dealt"]
     for place in range(pieces):
         piece = (place + min(numbers)) % pieces
         if claim(piece):
@@ -275,7 +280,7 @@ def claim_task(
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_pieces_are_shared_out_once(tmp_path: Path, workers: int) -> None:
-    given = [stages()[0], Stage(function=claim_task, given=(40,), tasks=workers, claims=True)]
+    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, claims=True)]
     found = on_threads(tmp_path, given, workers, 0)
     assert sorted(row.count for row in found) == list(range(40))
     assert {row.kind for row in found} == {"claimed"}

@@ -109,7 +109,7 @@ def test_an_interrupted_log_is_cleaned_by_the_next_run(
     assert staged.checkpoint() is None
     result = clean_with(SparkEngine(session, tasks=1), staged, max_extra_bytes=SMALL_WAVES)
     assert (result.records_after, result.bytes_after) == (wanted.records_after, wanted.bytes_after)
-    assert 0 < result.removed.total() < wanted.removed.total()
+    assert 0 < result.discarded.total() < wanted.discarded.total()
     assert log_bytes(staged.partition) == log_bytes(whole.partition)
     assert staged.checkpoint() == whole.checkpoint()
     no_leftovers(staged.directory)
@@ -242,7 +242,9 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     if spread:
         monkeypatch.setattr(waves_module, "fits_one_task", lambda work, limit: False)
     jobs: list[BaseException] = []
-    monkeypatch.setattr(spark_tasks, "EngineError", lambda text: jobs.append(EngineError(text)) or jobs[-1])
+    monkeypatch.setattr(
+        spark_tasks, "EngineError", lambda *a, **b: jobs.append(EngineError(*a, **b)) or jobs[-1]
+    )
     results = app.clean(request, engine=lambda request, progress: SparkEngine(session)).results
     assert {result.topic: result.status for result in results} == {
         "basic": "cleaned",
@@ -260,8 +262,8 @@ def test_a_dry_run_writes_nothing(golden: Path, tmp_path: Path, session: SparkSe
     planned = clean_with(SparkEngine(session), staged, dry_run=True)
     assert listing(staged.directory) == before
     done = clean_with(SparkEngine(session), staged)
-    assert (planned.bytes_after, planned.records_after, planned.removed) == (
+    assert (planned.bytes_after, planned.records_after, planned.discarded) == (
         done.bytes_after,
         done.records_after,
-        done.removed,
+        done.discarded,
     )

@@ -136,7 +136,7 @@ def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
     found = {str(result.where): result for result in report.results}
     guilty = found.pop("codec_lz4-0")
     assert guilty.status == FAILED and guilty.reason.startswith("codec_lz4-0: the Spark job failed"), guilty
-    assert ("want of memory" if how == "killed" else "MemoryError") in guilty.reason
+    assert ("lack of memory" if how == "killed" else "MemoryError") in guilty.reason
     assert logs.tree(first / "codec_lz4-0") == before
     for result in wanted.results:
         if str(result.where) in found:
@@ -163,7 +163,7 @@ def test_a_large_log_that_does_so_does_not_either(
     report = app.clean(request, engine=lambda *given: SparkEngine(session))
     statuses = {str(result.where): result.status for result in report.results}
     assert statuses == {"basic-0": CLEANED, "codec_zstd-0": FAILED, "tombstones-0": CLEANED}
-    assert any("want of memory" in result.reason for result in report.results)
+    assert any("lack of memory" in result.reason for result in report.results)
 
 
 def test_looking_at_logs_goes_on_as_well(

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.spark import session as probe
+from tests.support.errors import raises_error
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +25,7 @@ def test_another_user_is_refused(
     """The driver says that it is somebody else than its workers are."""
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    with pytest.raises(EngineError, match="do not share") as caught:
+    with raises_error(EngineError, path=tmp_path, about="do not share", advice="--out") as caught:
         probe.refuse_strange_executors(session, tmp_path)
     assert f'"user": {mine}' in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -45,7 +46,7 @@ def test_a_folder_that_is_not_there_for_the_workers_is_refused(
     monkeypatch.setattr(files, "write_new", write_elsewhere)
     monkeypatch.setattr(files, "stat", lambda path: stat(elsewhere / Path(path).name))
     monkeypatch.setattr(files, "unlink", lambda path: unlink(elsewhere / Path(path).name))
-    with pytest.raises(EngineError, match="No such file"):
+    with raises_error(EngineError, path=tmp_path, about="No such file"):
         probe.refuse_strange_executors(session, tmp_path)
     assert list(elsewhere.iterdir()) == []
 
@@ -55,6 +56,6 @@ def test_another_file_of_the_same_name_is_refused(
 ) -> None:
     written = files.write_new
     monkeypatch.setattr(files, "write_new", lambda path, data: written(path, b"another's"))
-    with pytest.raises(EngineError, match="do not share"):
+    with raises_error(EngineError, path=tmp_path, about="do not share"):
         probe.refuse_strange_executors(session, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """What travels between the stages arrives as it left, or stops the log."""
 
+import os
 from dataclasses import replace
 
 import msgspec
@@ -9,8 +10,9 @@ import pytest
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeysPart
 from siltstone.compaction.ledger.work import Compacted
+from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
 from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
-from siltstone.compaction.work import Extracted, LogFailure
+from siltstone.compaction.work import Extracted
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.spark
 def test_entries(dirty: bool, count: int) -> None:
     entries = np.arange(2 * count, dtype=np.uint64).reshape(-1, 2)
     blob = EntryBlob(bucket=3, dirty=dirty, base_offset=1 << 40, entries=entries)
-    (row,) = rows.rows_of(entries_row(blob).batch())
+    (row,) = rows.rows_of([entries_row(blob).batch()])
     found = entries_of(row, 5)
     assert (found.bucket, found.dirty, found.base_offset) == (3, dirty, 1 << 40)
     assert np.array_equal(found.entries, entries)
@@ -35,7 +37,7 @@ def test_entries(dirty: bool, count: int) -> None:
 def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOB_BYTES", 64_000)
     offsets = np.arange(count, dtype=np.uint32)
-    sent = [row for each in rows.array_rows(rows.RETAINED, 4, offsets) for row in rows.rows_of(each.batch())]
+    sent = list(rows.rows_of(row.batch() for row in rows.array_rows(rows.RETAINED, 4, offsets)))
     assert {row.target for row in sent} == {4}
     assert len(sent) == -(-count // 16_000)
     assert np.array_equal(np.concatenate([row.array(np.uint32) for row in sent]), offsets)
@@ -44,20 +46,37 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports() -> None:
-    failure = LogFailure(status="failed", reason='a "reason" with \n and ü')
+    error = ErrorDetails(code="CORRUPT_FILE", path="/x/ü", position=1 << 40, advice='say "so"')
+    failure = LogFailure(status="failed", reason='a "reason" with \n and ü', error=error)
     for report in (
         Extracted(records=3, keyless=1, failure=failure),
         Extracted(records=3),
-        Rewritten(group=2, records=9, staged={"log": "/x"}, identity=[1, 2, 3], failure=failure),
+        Rewritten(
+            group=2,
+            counts=RecordCounts(records_read=9),
+            staged={"log": "/x"},
+            identity=[1, 2, 3],
+            failure=failure,
+        ),
         Rewritten(group=2),
         LogDone(name="a-0", extracted=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
         LogDone(
-            name="a-0", met=3, groups=[Rewritten(group=1, failure=failure)], files=[RetainedFile(group=1)]
+            name="a-0",
+            matched_keys=3,
+            groups=[Rewritten(group=1, failure=failure)],
+            files=[RetainedFile(group=1)],
         ),
         RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
-        (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())
+        (row,) = rows.rows_of([rows.report_row(rows.FOUND, report, 7).batch()])
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)
     with pytest.raises(msgspec.ValidationError):
         rows.report_of(row, LogDone)
+
+
+def test_a_report_may_name_a_path_that_is_not_utf_8() -> None:
+    path = os.fsdecode(b"/logs/\xff/users-0/00000000000000000000.log")
+    report = Rewritten(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
+    (row,) = rows.rows_of([rows.report_row(rows.FOUND, report).batch()])
+    assert rows.report_of(row, Rewritten) == report

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from siltstone.commands import clean as app
-from siltstone.spark import jobs as spark_jobs
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.exchange import Stage
-from siltstone.spark.jobs import Job
+from siltstone.spark.jobs import SparkWorkers
 from siltstone.spark.rows import Row, rows_of
 from tests.spark.test_compaction import live
 from tests.support.cleaning.lives import Life, lives
@@ -39,7 +38,7 @@ def again_and_again(stages: list[Stage], rng: random.Random) -> list[Row]:
     for at, each in enumerate(stages):
         is_last, said = at + 1 == len(stages), []
         for batches in given:
-            tries = [[row for got in run(each, batches, rng) for row in rows_of(got)] for _ in range(3)]
+            tries = [list(rows_of(run(each, batches, rng))) for _ in range(3)]
             if not is_last:
                 plain = [sorted(map(as_text, rows)) for rows in tries]
                 assert plain[0] == plain[1] == plain[2], each.function.__name__
@@ -53,7 +52,7 @@ def again_and_again(stages: list[Stage], rng: random.Random) -> list[Row]:
 
 def run(each: Stage, batches: Said, rng: random.Random) -> Said:
     shuffled = rng.sample(batches, len(batches))
-    return list(each.function(*each.given, shuffled))
+    return list(each.function(*each.arguments, shuffled))
 
 
 def as_text(row: Row) -> str:
@@ -65,11 +64,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of jobs that were run so; Spark runs none of them."""
     titles: list[str] = []
 
-    def instead(session: SparkSession, job: Job, progress: Any, *, barrier: bool) -> list[Row]:
-        titles.append(job.title)
-        return again_and_again(list(job.stages), random.Random(len(titles)))
+    def instead(self: SparkWorkers, stages: Sequence[Stage], title: str, *others: object) -> list[Row]:
+        titles.append(title)
+        return again_and_again(list(stages), random.Random(len(titles)))
 
-    monkeypatch.setattr(spark_jobs, "run", instead)
+    monkeypatch.setattr(SparkWorkers, "_run", instead)
     return titles
 
 

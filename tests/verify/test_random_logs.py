@@ -68,10 +68,10 @@ def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
                 terms = _terms(living.settings(round_), now_ms, exact=exact)
                 found = _verdict(before, living.root, terms)
                 assert found.is_sound, (number, exact, [str(each) for each in found.problems])
-            if result.status == CLEANED and not result.removed.expired:
-                assert found.removed["superseded"] == result.removed.superseded
-                assert found.removed["aborted"] == result.removed.aborted
-                assert found.removed["keyless"] == result.removed.keyless
+            if result.status == CLEANED and not result.discarded.expired:
+                assert found.removed["superseded"] == result.discarded.superseded
+                assert found.removed["aborted"] == result.discarded.aborted
+                assert found.removed["keyless"] == result.discarded.keyless
 
 
 def _drop(partition: Path, offset: int, interval: int) -> None:

@@ -98,7 +98,7 @@ def _row(result: LogResult) -> Sequence[object]:
         _change(str(result.segments_before), str(result.segments_after)),
         _change(size_text(result.bytes_before), size_text(result.bytes_after)),
         _change(*records),
-        *(result.removed.counts[reason] or None for reason in REASONS),
+        *(result.discarded.counts[reason] or None for reason in REASONS),
         f"{result.seconds:.2f}" if result.seconds else None,
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -137,7 +137,7 @@ def _last(log: WatchedLog) -> str:
 
 def _cleaning(cleaning: Cleaning) -> str:
     result = cleaning.result
-    discarded = ", ".join(f"{count:,} {name}" for name, count in asdict(result.removed).items() if count)
+    discarded = ", ".join(f"{count:,} {name}" for name, count in result.discarded.counts.items() if count)
     return (
         f"{time_text(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
         f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {discarded or 'nothing'} removed"

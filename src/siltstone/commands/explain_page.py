@@ -14,22 +14,19 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, tostring
 
 from siltstone.base.clock import time_text
+from siltstone.compaction.report import CLEANING_REASONS
 
 if TYPE_CHECKING:
     from siltstone.compaction.explain import Explanation, LogExplanation, Moment
 
 WIDTH, HEIGHT = 720, 220
+_PALETTE = ("#2f6fdf", "#e07b39", "#8a5cc9", "#c4455d", "#8f9bad", "#3f9d77", "#b58a1b", "#5b7f95")
 COLOURS = {
-    "kept": "#2f6fdf",
-    "superseded": "#e07b39",
-    "tombstones": "#8a5cc9",
-    "aborted": "#c4455d",
-    "keyless": "#8f9bad",
-    "markers": "#3f9d77",
+    **dict(zip(("kept", *CLEANING_REASONS), _PALETTE, strict=False)),
     "written": "#a9c2ea",
     "reclaimable": "#e07b39",
 }
-"""The same thing has the same colour in every plot."""
+"""The same thing has the same colour in every plot; the reasons have theirs by their position."""
 OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 _LABELS, _SAYS, _ROW = 240, 150, 20

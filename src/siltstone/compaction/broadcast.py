@@ -14,7 +14,8 @@ and so are message sets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ import numpy as np
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
@@ -35,13 +35,14 @@ from siltstone.base.records.layout import (
 )
 from siltstone.compaction.keys import (
     EntryBlob,
-    brought_together,
+    dedupe_shards,
     fill_table,
+    gather_by_shard,
     hashes_of,
-    latest_in_each,
     slot_of,
     table_for,
 )
+from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
 from siltstone.compaction.staging import LogDone, remove_staged, rewrite_by
 from siltstone.compaction.work import (
@@ -49,7 +50,6 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     InputSplit,
-    LogFailure,
     LogWork,
     check_keyless,
     extract,
@@ -64,17 +64,22 @@ _BITS_PER_KEY = 16
 _WORDS_OF_A_LINE = 8
 """uint64 words in a cache line."""
 
+# The kernels. A blocked Bloom filter, the *bit table*, rules out most keys of the clean section: each key has
+# two bits, both in one word, so a look-up costs one cache miss. Only a key whose bits are set is compared
+# with the entries. The word is chosen by bits 20 and up of the hash's first half, the two bits within it by
+# bits 52 to 57 and 58 to 63: the slot in the hash table is taken from its low bits.
+
 
 @kernel
 def _bits_of(word: np.uint64) -> np.uint64:
-    """The two bits of a hash in its word of the bit table (a blocked Bloom filter)."""
+    """The two bits of a hash in its word of the bit table."""
     one = np.uint64(1)
     return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
 
 
 @kernel
 def _set_bits(entries: Words, bits: Words) -> None:
-    """Set the bits of each key in the bit table."""
+    """Set the bits of each key in the bit table, whose length is a power of two."""
     bit_mask = np.uint64(len(bits) - 1)
     for i in range(len(entries)):
         bits[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
@@ -82,17 +87,17 @@ def _set_bits(entries: Words, bits: Words) -> None:
 
 @kernel
 def _suspect(
-    low: Words, offset: Int64, bits: Words, first_dirty: int, keep: Flags, suspects: Int32
+    low: Words, offset: Int64, bits: Words, first_dirty: int, is_retained: Flags, suspects: Int32
 ) -> tuple[int, int]:
     """Find the records whose keys may be in the map: their bits are set. Returns (how many ``suspects``,
-    dirty records that are not suspects). All records stay for now.
+    dirty records that are not suspects). All records are retained for now.
 
-    ``suspects`` has room for one more than there are records: each number is written, and kept by counting
-    on. Without a branch on the bits the processor waits for many cache misses at a time.
+    ``suspects`` has one row more than there are records: each number is written, and kept by counting on.
+    Without a branch on the bits the processor waits for many cache misses at a time.
     """
     bit_mask, count, missing = np.uint64(len(bits) - 1), 0, 0
     for i in range(len(low)):
-        keep[i] = True
+        is_retained[i] = True
         own_bits = _bits_of(low[i])
         is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & own_bits == own_bits
         suspects[np.uint64(count)] = i
@@ -110,28 +115,30 @@ def _look_up(
     entries: Words,
     table: Int32,
     first_dirty: int,
-    keep: Flags,
+    is_retained: Flags,
 ) -> tuple[int, int]:
-    """Look up the suspects: one whose key is in the map stays only with the map's offset. Returns (records
-    that have the map's offset, dirty records whose key is missing)."""
-    met, missing, mask = 0, 0, np.uint64(len(table) - 1)
+    """Look up the suspects: one whose key is in the map stays only with the map's offset (Kafka's
+    ``Cleaner.shouldRetainRecord``). Returns (records that have the map's offset, dirty records whose key is
+    missing)."""
+    matched, missing, mask = 0, 0, np.uint64(len(table) - 1)
     for suspect in suspects:
         i = np.uint64(suspect)
+        # The map's entries were packed: 96 bits of the hash, so the low half of ``high`` is compared.
         row = table[slot_of(table, mask, entries, low[i], high[i], np.uint64(0xFFFFFFFF))]
         if row >= 0:
-            keep[i] = np.int64(entries[np.uint64(row), np.uint64(2)] >> np.uint64(1)) == offset[i]
-            met += keep[i]
+            is_retained[i] = np.int64(entries[np.uint64(row), np.uint64(2)] >> np.uint64(1)) == offset[i]
+            matched += is_retained[i]
         elif offset[i] >= first_dirty:
             missing += 1
-    return met, missing
+    return matched, missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """The last offset of each key of the dirty section: plain entries with 96 bits of the hash each. A task
-    builds the ``tables`` that it looks up in."""
+    """The last offset of each key of the dirty section: plain entries with 96 bits of the hash each. Only the
+    entries are sent to a task, which builds its tables once."""
 
-    entries: Words
+    def __init__(self, entries: Words) -> None:
+        self.entries = entries
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -139,11 +146,15 @@ class OffsetMap:
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
         """The map of all dirty entries."""
-        entries, _ = latest_in_each(*brought_together([blob for blob in blobs if blob.dirty], 1, 0, 1))
-        return cls(entries=entries)
+        entries, _ = dedupe_shards(*gather_by_shard([blob for blob in blobs if blob.dirty], 1, 0, 1))
+        return cls(entries)
 
-    def tables(self) -> tuple[Int32, Words]:
-        """(hash table of rows, bit table: it rules out most keys of the clean section)."""
+    def __reduce__(self) -> tuple[type[OffsetMap], tuple[Words]]:
+        return OffsetMap, (self.entries,)
+
+    @cached_property
+    def _tables(self) -> tuple[Int32, Words]:
+        """(hash table of rows, bit table)."""
         table = table_for(len(self))
         table.fill(-1)
         fill_table(self.entries, 0, len(self), table)
@@ -151,97 +162,85 @@ class OffsetMap:
         _set_bits(self.entries, bits)
         return table, bits
 
-    def look_up(
-        self, tables: tuple[Int32, Words], low: Words, high: Words, offset: Int64, first_dirty: int
-    ) -> tuple[Flags, int, int]:
+    def look_up(self, low: Words, high: Words, offset: Int64, first_dirty: int) -> tuple[Flags, int, int]:
         """Records by the words of their hashes: (which stay: bool, how many have the map's offset, dirty
         records whose key is missing)."""
-        (table, bits), keep = tables, np.empty(len(offset), np.bool_)
+        (table, bits), is_retained = self._tables, np.empty(len(offset), np.bool_)
         if len(bits) <= _WORDS_OF_A_LINE * len(offset):
             # Reading the bits in order brings them into the cache before they are read at random.
             np.bitwise_or.reduce(bits)
         suspects = np.empty(len(offset) + 1, np.int32)
-        count, missing = _suspect(low, offset, bits, first_dirty, keep, suspects)
+        count, missing = _suspect(low, offset, bits, first_dirty, is_retained, suspects)
         spans = (low, high, offset, self.entries, table, first_dirty)
-        met, unknown = _look_up(suspects[:count], *spans, keep)
-        return keep, met, missing + unknown
-
-
-class Lookup:
-    """An ``OffsetMap`` with its tables, and the buffers of one task."""
-
-    def __init__(self, work: LogWork, offset_map: OffsetMap, buffers: Buffers | None = None) -> None:
-        self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
-        self._first_dirty = work.first_dirty
-        self.batch_limit = work.limits.batch_limit
-        self._map = offset_map
-        self._tables = offset_map.tables()
-        self.buffers = buffers or Buffers()
-
-    def won(self, columns: RecordColumns) -> tuple[Flags, int]:
-        """(which records stay: bool, how many have the map's offset). Records without a key do not stay.
-
-        Raises CheckFailedError for a dirty record whose key is not in the map.
-        """
-        keyed = columns.key_size >= 0
-        rows: Any = slice(None) if keyed.all() else keyed
-        offset = columns.offset[rows]
-        low, high = hashes_of(columns, rows, self._key)
-        won = np.zeros(len(columns), np.bool_)
-        won[rows], met, missing = self._map.look_up(self._tables, low, high, offset, self._first_dirty)
-        if missing:
-            raise CheckFailedError(f"{missing} records came after their keys had been collected")
-        return won, met
+        matched, unknown = _look_up(suspects[:count], *spans, is_retained)
+        return is_retained, matched, missing + unknown
 
 
 class OffsetMapFilter(RecordFilter):
     """Looks up the keys of one group while it is rewritten.
 
-    ``transactional``: the filter stopped at a batch of a transaction, or at a marker. ``met``: records that
-    have the map's offset.
+    ``transactional``: the filter stopped at a batch of a transaction, or at a marker. ``matched``: records
+    that have the map's offset.
     """
 
-    def __init__(self, lookup: Lookup, base_offset: int) -> None:
-        self._lookup = lookup
-        self._base_offset = base_offset
-        self.retained = self._room = np.empty(0, np.uint32)
+    def __init__(self, work: LogWork, offset_map: OffsetMap, base_offset: int) -> None:
+        self._work, self._map, self._base_offset = work, offset_map, base_offset
+        self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
+        self.retained = self._reserved = np.empty(0, np.uint32)
         self.transactional = False
-        self.met = self.keyless = 0
+        self.matched = 0
 
-    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """All records. Raises CorruptRecordError, CheckFailedError."""
+    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+        """All records; those without a key do not stay.
+
+        Raises CorruptRecordError, and CheckFailedError for a dirty record whose key is not in the map.
+        """
         if (part.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
             self.transactional = True
-            raise CheckFailedError(f"{part.path}: has transactions")
-        limit = self._lookup.batch_limit
+            raise CheckFailedError("a broadcast join found a transaction in the segment", path=part.path)
         window, batches, path, origin = part
+        limit = self._work.limits.batch_limit
         columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
-        won, met = self._lookup.won(columns)
-        self.met += met
-        keyless = int(np.count_nonzero(columns.key_size < 0))
-        self.keyless += keyless
-        lost = len(columns) - int(np.count_nonzero(won))
-        self._add(columns.offset[won] - self._base_offset)
-        return FilteredRecords(columns=columns, is_retained=won, met=len(columns), lost=lost, keyless=keyless)
+        keyed = columns.key_size >= 0
+        rows: Any = slice(None) if keyed.all() else keyed
+        low, high = hashes_of(columns, rows, self._key)
+        is_retained = np.zeros(len(columns), np.bool_)
+        is_retained[rows], matched, missing = self._map.look_up(
+            low, high, columns.offset[rows], self._work.first_dirty
+        )
+        if missing:
+            raise CheckFailedError(
+                f"{missing} records of the dirty section have keys that the offset map lacks",
+                path=self._work.name,
+            )
+        self.matched += matched
+        self._add(columns.offset[is_retained] - self._base_offset)
+        return FilteredRecords(
+            columns=columns,
+            is_retained=is_retained,
+            read=len(columns),
+            discarded=len(columns) - int(np.count_nonzero(is_retained)),
+            keyless=len(columns) - int(np.count_nonzero(keyed)),
+        )
 
     def _add(self, retained: Int64) -> None:
         start, end = len(self.retained), len(self.retained) + len(retained)
-        if end > len(self._room):
-            self._room = np.empty(max(end, 2 * len(self._room)), np.uint32)
-            self._room[:start] = self.retained
-        self._room[start:end] = retained
+        if end > len(self._reserved):
+            self._reserved = np.empty(max(end, 2 * len(self._reserved)), np.uint32)
+            self._reserved[:start] = self.retained
+        self._reserved[start:end] = retained
         # A view: the verifier asks for it after every few batches.
-        self.retained = self._room[:end]
+        self.retained = self._reserved[:end]
 
 
-def pays(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
+def should_broadcast(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
     """Is the dirty section small enough, and is there no reason against it that planning knows?"""
     sizes = [segment.size for segment in work.segments]
     first = dirty_segments(work).start
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
-    plain = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
-    return fits and plain and clean > 0 and clean >= clean_share * dirty
+    is_simple = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
+    return fits and is_simple and clean > 0 and clean >= clean_share * dirty
 
 
 def dirty_segments(work: LogWork) -> range:
@@ -261,29 +260,32 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
     """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.kept() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
+    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
 
 
-def clean_group(work: LogWork, group: Group, lookup: Lookup, attempt: str) -> LogDone:
+def clean_group(
+    work: LogWork, group: Group, offset_map: OffsetMap, attempt: str, buffers: Buffers
+) -> LogDone:
     """Rewrite a group and look up its keys. Never raises: the report has the failure.
 
     A group with transactions is not rewritten: its log needs a shuffle join.
     """
-    record_filter = OffsetMapFilter(lookup, group.base_offset)
-    rewritten = rewrite_by(work, group, record_filter, attempt, buffers=lookup.buffers)
+    record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
+    rewritten = rewrite_by(work, group, record_filter, attempt, buffers=buffers)
     done = LogDone(name=work.name)
     done.extracted.transactional = record_filter.transactional
     if not record_filter.transactional:
-        done.extracted.records, done.extracted.keyless = rewritten.records, record_filter.keyless
+        done.extracted.records = rewritten.counts.records_read
+        done.extracted.keyless = rewritten.counts.discarded.keyless
         done.extracted.failure = rewritten.failure
-        done.met, done.groups = record_filter.met, [rewritten]
+        done.matched_keys, done.groups = record_filter.matched, [rewritten]
         done.retained[rewritten.group] = rewritten.retained
     return done
 
 
-def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogDone | None:
+def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogDone | None:
     """Sum up the groups of a log with ``dirty_keys`` keys in its map, and verify that each key's last record
-    was met. None where a group has transactions: all staged files are removed then."""
+    was read. None where a group has transactions: all staged files are removed then."""
     done = LogDone(name=work.name, dirty_keys=dirty_keys)
     for group in groups:
         done.add(group)
@@ -293,8 +295,9 @@ def looked_up(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogD
             remove_staged(rewritten)
         return None
     extracted.failure = extracted.failure or check_keyless(work, extracted)
-    if extracted.failure is None and done.met != dirty_keys:
-        reason = f"{work.name}: {dirty_keys} dirty keys, but the last records of {done.met} were met"
-        extracted.failure = LogFailure(status="failed", reason=reason)
+    if extracted.failure is None and done.matched_keys != dirty_keys:
+        read = done.matched_keys
+        reason = f"the offset map has {dirty_keys} keys, but the last records of {read} of them were read"
+        extracted.failure = failure_of(CheckFailedError(reason, path=work.name))
     done.groups.sort(key=lambda rewritten: rewritten.group)
     return done

@@ -100,13 +100,12 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 
 
 def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogDone:
-    """Clean a whole log in this process, by a broadcast join where that pays. A task may use one ``buffers``
-    for several logs."""
+    """Clean a whole log in this process, by a broadcast join where that is faster. A task may use one
+    ``buffers`` for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
-    done = broadcast_join(work, attempt, buffers=buffers)
+    done = broadcast_join(work, attempt, buffers)
     if done is None:
-        merge = _Merge(work, [work.splits], 1)
-        done = merge.rewritten(attempt, buffers)
+        done = _Merge(work, [work.splits], 1).rewritten(attempt, buffers)
     done.seconds = time.perf_counter() - began
     return done
 
@@ -124,7 +123,7 @@ class _Merge:
         extracted, blobs = self.done.extracted, dict[int, list[EntryBlob]]()
         for splits in runs:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
-                blobs.setdefault(blob.bucket, []).append(blob.kept())
+                blobs.setdefault(blob.bucket, []).append(blob.copied())
         self.carried = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         parts: dict[int, list[Offsets]] = {}
@@ -153,13 +152,10 @@ class _Merge:
 
 
 def broadcast_join(
-    work: LogWork,
-    attempt: str,
-    clean_share: float = broadcast.CLEAN_SHARE,
-    buffers: Buffers | None = None,
+    work: LogWork, attempt: str, buffers: Buffers, clean_share: float = broadcast.CLEAN_SHARE
 ) -> LogDone | None:
-    """The broadcast join in this process; None where it does not pay, and for a log with transactions."""
-    if not broadcast.pays(work, clean_share):
+    """The broadcast join in this process; None where it is not faster, and for a log with transactions."""
+    if not broadcast.should_broadcast(work, clean_share):
         return None
     done = LogDone(name=work.name)
     splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
@@ -169,9 +165,8 @@ def broadcast_join(
     if done.extracted.transactional:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
-    ready = broadcast.Lookup(work, offset_map, buffers)
-    groups = [broadcast.clean_group(work, group, ready, attempt) for group in work.groups]
-    return broadcast.looked_up(work, len(offset_map), groups)
+    groups = [broadcast.clean_group(work, group, offset_map, attempt, buffers) for group in work.groups]
+    return broadcast.merge_group_reports(work, len(offset_map), groups)
 
 
 class InProcessEngine:
@@ -191,8 +186,9 @@ class InProcessEngine:
 
     def clean_spread(self, work: LogWork) -> LogDone:
         """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
-        done = broadcast_join(work, "0", self._clean_share)
-        return done if done is not None else self._merged(work).rewritten("0", Buffers())
+        buffers = Buffers()
+        done = broadcast_join(work, "0", buffers, self._clean_share)
+        return done if done is not None else self._merged(work).rewritten("0", buffers)
 
     def gather(self, work: LogWork) -> LogDone:
         """Merge, and write the retained offsets to files."""

@@ -8,7 +8,7 @@ Nothing is locked or written. Beside a live broker files may disappear between t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
@@ -17,14 +17,14 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig, Setting, format_value
-from siltstone.base.errors import EngineError, SiltstoneError
+from siltstone.base.errors import EngineError, SiltstoneError, SourceChangedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine, fits_one_task
+from siltstone.compaction.engine import Engine, fits_one_task, offset_span
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.planning import (
@@ -37,9 +37,9 @@ from siltstone.compaction.inplace.planning import (
     plan_log,
 )
 from siltstone.compaction.keys import hashes_of
-from siltstone.compaction.report import CLEANING_REASONS, LogResult
+from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
 from siltstone.compaction.staging import LogDone, Rewritten
-from siltstone.compaction.work import KEYLESS, Extracted, LogFailure, LogWork, batch_slices, failure_of
+from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import load_producers
@@ -55,27 +55,24 @@ from siltstone.log.segments import (
 #
 # An entry is five uint64::
 #
-#     word 0, word 1: hash of the key, the low two bits of word 1 flags | offset | timestamp, ms
+#     word 0, word 1: hash of the key, the low three bits of word 1 a reason | offset | timestamp, ms
 #     | record's bytes (high half), key's bytes (low half)
+#
+# The reason is the number of one in ``report`` for which the record goes unless it is superseded; 0, which is
+# ``SUPERSEDED``'s own, for none. So each record is counted with one reason, as in a cleaning.
 
-TOMBSTONE, EXPIRED = 1, 2
-"""Flags of an entry: a tombstone; one that a cleaning removes now."""
+REASON_BITS = np.uint64(7)
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
-KINDS = ("records", "keyless", "aborted", "control", "tombstones", "superseded", "expired")
-"""Records that are counted: all; those of a reason; tombstones, and those that a cleaning removes now."""
+RECORD_KINDS = ("records", "control", "tombstones")
+"""Records that are counted whether they stay or go: all of them, control records, tombstones."""
 KEYS = ("keys", "dirty_keys")
-OBSERVED_REASONS = {
-    "superseded": "superseded",
-    "tombstones": "expired",
-    "aborted": "aborted",
-    "keyless": "keyless",
-}
-"""The reasons of ``report`` whose records are counted here too, and as what; markers are not."""
+OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
+"""The reasons whose records are counted here, too: all but markers, which only a cleaning knows."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
-HORIZONS_MOST = 64
+HORIZONS_MAX = 64
 """The most delete horizons that are counted apart; each past cleaning gave about one."""
 
 
@@ -102,7 +99,7 @@ class Bins:
         return {number: int(sums[number]) for number in np.flatnonzero(sums).tolist()}
 
 
-MASK = "••••"
+MASKED_KEY = "••••"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +110,7 @@ class HotKey:
     ``key`` is masked without ``--show-keys``.
     """
 
-    key: str = MASK
+    key: str = MASKED_KEY
     key_size: int
     records: int
     bytes: int
@@ -128,37 +125,45 @@ class HotKey:
 
 
 @dataclass(slots=True, kw_only=True)
-class Observed:
-    """Counts of a log below the first uncleanable offset; those of its segments and buckets add up.
+class LogStatistics(Summable):
+    """Statistics of a log below the first uncleanable offset; those of its segments and buckets add up.
 
-    ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``KINDS``; the last three, and the
-    counts of ``KEYS``, come from a bucket's keys (``tally``), all others from segments (``observe``).
+    ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``RECORD_KINDS``, and ``discarded``
+    and ``discarded_sizes`` by reason: what a cleaning removes now. ``observe`` counts what a segment tells,
+    ``count_keys`` what all records of a key tell: the counts of ``KEYS``, and reasons that depend on the key.
     ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, -1 before
-    they were stamped. By bin: ``written``, all bytes; ``lost``, those of keyless and aborted records;
-    ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
-    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the counts are incomplete.
+    they were stamped. By bin: ``written``, all bytes; ``discarded_written``, those that go whatever their
+    key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
+    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the statistics are
+    incomplete.
     """
 
-    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(KINDS + KEYS, 0))
-    sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEYS, 0))
+    sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS, 0))
+    discarded: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
+    discarded_sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
     waiting: Sums[int] = field(default_factory=dict)
     waiting_sizes: Sums[int] = field(default_factory=dict)
     written: Sums[int] = field(default_factory=dict)
-    lost: Sums[int] = field(default_factory=dict)
+    discarded_written: Sums[int] = field(default_factory=dict)
     superseded: Sums[int] = field(default_factory=dict)
     frequencies: Sums[int] = field(default_factory=dict)
     hottest: list[HotKey] = field(default_factory=list)
     failure: LogFailure | None = None
 
-    def add(self, other: Observed, top: int) -> None:
+    def merge(self, other: LogStatistics, top: int) -> None:
         """Add another part; keeps the ``top`` hottest keys and the first failure."""
-        for name in _SUMS:
-            _add(getattr(self, name), getattr(other, name))
-        self.hottest = sorted([*self.hottest, *other.hottest], key=lambda key: key.rank)[:top]
-        self.failure = self.failure or other.failure
+        self.add(other)
+        self.hottest = sorted(self.hottest, key=lambda key: key.rank)[:top]
 
-
-_SUMS = tuple(each.name for each in fields(Observed) if each.name not in ("hottest", "failure"))
+    def add_discarded(self, reasons: Int64, sizes: Int64) -> None:
+        """Count records by the numbers of their reasons; negative ones stay."""
+        goes = reasons >= 0
+        counts = np.bincount(reasons[goes], minlength=report.CLEANING_REASON_COUNT)
+        weights = np.bincount(reasons[goes], weights=sizes[goes], minlength=report.CLEANING_REASON_COUNT)
+        for reason, count, size in zip(CLEANING_REASONS, counts.tolist(), weights.tolist(), strict=True):
+            self.discarded[reason] += count
+            self.discarded_sizes[reason] += int(size)
 
 
 def _add(sums: dict[Any, int], others: Mapping[Any, int]) -> None:
@@ -176,27 +181,27 @@ def observe(
     segments: Sequence[int],
     buckets: int,
     bins: Bins,
-    observed: Observed,
+    statistics: LogStatistics,
     only: int | None = None,
 ) -> Iterator[tuple[int, Words]]:
     """Some segments (numbers into ``work.segments``): (bucket, entries), 16 MiB each at most.
 
-    ``observed`` is filled on the way. ``only``: entries of that bucket. Raises CorruptFileError,
+    ``statistics`` is filled on the way. ``only``: entries of that bucket. Raises CorruptFileError,
     SourceChangedError, OSError.
     """
     pending: dict[int, list[Words]] = {}
-    waiting = 0
+    pending_entries = 0
     for number in segments:
-        for entries in _entries(work, number, bins, observed):
-            where = bucket_of(entries, buckets)
+        for entries in _entries(work, number, bins, statistics):
+            numbers = bucket_of(entries, buckets)
             for bucket in range(buckets) if only is None else (only,):
-                of_bucket = entries[where == bucket] if buckets > 1 else entries
+                of_bucket = entries[numbers == bucket] if buckets > 1 else entries
                 if len(of_bucket):
                     pending.setdefault(bucket, []).append(of_bucket)
-                    waiting += len(of_bucket)
-            if waiting >= BLOB_ENTRIES * max(1, min(buckets, 4)):
+                    pending_entries += len(of_bucket)
+            if pending_entries >= BLOB_ENTRIES * max(1, min(buckets, 4)):
                 yield from _flushed(pending)
-                waiting = 0
+                pending_entries = 0
     yield from _flushed(pending)
 
 
@@ -207,7 +212,7 @@ def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
             yield bucket, entries[start : start + BLOB_ENTRIES]
 
 
-def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iterator[Words]:
+def _entries(work: LogWork, number: int, bins: Bins, statistics: LogStatistics) -> Iterator[Words]:
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
     limit = work.limits.batch_limit
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
@@ -219,64 +224,68 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
                     continue
                 followed = scan.follow(data, batches, path=path, origin=origin)
                 aborted = np.zeros(len(batches), np.bool_) if followed is None else followed[0]
-                yield _seen(work, batches, columns, aborted[columns.batch], keeps, bins, observed)
+                yield _count_records(work, batches, columns, aborted[columns.batch], keeps, bins, statistics)
     scan.refuse_unmarked(*work.offsets_of(number), segment.path)
 
 
-def _seen(
+def _count_records(
     work: LogWork,
     batches: BatchHeaders,
     columns: RecordColumns,
     aborted: Flags,
-    keeps: bool,
+    keeps_legacy_tombstones: bool,
     bins: Bins,
-    observed: Observed,
+    statistics: LogStatistics,
 ) -> Words:
-    """Count the records of some batches; entries of those that have a key to go by."""
+    """Count the records of some batches; entries of those whose key decides. ``aborted``: bool, one a
+    record."""
+    # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     modern = batches["magic"] == 2
+    has_horizon = delete_horizons(batches)
+    horizon = np.where(has_horizon, batches["base_timestamp"], -1)
+    passed = np.where(modern, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones)
+    passed = (passed & (batches["last_offset"] < work.rules.tombstones_from))[columns.batch]
+    # 2. What each record is: control, aborted, without a key, or decided by its key.
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
-    stamped = delete_horizons(batches)
-    horizon = np.where(stamped, batches["base_timestamp"], -1)
-    expired = np.where(modern, stamped & (horizon <= work.rules.now_ms), not keeps)
-    expired = (expired & (batches["last_offset"] < work.rules.tombstones_from))[columns.batch]
     data = ~control & ~aborted
     keyed = data & (columns.key_size >= 0)
-    dead = keyed & (columns.value_size < 0)
+    tombstones = keyed & (columns.value_size < 0)
+    reasons = np.full(len(columns), -1)
+    reasons[data & ~keyed] = report.KEYLESS
+    reasons[aborted & ~control] = report.ABORTED
     sizes = columns.size.astype(np.int64)
-    kinds = {
-        "records": np.ones(len(columns), np.bool_),
-        "keyless": data & ~keyed,
-        "aborted": aborted & ~control,
-        "control": control,
-        "tombstones": dead,
-    }
-    for kind, rows_of_kind in kinds.items():
-        observed.counts[kind] += int(np.count_nonzero(rows_of_kind))
-        observed.sizes[kind] += int(sizes[rows_of_kind].sum())
-    lost = kinds["keyless"] | kinds["aborted"]
-    _add(observed.written, bins.weigh(columns.timestamp, sizes))
-    _add(observed.lost, bins.weigh(columns.timestamp[lost], sizes[lost]))
-    _add_waiting(observed, horizon[columns.batch][dead & ~expired], sizes[dead & ~expired])
+    for kind, rows_of_kind in zip(RECORD_KINDS, (slice(None), control, tombstones), strict=True):
+        statistics.counts[kind] += len(sizes[rows_of_kind])
+        statistics.sizes[kind] += int(sizes[rows_of_kind].sum())
+    statistics.add_discarded(reasons, sizes)
+    # 3. Bytes over time, and the tombstones that wait for their horizon.
+    goes, waits = reasons >= 0, tombstones & ~passed
+    _add(statistics.written, bins.weigh(columns.timestamp, sizes))
+    _add(statistics.discarded_written, bins.weigh(columns.timestamp[goes], sizes[goes]))
+    _add_waiting(statistics, horizon[columns.batch][waits], sizes[waits])
+    # 4. The entries: a tombstone that may go does so unless a later record supersedes it.
     rows = np.flatnonzero(keyed)
-    flags = TOMBSTONE * dead[rows].astype(np.int64) + EXPIRED * (dead & expired)[rows].astype(np.int64)
-    return _packed(work, columns, rows, flags)
+    return _packed(
+        work, columns, rows, np.where((tombstones & passed)[rows], report.TOMBSTONES, report.SUPERSEDED)
+    )
 
 
-def _add_waiting(observed: Observed, horizons: Int64, sizes: Int64) -> None:
-    values, where, counts = np.unique(horizons, return_inverse=True, return_counts=True)
-    weights = np.bincount(where, weights=sizes, minlength=len(values))
+def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> None:
+    """Count tombstones by horizon; with ``HORIZONS_MAX`` of these a new one counts with the nearest."""
+    values, numbers, counts = np.unique(horizons, return_inverse=True, return_counts=True)
+    weights = np.bincount(numbers, weights=sizes, minlength=len(values))
     for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
-        known = observed.waiting
-        full = horizon not in known and len(known) >= HORIZONS_MOST
-        place = min(known, key=lambda each: abs(each - horizon)) if full else horizon
-        _add(observed.waiting, {place: int(count)})
-        _add(observed.waiting_sizes, {place: int(size)})
+        waiting = statistics.waiting
+        full = horizon not in waiting and len(waiting) >= HORIZONS_MAX
+        nearest = min(waiting, key=lambda other: abs(other - horizon)) if full else horizon
+        _add(waiting, {nearest: int(count)})
+        _add(statistics.waiting_sizes, {nearest: int(size)})
 
 
-def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) -> Words:
+def _packed(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) -> Words:
     out = np.empty((len(rows), ENTRY_WORDS), np.uint64)
     out[:, 0], high = hashes_of(columns, rows, (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1])))
-    out[:, 1] = (high & ~np.uint64(3)) | flags.astype(np.uint64)
+    out[:, 1] = (high & ~REASON_BITS) | reasons.astype(np.uint64)
     out[:, 2] = columns.offset[rows].astype(np.uint64)
     out[:, 3] = columns.timestamp[rows].astype(np.int64).view(np.uint64)
     weight = columns.size[rows].astype(np.uint64) << np.uint64(32)
@@ -284,41 +293,47 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, flags: Int64) ->
     return out
 
 
-# Tallying: the keys of one bucket, how often each was written, and which records are superseded since when.
+# The keys of one bucket: how often each was written, and which records are superseded since when.
 
-TALLY_BYTES = 160
-"""Memory that tallying takes for an entry at its peak."""
+KEY_COUNT_BYTES = 160
+"""Memory that ``count_keys`` takes for an entry at its peak."""
 FREQUENCIES = 24
 
 
-def tally(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Observed:
-    """Count the entries of one bucket, in any order. Memory: about ``TALLY_BYTES`` an entry."""
+def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> LogStatistics:
+    """Statistics of the keys of one bucket, whose entries come in any order.
+
+    Memory: about ``KEY_COUNT_BYTES`` an entry.
+    """
+    # 1. Entries of a key become neighbours, ascending by offset.
     entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
-    hashes = entries[:, 1] & ~np.uint64(3)
+    hashes = entries[:, 1] & ~REASON_BITS
     order = np.lexsort((entries[:, 2], hashes, entries[:, 0]))
     entries, hashes = entries[order], hashes[order]
-    # A row a key: its entries are neighbours now, ascending by offset.
+    # 2. A row a key: entries ``first`` to ``last`` are the key's.
     is_new = (entries[1:, 0] != entries[:-1, 0]) | (hashes[1:] != hashes[:-1])
     first = np.flatnonzero(np.concatenate((np.ones(min(1, len(entries)), np.bool_), is_new)))
     last = np.append(first[1:], len(entries))[: len(first)] - 1
     records, offsets = last - first + 1, entries[last, 2].astype(np.int64)
     sizes = (entries[:, 4] >> np.uint64(32)).astype(np.int64)
     is_dirty = offsets >= first_dirty
-    # A row an entry: all but the last one of a dirty key are superseded, by the next one.
+    # 3. A row an entry: all but the last one of a dirty key are superseded, by the next one.
     superseded = np.repeat(is_dirty, records)
     superseded[last] = False
     rows = np.flatnonzero(superseded)
-    expired = ~superseded & ((entries[:, 1] & np.uint64(EXPIRED)) != 0)
+    reasons = (entries[:, 1] & REASON_BITS).astype(np.int64)
+    reasons[reasons == report.SUPERSEDED] = -1
+    reasons[rows] = report.SUPERSEDED
     steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCIES - 1)
     frequencies, keys_of = np.unique(steps, return_counts=True)
-    counts = (len(first), int(is_dirty.sum()), len(rows), int(expired.sum()))
-    return Observed(
-        counts=dict(zip(("keys", "dirty_keys", "superseded", "expired"), counts, strict=True)),
-        sizes={"superseded": int(sizes[rows].sum()), "expired": int(sizes[expired].sum())},
+    statistics = LogStatistics(
+        counts={"keys": len(first), "dirty_keys": int(is_dirty.sum())},
         frequencies=dict(zip(frequencies.tolist(), keys_of.tolist(), strict=True)),
         superseded=bins.weigh(entries[rows + 1, 3].view(np.int64), sizes[rows]),
         hottest=_hottest(entries, first, last, is_dirty, top),
     )
+    statistics.add_discarded(reasons, sizes)
+    return statistics
 
 
 def _hottest(entries: Words, first: Int64, last: Int64, is_dirty: Flags, top: int) -> list[HotKey]:
@@ -572,21 +587,21 @@ def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
             segments=len(work.sources(work.groups[new.group])),
             bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group])),
             bytes_after=new.size,
-            records_before=new.records,
-            records_after=new.kept,
-            removed={name: new.removed.counts[name] for name in CLEANING_REASONS},
+            records_before=new.counts.records_read,
+            records_after=new.counts.records_retained,
+            removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
         for new in sorted(done, key=attrgetter("group"))
     ]
 
 
-def moments(bins: Bins, observed: Observed) -> list[Moment]:
-    """Running sums at the end of each bin; tombstones that a cleaning removes now count in the last."""
+def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
+    """Running sums at the end of each bin; what goes for no reason that has a time counts in the last."""
     numbers = range(bins.count)
-    written = np.cumsum([observed.written.get(number, 0) for number in numbers])
-    sums = (observed.superseded, observed.lost)
+    written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
+    sums = (statistics.superseded, statistics.discarded_written)
     free = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
-    free[-1:] += observed.sizes["expired"]
+    free[-1:] = sum(statistics.discarded_sizes.values())
     return [
         Moment(
             at_ms=bins.start_ms + (number + 1) * bins.width_ms - 1,
@@ -597,11 +612,11 @@ def moments(bins: Bins, observed: Observed) -> list[Moment]:
     ]
 
 
-def frequencies(observed: Observed) -> list[Frequency]:
+def frequencies(statistics: LogStatistics) -> list[Frequency]:
     """How many keys have 1, 2, 3–4, 5–8, … records."""
     return [
         Frequency(records_from=(1 << step >> 1) + 1, records_to=1 << step, keys=keys)
-        for step, keys in sorted(observed.frequencies.items())
+        for step, keys in sorted(statistics.frequencies.items())
     ]
 
 
@@ -643,8 +658,8 @@ TOP = 10
 """The default number of hottest keys."""
 
 
-Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, Observed]]
-"""Observes (logs, number of hottest keys): counts by the log's name. Raises EngineError."""
+Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, LogStatistics]]
+"""Observes (logs, number of hottest keys): statistics by the log's name. Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -672,9 +687,9 @@ def explain_logs(
     if left:
         works = [planned.work for _, planned in left.values()]
         done = _run_dry(works, engine())
-        seen = observer()([(work, bins_of(work)) for work in works], options.top)
+        statistics = observer()([(work, bins_of(work)) for work in works], options.top)
         for name, (log, planned) in left.items():
-            _finish(log, planned, done[name], seen[name], options)
+            _finish(log, planned, done[name], statistics[name], options)
     return [log for log, _ in logs]
 
 
@@ -734,73 +749,85 @@ def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
 
 
 def _finish(
-    log: LogExplanation, planned: Planned, done: LogDone, seen: Observed, options: ExplainOptions
+    log: LogExplanation, planned: Planned, done: LogDone, statistics: LogStatistics, options: ExplainOptions
 ) -> None:
     state = planned.state
     assert state.config is not None
-    failure = done.failure or seen.failure
+    failure = done.failure or statistics.failure
     if failure is not None:
         log.status, log.reason = failure.status, failure.reason
         return
-    log.outcome = _outcome(log.bytes_before, planned.work, done, seen)
+    log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
     log.keys = KeysExplained(
-        distinct_keys=seen.counts["keys"],
-        distinct_dirty_keys=seen.counts["dirty_keys"],
-        keys_by_records=frequencies(seen),
+        distinct_keys=statistics.counts["keys"],
+        distinct_dirty_keys=statistics.counts["dirty_keys"],
+        keys_by_records=frequencies(statistics),
     )
-    different = _different(log, seen)
-    if different is not None:
-        log.status, log.reason = report.FAILED, different
+    disagreement = _disagreement(log, statistics)
+    if disagreement is not None:
+        log.status, log.reason = disagreement.status, disagreement.reason
         return
     keyless = log.outcome.records["keyless"]
     if keyless and not (options.choices.drop_keyless or state.drop_keyless):
-        log.status, log.reason = report.SKIPPED, KEYLESS.format(count=keyless)
-    log.keys.kafka = kafka_needs(state.config, seen.counts["dirty_keys"])
+        log.status, log.reason = report.SKIPPED, HAS_KEYLESS.format(count=keyless)
+    log.keys.kafka = kafka_needs(state.config, statistics.counts["dirty_keys"])
     log.outcome.tombstones_waiting = [
-        Waiting(at_ms=horizon, tombstones=count, bytes=seen.waiting_sizes[horizon])
-        for horizon, count in sorted(seen.waiting.items())
+        Waiting(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
+        for horizon, count in sorted(statistics.waiting.items())
     ]
-    log.outcome.reclaimable = moments(bins_of(planned.work), seen)
+    log.outcome.reclaimable = moments(bins_of(planned.work), statistics)
     try:
         log.keys.hottest_keys = [
             replace(key, key=key_text(planned.work, key.last_offset)) if options.show_keys else key
-            for key in seen.hottest
+            for key in statistics.hottest
         ]
     except (SiltstoneError, OSError) as error:
         log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
 
 
-def _outcome(bytes_before: int, work: LogWork, done: LogDone, seen: Observed) -> OutcomeExplained:
-    removed = {name: sum(group.removed.counts[name] for group in done.groups) for name in CLEANING_REASONS}
-    marker_bytes = seen.sizes["control"] // max(seen.counts["control"], 1)
-    removed_bytes = {reason: seen.sizes[kind] for reason, kind in OBSERVED_REASONS.items()}
-    removed_bytes["markers"] = removed["markers"] * marker_bytes
-    counts = {kind: seen.counts[kind] for kind in ("keyless", "aborted", "control", "tombstones")}
-    total = seen.counts["records"]
+def _outcome(bytes_before: int, work: LogWork, done: LogDone, statistics: LogStatistics) -> OutcomeExplained:
+    counts = report.RecordCounts()
+    for group in done.groups:
+        counts.add(group.counts)
+    removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
+    # Only the dry run knows which markers go: their bytes are taken as those of an average one.
+    marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
+    removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in OBSERVED_REASONS}
+    removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
+    kinds = {
+        "keyless": statistics.discarded["keyless"],
+        "aborted": statistics.discarded["aborted"],
+        "control": statistics.counts["control"],
+    }
+    total = statistics.counts["records"]
     return OutcomeExplained(
         bytes_after=bytes_before - work.size + sum(group.size for group in done.groups),
         records={
             "total": total,
-            "keyed": total - counts["keyless"] - counts["aborted"] - counts["control"],
-            **counts,
+            "keyed": total - sum(kinds.values()),
+            **kinds,
+            "tombstones": statistics.counts["tombstones"],
             "after": total - sum(removed.values()),
         },
         removed=removed,
         removed_bytes=removed_bytes,
-        kept_bytes=seen.sizes["records"] - sum(removed_bytes.values()),
+        kept_bytes=statistics.sizes["records"] - sum(removed_bytes.values()),
         groups=groups_of(work, done.groups),
     )
 
 
-def _different(log: LogExplanation, seen: Observed) -> str | None:
-    """Why the dry run and the observation do not fit, since the log changed between them; None if they do."""
-    for reason, kind in OBSERVED_REASONS.items():
-        removed, count = log.outcome.removed[reason], seen.counts[kind]
+def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure | None:
+    """The failure if the dry run and the observation differ, since the log changed between them."""
+    for reason in OBSERVED_REASONS:
+        removed, count = log.outcome.removed[reason], statistics.discarded[reason]
         if removed != count:
-            return (
-                f"{log.directory}: the dry run removes {removed} {reason} records, not {count}; "
-                "the log changed meanwhile, ask again"
+            error = SourceChangedError(
+                f"the log changed while it was read: the dry run removes {removed} {reason} records, but "
+                f"{count} were counted",
+                path=log.directory,
+                advice="run explain again",
             )
+            return failure_of(error)
     return None
 
 
@@ -824,26 +851,26 @@ MEMORY_BYTES = 1 << 30
 
 
 def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 1) -> int:
-    """How many buckets a tally needs so that each fits the memory; the span of offsets bounds the records."""
-    span = work.end - work.segments[0].base_offset
-    return max(at_least, -(-span * TALLY_BYTES // memory_bytes))
+    """How many buckets are needed so that the keys of each fit the memory; the span of offsets bounds the
+    records."""
+    return max(at_least, -(-offset_span(work) * KEY_COUNT_BYTES // memory_bytes))
 
 
 def observe_here(
     works: Sequence[tuple[LogWork, Bins]], top: int, memory_bytes: int = MEMORY_BYTES
-) -> dict[str, Observed]:
+) -> dict[str, LogStatistics]:
     """Observe one log after another."""
     return {work.name: _observe_one(work, bins, top, memory_bytes) for work, bins in works}
 
 
-def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> Observed:
-    seen, buckets = Observed(), buckets_of(work, memory_bytes)
+def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> LogStatistics:
+    statistics, buckets = LogStatistics(), buckets_of(work, memory_bytes)
     try:
         for bucket in range(buckets):
             # Every pass over the segments counts the same records: the first one's counts are taken.
-            counts = seen if bucket == 0 else Observed()
-            entries = observe(work, range(len(work.segments)), buckets, bins, counts, bucket)
-            seen.add(tally([part for _, part in entries], work.first_dirty, bins, top), top)
+            counted = statistics if bucket == 0 else LogStatistics()
+            entries = observe(work, range(len(work.segments)), buckets, bins, counted, bucket)
+            statistics.merge(count_keys([part for _, part in entries], work.first_dirty, bins, top), top)
     except (SiltstoneError, OSError) as error:
-        seen.failure = failure_of(error)
-    return seen
+        statistics.failure = failure_of(error)
+    return statistics

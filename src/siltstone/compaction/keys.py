@@ -12,10 +12,13 @@ place), *plain* entries with absolute offsets are in merges, offset maps and key
              word 2: offset << 1 | 1 if the record deletes its key
              word 3: the record's time with its sign bit inverted, where the latest time wins
 
-The entry of a key with the largest (time, offset) wins. The top bits of word 0 spread entries over
-*partitions* (of the hash, not of a topic), so that each hash table fits the processor's cache; a *bucket* is
-a run of partitions that one task merges. *Dirty* entries are de-duplicated before the exchange where keys
-repeat. *Clean* entries are all exchanged: a clean record stays unless a dirty record has its key.
+The entry of a key with the largest (time, offset) wins. The top bits of word 0 spread entries over *shards*,
+equal ranges of the hash, so that each hash table fits the processor's cache; a *bucket* is some neighbouring
+shards that one task merges. *Dirty* entries are de-duplicated before the exchange where keys repeat. *Clean*
+entries are all exchanged: a clean record stays unless a dirty record has its key.
+
+Two keys with one hash would lose a record. Among n keys that happens with a probability of n² / 2⁹⁷, side by
+side n² / 2¹²⁹: for 10⁹ keys less than 10⁻¹¹.
 """
 
 from __future__ import annotations
@@ -41,16 +44,21 @@ MERGE_BYTES = 56
 PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS = 2, 3, 4
 RELATIVE_LIMIT = 1 << 32
 """Packed entries hold offsets less than this above their base."""
-_MERGE_PARTITION_ENTRIES, _MOST_PARTITIONS = 4096, 4096
-"""Entries in a partition of a merge (they fit a core's cache), and the most partitions."""
+_MERGE_SHARD_ENTRIES, _MERGE_SHARDS_MAX = 4096, 4096
+"""Entries in a shard of a merge (they fit a core's cache), and the most shards."""
+# numba makes a float64 of an int64 and a uint64: so what meets a uint64 in a kernel is a uint64.
 _ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
 _HALF, _LOW_HALF, _ALL = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @kernel
-def partition_of(word: np.uint64, partitions: int) -> Any:
-    """The partition (or bucket) of a hash's first word: its top 32 bits, scaled to ``partitions``."""
-    return np.int64(((word >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
+def shard_of(word: np.uint64, shards: int) -> Any:
+    """The shard (or bucket) of a hash's first word: its top 32 bits, scaled to ``shards``.
+
+    Ranges nest: where ``shards`` is a multiple of the buckets, each bucket is a range of shards. A product of
+    two numbers below 2³² needs no division, and any number of shards gets equal ranges.
+    """
+    return np.int64(((word >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32))
 
 
 # The hash table: rows of an array of entries, open addressing, at most half full.
@@ -76,7 +84,8 @@ def slot_of(
 ) -> np.uint64:
     """The slot of the entry with this hash, or the free slot (below 0) for it.
 
-    ``compared``: the bits of word 1 that are the hash's.
+    Linear probing; a table is at most half full, so it ends. ``compared``: the bits of word 1 that are the
+    hash's.
     """
     slot = low & mask
     while True:
@@ -91,22 +100,23 @@ def slot_of(
 
 
 @kernel
-def fill_table(entries: Words, first: int, behind: int, table: Int32) -> None:
-    """Put plain entries of distinct keys, rows ``first`` to ``behind`` (exclusive), into a table whose slots
-    are all -1. Unlike ``latest_of_each`` this uses all slots of the table."""
+def fill_table(entries: Words, first: int, end: int, table: Int32) -> None:
+    """Put plain entries of distinct keys, rows ``first`` to ``end`` (exclusive), into a table whose slots
+    are all -1. Unlike ``dedupe`` this uses all slots of the table."""
     mask = np.uint64(len(table) - 1)
-    for i in range(np.uint64(first), np.uint64(behind)):
+    for i in range(np.uint64(first), np.uint64(end)):
         table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL)] = i
 
 
 @kernel
-def latest_of_each(entries: Words, table: Int32, out: Words) -> int:
+def dedupe(entries: Words, table: Int32, out: Words) -> int:
     """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
 
     ``out`` may be ``entries``. ``table`` is left with the rows of ``out``, by ``mask_for(len(entries))``.
     """
     used, width = np.uint64(0), entries.shape[1]
-    # A packed entry has its offset in the low half of word 1: only the high half is hash.
+    # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
+    # different bases never meet here: a collector hands all of them on before it takes another base.
     compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
     mask = mask_for(len(entries))
     table[: mask + _ONE] = -1
@@ -114,12 +124,14 @@ def latest_of_each(entries: Words, table: Int32, out: Words) -> int:
         low, high = entries[i, _ZERO], entries[i, _ONE]
         slot = slot_of(table, mask, out, low, high, compared)
         row = table[slot]
+        # 1. A new key: its entry is appended to ``out``, which is never ahead of ``entries``.
         if row < 0:
             table[slot] = used
             for word in range(np.uint64(width)):
                 out[used, word] = entries[i, word]
             used += _ONE
             continue
+        # 2. A key that was there: the larger offset wins, or with times the larger time, then the offset.
         at = np.uint64(row)
         if width == 2:
             # Equal hashes have equal high halves, so the larger word has the larger offset.
@@ -138,7 +150,7 @@ class EntryBlob:
     """Entries of one bucket in transit: uint64[n, 2 to 4]; offsets of packed ones are relative to
     ``base_offset``.
 
-    A collector's blobs are views of its memory, valid until the next one is asked for: ``kept()`` copies.
+    A collector's blobs are views of its memory, valid until the next one is asked for: ``copied()`` copies.
     """
 
     bucket: int
@@ -146,11 +158,11 @@ class EntryBlob:
     dirty: bool = True
     base_offset: int = 0
 
-    def kept(self) -> EntryBlob:
+    def copied(self) -> EntryBlob:
         """The blob with a copy of its entries."""
         return replace(self, entries=self.entries.copy())
 
-    def place(self) -> list[int]:
+    def sort_key(self) -> list[int]:
         """A key that sorts non-empty blobs: no two have the same base and first entry."""
         return [self.base_offset, *self.entries[0].tolist()]
 
@@ -165,22 +177,22 @@ def deleted_of(entries: Words) -> Flags:
     return np.asarray((entries[:, 2] & _ONE) != 0)
 
 
-# Merging: the entries of a bucket are grouped by partition, and the last of each key is kept.
+# Merging: the entries of a bucket are grouped by shard, and the last of each key is kept.
 
 
 @kernel
-def _count(entries: Words, partitions: int, first: int, bounds: Int64) -> None:
-    """Add the number of entries of each partition p to ``bounds[p + 1]``; partitions count from ``first``."""
+def _count_by_shard(entries: Words, shards: int, first: int, bounds: Int64) -> None:
+    """Add the number of entries of each shard p to ``bounds[p + 1]``; shards count from ``first``."""
     for i in range(len(entries)):
-        bounds[partition_of(entries[i, 0], partitions) - first + 1] += 1
+        bounds[shard_of(entries[i, 0], shards) - first + 1] += 1
 
 
 @kernel
-def _place(entries: Words, base: int, partitions: int, first: int, cursor: Int64, out: Words) -> None:
-    """Append entries to their partitions, packed ones as plain ones; ``cursor``: the next row of each."""
+def _scatter(entries: Words, base: int, shards: int, first: int, cursor: Int64, out: Words) -> None:
+    """Append entries to their shards, packed ones as plain ones; ``cursor``: the next row of each."""
     width = entries.shape[1]
     for i in range(len(entries)):
-        p = partition_of(entries[i, 0], partitions) - first
+        p = shard_of(entries[i, 0], shards) - first
         where = np.uint64(cursor[p])
         cursor[p] += 1
         if width == 2:
@@ -193,13 +205,13 @@ def _place(entries: Words, base: int, partitions: int, first: int, cursor: Int64
 
 
 @kernel
-def _latest_in_each(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
-    """``latest_of_each`` for each partition; rows ``kept[p]`` to ``kept[p + 1]`` of ``out`` are partition
+def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
+    """``dedupe`` for each shard; rows ``kept[p]`` to ``kept[p + 1]`` of ``out`` are shard
     p."""
     kept[0] = 0
     for p in range(len(bounds) - 1):
-        partition = entries[bounds[p] : bounds[p + 1]]
-        kept[p + 1] = kept[p] + latest_of_each(partition, table, out[kept[p] :])
+        shard = entries[bounds[p] : bounds[p + 1]]
+        kept[p + 1] = kept[p] + dedupe(shard, table, out[kept[p] :])
 
 
 @kernel
@@ -212,16 +224,17 @@ def _merge(
     """
     used, distinct = 0, 0
     for p in range(len(bounds) - 1):
-        partition = dirty[bounds[p] : bounds[p + 1]]
-        keys = latest_of_each(partition, table, partition)
+        # 1. Dirty entries: the last of each key, as in Kafka's map after ``buildOffsetMap``.
+        shard = dirty[bounds[p] : bounds[p + 1]]
+        keys = dedupe(shard, table, shard)
         for i in range(keys):
-            retained[used + i] = np.int64(partition[i, 2] >> _ONE)
+            retained[used + i] = np.int64(shard[i, 2] >> _ONE)
         used += keys
         distinct += keys
-        # The table has the rows of ``partition`` now: clean entries are looked up in it.
-        mask = mask_for(len(partition))
+        # 2. Clean entries: the table has the rows of ``shard`` now, and those without such a key stay.
+        mask = mask_for(len(shard))
         for i in range(clean_bounds[p], clean_bounds[p + 1]):
-            if table[slot_of(table, mask, partition, clean[i, 0], clean[i, 1], _ALL)] < 0:
+            if table[slot_of(table, mask, shard, clean[i, 0], clean[i, 1], _ALL)] < 0:
                 retained[used] = np.int64(clean[i, 2] >> _ONE)
                 used += 1
     return distinct, used
@@ -241,37 +254,37 @@ def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBuc
     Memory: about ``MERGE_BYTES`` an entry.
     """
     per_bucket = max(
-        1, min(_MOST_PARTITIONS, sum(len(blob.entries) for blob in blobs) // _MERGE_PARTITION_ENTRIES)
+        1, min(_MERGE_SHARDS_MAX, sum(len(blob.entries) for blob in blobs) // _MERGE_SHARD_ENTRIES)
     )
     run = (per_bucket * buckets, bucket * per_bucket, per_bucket)
-    dirty, bounds = brought_together([blob for blob in blobs if blob.dirty], *run)
-    clean, clean_bounds = brought_together([blob for blob in blobs if not blob.dirty], *run)
+    dirty, bounds = gather_by_shard([blob for blob in blobs if blob.dirty], *run)
+    clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.dirty], *run)
     retained = np.empty(len(dirty) + len(clean), np.int64)
     distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), retained)
     return MergedBucket(offsets=retained[:used], dirty_keys=distinct)
 
 
-def brought_together(
-    blobs: Sequence[EntryBlob], partitions: int, first: int, count: int, words: int = PLAIN_WORDS
+def gather_by_shard(
+    blobs: Sequence[EntryBlob], shards: int, first: int, count: int, words: int = PLAIN_WORDS
 ) -> tuple[Words, Int64]:
-    """The blobs' entries as plain ones, by partition and then by ``EntryBlob.place``, and the partitions'
-    bounds (int64[count + 1]). The blobs have ``count`` of all ``partitions``, from number ``first`` on."""
-    blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.place)
+    """The blobs' entries as plain ones, by shard and then by ``EntryBlob.sort_key``, and the shards'
+    bounds (int64[count + 1]). The blobs have ``count`` of all ``shards``, from number ``first`` on."""
+    blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.sort_key)
     bounds = np.zeros(count + 1, np.int64)
     for blob in blobs:
-        _count(blob.entries, partitions, first, bounds)
+        _count_by_shard(blob.entries, shards, first, bounds)
     np.cumsum(bounds, out=bounds)
     out = np.empty((int(bounds[-1]), words), np.uint64)
     cursor = bounds[:-1].copy()
     for blob in blobs:
-        _place(blob.entries, blob.base_offset, partitions, first, cursor, out)
+        _scatter(blob.entries, blob.base_offset, shards, first, cursor, out)
     return out, bounds
 
 
-def latest_in_each(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
-    """The winning entry of each key of ``brought_together``'s result, and the new bounds."""
+def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
+    """The winning entry of each key of ``gather_by_shard``'s result, and the new bounds."""
     out, kept = np.empty_like(entries), np.empty_like(bounds)
-    _latest_in_each(entries, bounds, _table(bounds), out, kept)
+    _dedupe_shards(entries, bounds, _table(bounds), out, kept)
     return out[: kept[-1]], kept
 
 
@@ -283,35 +296,37 @@ def _table(bounds: Int64) -> Int32:
 #
 # ::
 #
-#     records ─ hash ─► partition p: [ entries … room ]     full: the last of each of its keys stays, in place
+#     records ─ hash ─► shard p: [ entries … free ]     full: the last of each of its keys stays, in place
 #                                                           still more than half full: all are handed on
 #
-# Entries go to their partitions at once, so that a partition is de-duplicated within the processor's cache.
+# Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
-_PARTITIONS = 512
-_PARTITION_ENTRIES = 4096
-"""Initial rows of a partition: entries and hash table fit a core's cache."""
-_SOME_SPARED = 3 / 4
-"""If no more than this share of a full partition is distinct keys, the collector grows."""
+_SHARDS = 512
+_SHARD_ENTRIES = 4096
+"""Initial rows of a shard: entries and hash table fit a core's cache."""
+_DISTINCT_SHARE_MAX = 3 / 4
+"""If no more than this share of a full shard is distinct keys, the collector grows."""
 
 
 @kernel
-def put(new: Words, start: int, room: int, spares: bool, entries: Words, counts: Int64, table: Int32) -> Any:
-    """Put entries from number ``start`` on into their partitions, each ``room`` rows of ``entries``.
+def scatter_new(
+    new: Words, start: int, rows_per_shard: int, dedupes: bool, entries: Words, counts: Int64, table: Int32
+) -> Any:
+    """Put entries from number ``start`` on into their shards, each ``rows_per_shard`` rows of ``entries``.
 
-    A full one is de-duplicated where that ``spares``. The number of the first entry whose partition stays
+    A full one is de-duplicated where that ``dedupes``. The number of the first entry whose shard stays
     more than half full, of all when there is none.
     """
     width = np.uint64(new.shape[1])
     for i in range(np.uint64(start), np.uint64(len(new))):
-        p = partition_of(new[i, 0], len(counts))
-        if counts[p] == room:
-            if spares:
-                partition = entries[p * room : (p + 1) * room]
-                counts[p] = latest_of_each(partition, table, partition)
-            if counts[p] > room // 2:
+        p = shard_of(new[i, 0], len(counts))
+        if counts[p] == rows_per_shard:
+            if dedupes:
+                shard = entries[p * rows_per_shard : (p + 1) * rows_per_shard]
+                counts[p] = dedupe(shard, table, shard)
+            if counts[p] > rows_per_shard // 2:
                 return np.int64(i)
-        where = np.uint64(p * room + counts[p])
+        where = np.uint64(p * rows_per_shard + counts[p])
         counts[p] += 1
         entries[where, _ZERO] = new[i, _ZERO]
         entries[where, _ONE] = new[i, _ONE]
@@ -321,68 +336,70 @@ def put(new: Words, start: int, room: int, spares: bool, entries: Words, counts:
 
 
 @kernel
-def pack(entries: Words, room: int, spares: bool, counts: Int64, table: Int32, bounds: Int64) -> None:
-    """Move the partitions' entries to the front, de-duplicated if that ``spares`` any: rows ``bounds[p]`` to
-    ``bounds[p + 1]`` are partition p."""
+def compact_shards(
+    entries: Words, rows_per_shard: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
+) -> None:
+    """Move the shards' entries to the front, de-duplicated if that ``dedupes`` any: rows ``bounds[p]`` to
+    ``bounds[p + 1]`` are shard p."""
     used = 0
     for p in range(len(counts)):
         bounds[p] = used
-        partition = entries[p * room : p * room + counts[p]]
-        count = latest_of_each(partition, table, partition) if spares else len(partition)
+        shard = entries[p * rows_per_shard : p * rows_per_shard + counts[p]]
+        count = dedupe(shard, table, shard) if dedupes else len(shard)
         for i in range(count):
             for word in range(entries.shape[1]):
-                entries[used, word] = partition[i, word]
+                entries[used, word] = shard[i, word]
             used += 1
     bounds[len(counts)] = used
 
 
-class PartitionedEntries:
-    """Entries of one kind in partitions: ``counts[p]`` of the ``room`` rows of each are used.
+class ShardedEntries:
+    """Entries of one kind in shards: ``counts[p]`` of the ``rows_per_shard`` rows of each are used.
 
-    ``spares``: only the last entry of each key is needed. When a partition stays more than half full, the
+    ``dedupes``: only the last entry of each key is needed. When a shard stays more than half full, the
     rows are doubled, up to ``capacity`` entries in all, or all entries are handed on.
     """
 
-    def __init__(self, count: int, room: int, *, words: int, capacity: int, spares: bool) -> None:
-        self._capacity, self._spares = capacity, spares
-        self.room, self.counts = room, np.zeros(count, np.int64)
-        self.entries: Words = np.empty((count * room, words), np.uint64)
-        self._table = table_for(room)
+    def __init__(self, count: int, rows_per_shard: int, *, words: int, capacity: int, dedupes: bool) -> None:
+        self._capacity, self._dedupes = capacity, dedupes
+        self.rows_per_shard, self.counts = rows_per_shard, np.zeros(count, np.int64)
+        self.entries: Words = np.empty((count * rows_per_shard, words), np.uint64)
+        self._table = table_for(rows_per_shard)
 
     def put(self, new: Words) -> Iterator[Int64]:
-        """Add entries; yields the partitions' bounds in ``entries`` each time that the caller has to take
+        """Add entries; yields the shards' bounds in ``entries`` each time that the caller has to take
         them."""
         done = 0
         while True:
             spans = (self.entries, self.counts, self._table)
-            done = put(new, done, self.room, self._spares, *spans)
+            done = scatter_new(new, done, self.rows_per_shard, self._dedupes, *spans)
             if done == len(new):
                 return
-            left = int(self.counts[partition_of(new[done, 0], len(self.counts))])
-            spares = self._spares and left <= _SOME_SPARED * self.room
-            if spares and 2 * len(self.entries) <= self._capacity:
+            left = int(self.counts[shard_of(new[done, 0], len(self.counts))])
+            dedupes = self._dedupes and left <= _DISTINCT_SHARE_MAX * self.rows_per_shard
+            if dedupes and 2 * len(self.entries) <= self._capacity:
                 self._grow()
             else:
-                yield self.packed(spares=spares)
+                yield self.packed(dedupes=dedupes)
 
-    def packed(self, *, spares: bool) -> Int64:
-        """Move all entries to the front of ``entries``; returns the partitions' bounds."""
+    def packed(self, *, dedupes: bool) -> Int64:
+        """Move all entries to the front of ``entries``; returns the shards' bounds."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
-        pack(self.entries, self.room, spares, self.counts, self._table, bounds)
+        compact_shards(self.entries, self.rows_per_shard, dedupes, self.counts, self._table, bounds)
         self.counts[:] = 0
         return bounds
 
     def _grow(self) -> None:
-        """Double the room of each partition."""
+        """Double the rows_per_shard of each shard."""
         count, words = len(self.counts), self.entries.shape[1]
-        grown = np.empty((count, 2 * self.room, words), np.uint64)
-        grown[:, : self.room] = self.entries.reshape(count, self.room, words)
-        self.entries, self.room = grown.reshape(-1, words), 2 * self.room
-        self._table = table_for(self.room)
+        grown = np.empty((count, 2 * self.rows_per_shard, words), np.uint64)
+        grown[:, : self.rows_per_shard] = self.entries.reshape(count, self.rows_per_shard, words)
+        self.entries, self.rows_per_shard = grown.reshape(-1, words), 2 * self.rows_per_shard
+        self._table = table_for(self.rows_per_shard)
 
 
-def blobs_of(kept: PartitionedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """Packed partitions as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
+def blobs_of(kept: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+    """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
     per_bucket, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
     for bucket in range(buckets):
         bucket_entries = kept.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
@@ -411,10 +428,10 @@ class KeyCollector:
         self._buckets = buckets
         self._capacity = capacity
         likely = capacity if expected is None else min(capacity, expected + expected // 4)
-        wanted = min(_PARTITIONS, -(-likely // _PARTITION_ENTRIES))
+        wanted = min(_SHARDS, -(-likely // _SHARD_ENTRIES))
         self._count = buckets * max(1, wanted // buckets)
-        self._room = max(1, min(_PARTITION_ENTRIES, likely // self._count))
-        self._kinds: dict[bool, PartitionedEntries] = {}
+        self._rows_per_shard = max(1, min(_SHARD_ENTRIES, likely // self._count))
+        self._kinds: dict[bool, ShardedEntries] = {}
         self._base: int | None = None
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
@@ -434,8 +451,8 @@ class KeyCollector:
     def _put(self, columns: KeyColumns, rows: Any, dirty: bool) -> Iterator[EntryBlob]:
         new = packed_entries(columns, rows, self._key, self._base or 0)
         if dirty not in self._kinds:
-            self._kinds[dirty] = PartitionedEntries(
-                self._count, self._room, words=PACKED_WORDS, capacity=self._capacity, spares=dirty
+            self._kinds[dirty] = ShardedEntries(
+                self._count, self._rows_per_shard, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
             )
         kept = self._kinds[dirty]
         for bounds in kept.put(new):
@@ -445,7 +462,7 @@ class KeyCollector:
         """Yield the remaining entries; the collector can be used again, for later offsets."""
         for dirty, kept in self._kinds.items():
             if kept.counts.any():
-                bounds = kept.packed(spares=dirty)
+                bounds = kept.packed(dedupes=dirty)
                 yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
         self._base = None
 
@@ -481,7 +498,7 @@ _HINT_BITS = 12
 
 
 @inlined
-def _base_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
+def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
     """The number of the last base at or below an offset."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])
     while number + 1 < len(bases) and offset >= bases[number + 1]:
@@ -490,27 +507,29 @@ def _base_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
 
 
 @kernel
-def _deal(
+def _scatter_by_group(
     offsets: Int64, bases: Int64, hints: Int32, shift: int, out: npt.NDArray[np.uint32], bounds: Int64
 ) -> None:
     """Group offsets by the last base at or below them: ``out`` from ``bounds[g]`` to ``bounds[g + 1]`` has
     those of base g, less the base.
 
-    ``hints``: for each run of 2 ** ``shift`` offsets the base that its first one has.
+    A counting sort. ``hints``: of each 2 ** ``shift`` offsets the base that the first one has; a search
+    begins there, and goes on over few bases.
     """
+    # 1. Count the offsets of each base, 2. sum up where each begins, 3. put each offset there.
     bounds[:] = 0
     for i in range(len(offsets)):
-        bounds[_base_of(offsets[i], bases, hints, shift) + 1] += 1
+        bounds[_group_of(offsets[i], bases, hints, shift) + 1] += 1
     for group in range(len(bases)):
         bounds[group + 1] += bounds[group]
     cursor = bounds[:-1].copy()
     for i in range(len(offsets)):
-        group = _base_of(offsets[i], bases, hints, shift)
+        group = _group_of(offsets[i], bases, hints, shift)
         out[np.uint64(cursor[group])] = offsets[i] - bases[group]
         cursor[group] += 1
 
 
-def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
+def group_offsets(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
     """Group offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending)
     at or below them: (offsets less their base: uint32, bounds of each base's: int64, one more than bases)."""
     out, bounds = np.empty(len(offsets), np.uint32), np.zeros(len(bases) + 1, np.int64)
@@ -520,5 +539,5 @@ def by_base(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64
         shift = max(0, span.bit_length() - _HINT_BITS)
         starts = bases[0] + (np.arange((span >> shift) + 1) << shift)
         hints = (np.searchsorted(bases, starts, side="right") - 1).astype(np.int32)
-        _deal(offsets, bases, hints, shift, out, bounds)
+        _scatter_by_group(offsets, bases, hints, shift, out, bounds)
     return out, bounds

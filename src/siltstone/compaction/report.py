@@ -1,21 +1,50 @@
-"""The results of cleanings: the reasons for discards, a result for each log, and the history on disk."""
+"""The results of cleanings: the reasons for discards, what may go wrong, a result for each log, and the
+history on disk."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from siltstone.base import files
 from siltstone.base.config import Setting
+from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.log.names import TopicPartition
+
+
+class Summable:
+    """Base of dataclasses whose parts add up: the report on a log is the sum of its tasks' reports.
+
+    Numbers and lists are added, dictionaries by key, and what is summable by its fields. Of anything else
+    (a name, a flag, a failure) the first that is not empty stays. So a new figure is a field, no more.
+    """
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        """Add another part."""
+        whole: Any = self
+        for name in (each.name for each in fields(whole)):
+            mine, more = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Summable):
+                mine.add(more)
+            elif isinstance(mine, dict):
+                for key, count in more.items():
+                    mine[key] = mine.get(key, 0) + count
+            elif isinstance(mine, int | float | list) and not isinstance(mine, bool):
+                setattr(self, name, mine + more)
+            else:
+                setattr(self, name, mine or more)
+
 
 # The reasons for discarding a record.
 #
@@ -26,12 +55,12 @@ from siltstone.log.names import TopicPartition
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """Indexes into the kernels' counts, in the order of the fields of ``Discarded``."""
-BY_CLEANING = EXPIRED
+CLEANING_REASON_COUNT = EXPIRED
 """Reasons below this one are a cleaning's; the others are retention's, which removes whole segments."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Discarded:
+class Discarded(Summable):
     """How many records were discarded, by reason; a superseded tombstone counts as superseded."""
 
     superseded: int = 0
@@ -58,18 +87,27 @@ class Discarded:
         """Counts by reason, in order."""
         return asdict(self)
 
-    def add(self, other: Discarded) -> None:
-        """Add other counts."""
-        for name, count in other.counts.items():
-            setattr(self, name, getattr(self, name) + count)
-
     def total(self) -> int:
         """The sum over all reasons."""
         return sum(self.counts.values())
 
 
 REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
-CLEANING_REASONS = REASONS[:BY_CLEANING]
+CLEANING_REASONS = REASONS[:CLEANING_REASON_COUNT]
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordCounts(Summable):
+    """What ``rewrite`` counts: the figures of a group, and in the sum those of a log.
+
+    A new figure is a field here, and the line of ``Rewriter`` that counts it; its name is its key in the
+    JSON. ``records_read`` = ``records_retained`` + those that a cleaning discarded; expired records were not
+    read.
+    """
+
+    records_read: int = 0
+    records_retained: int = 0
+    discarded: Discarded = field(default_factory=Discarded)
 
 
 CLEANED = "cleaned"
@@ -80,12 +118,58 @@ UNCLEANABLE = "uncleanable"
 FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorDetails:
+    """The parts of an error by themselves, for scripts, as in ``SiltstoneError``; None where it has none."""
+
+    code: str
+    path: str | None = None
+    position: int | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFailure:
+    """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``, and the details of the
+    error. ``error`` is None where there was none: a rule excludes the log, or the run was stopped."""
+
+    status: str
+    reason: str
+    error: ErrorDetails | None = None
+
+
+def failure_of(error: Exception) -> LogFailure:
+    """The failure that an error means: a damaged log is uncleanable, any other error a failure.
+
+    The code is the error's; an OSError has the name of its ``errno`` (``ENOSPC``), anything else Kafka's
+    ``UNKNOWN_SERVER_ERROR``.
+    """
+    if isinstance(error, SiltstoneError):
+        status = UNCLEANABLE if isinstance(error, CorruptFileError) else FAILED
+        details = ErrorDetails(code=error.code, path=error.path, position=error.position, advice=error.advice)
+        return LogFailure(status=status, reason=str(error), error=details)
+    if isinstance(error, OSError):
+        path = str(error.filename) if error.filename else None
+        details = ErrorDetails(code=errno.errorcode.get(error.errno or 0, "OS_ERROR"), path=path)
+        reason = str(error.strerror or error)
+        return LogFailure(status=FAILED, reason=f"{path}: {reason}" if path else reason, error=details)
+    details = ErrorDetails(code="UNKNOWN_SERVER_ERROR")
+    return LogFailure(status=FAILED, reason=f"{type(error).__name__}: {error}", error=details)
+
+
+def first_failure(reports: Iterable[Any]) -> LogFailure | None:
+    """The first failure among reports; each has a ``failure`` or None."""
+    return next((report.failure for report in reports if report.failure is not None), None)
+
+
 @dataclass(slots=True, kw_only=True)
 class LogResult:
-    """The result of one log. Bytes are of all its ``.log`` files, records of the whole log.
+    """The result of one log. Bytes are of all its ``.log`` files, records of the whole log; ``counts`` are of
+    the groups that were swapped in, with the records that retention removed.
 
     Offsets and records are None if the log was not read. ``status`` is cleaned, nothing_to_do,
-    not_eligible, skipped, uncleanable or failed; ``reason`` is empty only for cleaned.
+    not_eligible, skipped, uncleanable or failed; ``reason`` is empty only for cleaned. ``failure``: the
+    details of the error behind it, None without one.
     """
 
     topic: str
@@ -93,13 +177,14 @@ class LogResult:
     directory: str
     status: str = SKIPPED
     reason: str = ""
+    failure: ErrorDetails | None = None
     first_dirty_offset: int | None = None
     cleaned_end_offset: int | None = None
     bytes_before: int = 0
     bytes_after: int = 0
     records_before: int | None = None
     records_after: int | None = None
-    removed: Discarded = field(default_factory=Discarded)
+    counts: RecordCounts = field(default_factory=RecordCounts)
     segments_before: int = 0
     segments_after: int = 0
     groups: int = 0
@@ -117,19 +202,32 @@ class LogResult:
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def discarded(self) -> Discarded:
+        """The records that the cleaning and retention discarded."""
+        return self.counts.discarded
+
+    @property
     def is_partly_cleaned(self) -> bool:
         """Were some groups swapped in before the log failed or the run stopped?"""
-        changed = self.removed.total() > 0 or self.segments_after != self.segments_before
+        changed = self.discarded.total() > 0 or self.segments_after != self.segments_before
         return changed and self.status != CLEANED
 
     def stop(self, status: str, reason: str) -> LogResult:
-        """Set status and reason; returns the result."""
-        self.status, self.reason = status, reason
+        """Set status and reason, without an error behind them; returns the result."""
+        self.status, self.reason, self.failure = status, reason, None
+        return self
+
+    def fail(self, failure: LogFailure) -> LogResult:
+        """Set status, reason and the error's details; returns the result."""
+        self.status, self.reason, self.failure = failure.status, failure.reason, failure.error
         return self
 
     def to_json(self) -> dict[str, object]:
-        """The JSON object of ``siltstone clean``; settings as {key: {value, source}}."""
-        plain: dict[str, object] = msgspec.to_builtins(replace(self, settings={}))
+        """The JSON object of ``siltstone clean``: the counts among the other keys, the discarded records as
+        ``removed``, settings as {key: {value, source}}."""
+        plain: dict[str, Any] = msgspec.to_builtins(replace(self, settings={}))
+        plain |= plain.pop("counts")
+        plain["removed"] = plain.pop("discarded")
         plain["seconds"] = round(self.seconds, 3)
         plain["settings"] = {
             name: {
@@ -212,7 +310,8 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
     try:
         row: dict[str, Any] = json.loads(line)
         path = str(directory / str(TopicPartition(row["topic"], row["partition"])))
-        result = {**row, "directory": path, "settings": {}}
+        counts = {**row, "discarded": row.get("removed", {})}
+        result = {**row, "directory": path, "settings": {}, "counts": counts}
         return msgspec.convert({"began_ms": row["began_ms"], "result": result}, Cleaning)
     except (ValueError, KeyError, TypeError):
         return None
@@ -238,7 +337,11 @@ class History:
             try:
                 append_cleanings(directory, new)
             except OSError as error:
-                _logger.warning("%s: not written: %s", directory / CLEANINGS_FILE, error.strerror or error)
+                _logger.warning(
+                    "%s: the history of cleanings could not be written: %s; the logs are not affected",
+                    directory / CLEANINGS_FILE,
+                    error.strerror or error,
+                )
 
     def _is_news(self, cleaning: Cleaning) -> bool:
         where = cleaning.result.where

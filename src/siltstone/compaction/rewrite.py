@@ -14,7 +14,7 @@ Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each batch is one 
 Records of aborted transactions are discarded whatever their key. A marker stays until no record of its
 transaction is left and its delete horizon has passed; the first pass that finds no record sets the horizon.
 
-``should_retain`` decides about the records of a slice of batches, ``emit`` writes them. There is no Python
+``decide_retention`` decides about the records of a slice of batches, ``emit`` writes them. There is no Python
 object for a record; only a compressed batch costs a Python call.
 """
 
@@ -30,7 +30,7 @@ from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
 from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.base.records.codecs import Scratch
-from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.columns import ColumnArrays, RecordColumns
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import ChosenOffsets, decode_chosen_records
 from siltstone.base.records.kernel import kernel
@@ -39,6 +39,7 @@ from siltstone.base.records.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    TIMESTAMP_TYPE_BIT,
     BatchHeaders,
     Bytes,
     Flags,
@@ -48,7 +49,7 @@ from siltstone.base.records.layout import (
     delete_horizons,
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
-from siltstone.compaction.report import ABORTED, BY_CLEANING, KEYLESS, MARKERS, SUPERSEDED, TOMBSTONES
+from siltstone.compaction import report
 from siltstone.compaction.work import BatchSlice, LogWork, Rules
 from siltstone.log.transactions import TransactionScan
 
@@ -62,65 +63,54 @@ Decisions = npt.NDArray[np.int8]
 Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
-BY_KEY, RETAINED = -2, -1
+BY_KEY, RETAIN_ALL = -2, -1
 """Retention decisions; the others are the reasons in ``WHOLE_BATCH``."""
-WHOLE_BATCH = (SUPERSEDED, ABORTED, MARKERS)
+WHOLE_BATCH = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
 
-class Records(NamedTuple):
-    """Columns of decoded records: number of the batch, place in ``data``, offset, timestamp (ms), size of the
-    value (-1 for null), and whether the key retains it, or it needs none."""
+class RetainedRecords(NamedTuple):
+    """Which records stay (``is_retained``: bool, one a record), and of each batch (int64) how many stay, how
+    many of these are tombstones, the first one's timestamp, and the largest (ms)."""
 
-    data: Bytes
-    batch: Int32
-    start: Int32
-    size: Int32
-    offset: Int64
-    timestamp: Int64
-    value_size: Int32
     is_retained: Flags
-
-
-class Retention(NamedTuple):
-    """The decision about each record (``keep``: bool, one a record), and int64 a batch: how many are kept,
-    how many of these are tombstones, the first one's timestamp, and the largest."""
-
-    keep: Flags
-    kept: Int64
+    records: Int64
     tombstones: Int64
     first_time: Int64
     last_time: Int64
 
 
 @kernel
-def should_retain(
-    records: Records, expired: Flags, decision: Decisions, map_end: int, retention: Retention
+def decide_retention(
+    columns: ColumnArrays, horizon_passed: Flags, decision: Decisions, map_end: int, retained: RetainedRecords
 ) -> int:
-    """Decide about each record that its key retains (Kafka's ``shouldRetainRecord``); fills ``retention``,
-    whose sums are 0 before.
+    """Decide about each record that its key retains (Kafka's ``Cleaner.shouldRetainRecord``).
 
-    Discards tombstones below ``map_end`` in ``expired`` batches; returns how many. Relies on records in
-    order of batches.
+    ``retained.is_retained`` says which these are, and loses those that go; the sums per batch, 0 before, are
+    filled. ``horizon_passed`` (bool, one a batch): tombstones below ``map_end`` go. Returns how many
+    tombstones were discarded. Relies on records in order of batches.
     """
     discarded = 0
-    for i in range(len(records.offset)):
-        batch, time = records.batch[i], records.timestamp[i]
-        retention.keep[i] = records.is_retained[i]
-        if not records.is_retained[i]:
+    for i in range(len(columns.offset)):
+        # 1. Superseded by a record of the same key, or without a key: the filter has counted it.
+        if not retained.is_retained[i]:
             continue
-        # A marker has no value either: only where keys decide is a null value a tombstone.
-        if decision[batch] == BY_KEY and records.value_size[i] < 0:
-            if expired[batch] and records.offset[i] < map_end:
-                retention.keep[i] = False
+        batch, time = columns.batch[i], columns.timestamp[i]
+        # 2. A tombstone goes once its batch's delete horizon has passed (Kafka: ``shouldRetainDeletes``). A
+        #    marker has no value either: only where keys decide is a null value a tombstone. From ``map_end``
+        #    on Kafka's map knows no key, so all records stay.
+        if decision[batch] == BY_KEY and columns.value_size[i] < 0:
+            if horizon_passed[batch] and columns.offset[i] < map_end:
+                retained.is_retained[i] = False
                 discarded += 1
                 continue
-            retention.tombstones[batch] += 1
-        if retention.kept[batch] == 0:
-            retention.first_time[batch] = time
-            retention.last_time[batch] = time
-        retention.kept[batch] += 1
-        retention.last_time[batch] = max(retention.last_time[batch], time)
+            retained.tombstones[batch] += 1
+        # 3. What stays gives the new header its count and times.
+        if retained.records[batch] == 0:
+            retained.first_time[batch] = time
+            retained.last_time[batch] = time
+        retained.records[batch] += 1
+        retained.last_time[batch] = max(retained.last_time[batch], time)
     return discarded
 
 
@@ -128,12 +118,17 @@ def should_retain(
 def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
     """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
 
+    ::
+
+        size (varint) | attributes (1 byte, 0) | timestamp delta (varlong) | offset delta, key, value, headers
+        new             new                      new                         copied
+
     Relies on the decoder, which has read the record before: its varints are complete.
     """
     body, source = read_varint(data, start, len(data))
     end = source + body
-    # After the attributes (one byte, always 0) and the old delta, the rest is copied as it is. A delta of
-    # another length changes the record's length, which comes first.
+    # The rest begins after the attributes and the old delta. A delta of another length changes the record's
+    # size, which comes first: so the new one is computed before anything is written.
     _, rest = read_varlong(data, source + 1, end)
     size = end - rest
     position = write_varint(out, position, 1 + varint_size(delta) + size)
@@ -143,7 +138,7 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
 
 
 class BatchPlan(NamedTuple):
-    """int64 a batch: its action, and the fields of its new header."""
+    """int64 a batch: its action, and the fields of its new header (times in ms)."""
 
     action: Int64
     attributes: Int64
@@ -156,51 +151,61 @@ def emit(
     window: Bytes,
     batches: BatchHeaders,
     plan: BatchPlan,
-    retention: Retention,
-    records: Records,
+    retained: RetainedRecords,
+    data: Bytes,
+    columns: ColumnArrays,
     out: Bytes,
     starts: Int64,
     sizes: Int64,
 ) -> int:
     """Write the batches into ``out``, rebuilt ones uncompressed and without checksum; returns the end.
 
-    Fills ``starts`` and ``sizes`` (bytes in ``out``, size 0 for a dropped batch). ``out`` has room for the
-    window and, for each record, ``RECODE_ROOM`` more.
+    ``data``: what the spans of ``columns`` point into. Fills ``starts`` and ``sizes`` (bytes in ``out``, size
+    0 for a dropped batch). ``out`` has at least the size of the window and, for each record, ``RECODE_ROOM``
+    bytes more. (Kafka's ``MemoryRecords.filterTo``.)
     """
-    position, behind = 0, 0
+    position, end_row = 0, 0
     for b in range(len(batches)):
-        first = behind
-        while behind < len(records.batch) and records.batch[behind] == b:
-            behind += 1
+        # 1. The batch's records are rows ``first_row`` to ``end_row``; a batch that was not decoded has none.
+        first_row = end_row
+        while end_row < len(columns.batch) and columns.batch[end_row] == b:
+            end_row += 1
         starts[b] = position
         sizes[b] = 0
         if plan.action[b] == DROPPED:
             continue
         if plan.action[b] == COPIED:
+            # 2. Nothing goes: the same bytes, still compressed, with their checksum.
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
+            # 3. Rebuilt, or emptied: space for the header, then the retained records. A record holds its
+            #    timestamp as a delta to the base, so another base changes each of them.
             end, base_time = position + BATCH_OVERHEAD, plan.base_time[b]
-            # A record holds its timestamp as a delta to the base: another base changes each delta.
-            moved = base_time != batches[b].base_timestamp
-            for i in range(first, behind):
-                if not retention.keep[i]:
+            has_other_base = base_time != batches[b].base_timestamp
+            for i in range(first_row, end_row):
+                if not retained.is_retained[i]:
                     continue
-                if moved:
-                    delta = records.timestamp[i] - base_time
-                    end = _recode(records.data, records.start[i], delta, out, end)
+                if has_other_base:
+                    delta = columns.timestamp[i] - base_time
+                    end = _recode(data, columns.start[i], delta, out, end)
                 else:
-                    end = copy_bytes(records.data, records.start[i], records.size[i], out, end)
+                    end = copy_bytes(data, columns.start[i], columns.size[i], out, end)
+            # 4. The header at last, since it has the batch's size. Base and last offset stay, whatever goes.
             times = (base_time, plan.max_time[b])
             write_header(
-                out, position, end - position, batches[b], plan.attributes[b], *times, retention.kept[b]
+                out, position, end - position, batches[b], plan.attributes[b], *times, retained.records[b]
             )
             position = end
         sizes[b] = position - starts[b]
     return position
 
 
+OUT_OF_ORDER, NOT_RETAINED = 1, 2
+"""What ``check_offsets`` finds wrong; 0 for nothing."""
+
+
 @kernel
-def meet_retained(
+def check_offsets(
     offset: Int64,
     batch: Int32,
     control: Flags,
@@ -208,26 +213,29 @@ def meet_retained(
     map_end: int,
     retained: Offsets,
     last: int,
-    met: int,
+    matched: int,
 ) -> tuple[int, int, int]:
-    """Verify offsets that were written: (largest offset, how many retained offsets were passed, an error).
+    """Verify offsets that were written: (largest offset, how many retained offsets were passed, what is
+    wrong).
 
-    Error 1: ``offset`` does not ascend from ``last``. Error 2: an offset is not among ``retained``
-    (ascending, less ``base_offset``) from number ``met`` on; control batches and offsets from ``map_end`` on
-    need not be.
+    ``OUT_OF_ORDER``: ``offset`` does not ascend from ``last``. ``NOT_RETAINED``: an offset is not among
+    ``retained`` (ascending, less ``base_offset``) from number ``matched`` on; control batches (``control``,
+    one a batch) and offsets from ``map_end`` on need not be.
     """
     for i in range(len(offset)):
         if offset[i] <= last:
-            return last, met, 1
+            return last, matched, OUT_OF_ORDER
         last = offset[i]
         if control[batch[i]] or last >= map_end:
             continue
+        # Both ascend, so one pass merges them. Retained offsets that are passed over are tombstones that the
+        # rewriter discarded, since their horizon has passed.
         relative = last - base_offset
-        while met < len(retained) and retained[np.uint64(met)] < relative:
-            met += 1
-        if met == len(retained) or retained[np.uint64(met)] != relative:
-            return last, met, 2
-    return last, met, 0
+        while matched < len(retained) and retained[np.uint64(matched)] < relative:
+            matched += 1
+        if matched == len(retained) or retained[np.uint64(matched)] != relative:
+            return last, matched, NOT_RETAINED
+    return last, matched, 0
 
 
 # Record filters: which records their keys retain (Kafka's ``MemoryRecords.RecordFilter``).
@@ -241,17 +249,17 @@ _SPARSE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredRecords:
-    """Records of some batches: ``columns``, and which of these are retained by their keys, or need none
-    (bool, one a record).
+    """Records of some batches: ``columns``, and which of these their keys retain, or that are decided
+    without their key (bool, one a record).
 
-    ``met``: records in the batches, also those that are not in ``columns``. ``lost``: how many of them are
-    discarded, superseded or without a key; ``keyless``: how many of these have no key.
+    ``read``: records in the batches, also those that are not in ``columns``. ``discarded``: how many of them
+    are superseded or have no key; ``keyless``: how many of these have no key.
     """
 
     columns: RecordColumns
     is_retained: Flags
-    met: int
-    lost: int
+    read: int
+    discarded: int
     keyless: int
 
 
@@ -263,20 +271,20 @@ class RecordFilter:
 
     retained: Offsets
 
-    def superseded(self, batches: BatchHeaders) -> Flags:
+    def superseded_batches(self, batches: BatchHeaders) -> Flags:
         """Which v2 batches are superseded as a whole, so that they need not be decompressed (bool)."""
-        return _none(batches)
+        return _no_batch(batches)
 
-    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """The records of the batches that are decided by key, and of retained markers.
+    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+        """The records of the batches that are decided by key, and of markers that stay.
 
         Raises CorruptRecordError, CheckFailedError.
         """
         raise NotImplementedError
 
-    def refuse_unmet(self, name: str) -> None:
-        """Called after the last batch. Raises CheckFailedError if a retained offset of log ``name`` was not
-        met."""
+    def refuse_unmatched(self, name: str) -> None:
+        """Called after the last batch. Raises CheckFailedError if log ``name`` has no record for a retained
+        offset."""
 
 
 def in_order(retained: Offsets, span: int) -> Offsets:
@@ -306,19 +314,19 @@ class OffsetFilter(RecordFilter):
         self._base_offset = base_offset
         self._map_end, self._limit = work.rules.map_end, work.limits.batch_limit
         self._counts_keyless = work.rules.drop_keyless
-        self._met = 0
+        self._matched = 0
 
-    def superseded(self, batches: BatchHeaders) -> Flags:
+    def superseded_batches(self, batches: BatchHeaders) -> Flags:
         """Batches without a retained offset."""
         if self._counts_keyless:
-            return _none(batches)
+            return _no_batch(batches)
         base, last = batches["base_offset"], batches["last_offset"]
         first = np.searchsorted(self.retained, (base - self._base_offset).astype(np.uint32))
-        behind = np.searchsorted(self.retained, (last - self._base_offset).astype(np.uint32), side="right")
+        end = np.searchsorted(self.retained, (last - self._base_offset).astype(np.uint32), side="right")
         is_data = (batches["attributes"] & CONTROL_BIT) == 0
-        return np.asarray((first == behind) & is_data & (last < self._map_end))
+        return np.asarray((first == end) & is_data & (last < self._map_end))
 
-    def of(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
         """The records with retained offsets, and those that no key decides on; all others are only counted.
 
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
@@ -327,7 +335,7 @@ class OffsetFilter(RecordFilter):
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
-            met=self._met,
+            met=self._matched,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
         chosen = decode_chosen_records(
@@ -340,21 +348,24 @@ class OffsetFilter(RecordFilter):
             path=part.path,
             origin=part.origin,
         )
-        self._met = chosen.met
-        columns, left_out = chosen.columns, chosen.left_out
+        self._matched = chosen.met
+        columns = chosen.columns
         return FilteredRecords(
             columns=columns,
             is_retained=np.ones(len(columns), np.bool_),
-            met=len(columns) + left_out,
-            lost=left_out,
+            read=len(columns) + chosen.left_out,
+            discarded=chosen.left_out,
             keyless=chosen.keyless,
         )
 
-    def refuse_unmet(self, name: str) -> None:
+    def refuse_unmatched(self, name: str) -> None:
         """Raises CheckFailedError."""
-        if self._met != len(self.retained):
-            counts = f"{len(self.retained)} retained offsets, but {self._met} of them were met"
-            raise CheckFailedError(f"{name}: {counts}")
+        if self._matched != len(self.retained):
+            raise CheckFailedError(
+                f"{len(self.retained)} offsets were to be retained, but the sources have records for "
+                f"{self._matched} of them",
+                path=name,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,10 +422,7 @@ class Buffers:
 
 
 class Rewriter:
-    """Rewrites the batches of one group, in log order.
-
-    ``records``, ``kept``, and ``discarded`` (int64, by reason) count the group's records so far.
-    """
+    """Rewrites the batches of one group, in log order; ``counts``: the group's figures so far."""
 
     def __init__(
         self, work: LogWork, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
@@ -424,8 +432,7 @@ class Rewriter:
         self._transactions = transactions
         self._scratch = buffers.plain
         self._out, self._other_out = buffers.drafts
-        self.records = self.kept = 0
-        self.discarded = np.zeros(BY_CLEANING, np.int64)
+        self.counts = report.RecordCounts()
 
     def rewrite(
         self, part: BatchSlice, *, keeps_legacy_tombstones: bool = True
@@ -439,37 +446,35 @@ class Rewriter:
         """
         window, batches, path, origin = part
         modern = bool(batches["magic"][0] == 2)
-        superseded = self._filter.superseded(batches) if modern else _none(batches)
-        must_stay = _must_stay(self._rules, batches)
-        # A superseded batch is not read any further: extraction has verified its checksum.
-        refuse_bad_checksum(window, batches[~superseded | must_stay], path=path, origin=origin)
+        # 1. Which batches need not be read any further, since none of their records is retained: extraction
+        #    has verified their checksums. The others are verified now.
+        superseded = self._filter.superseded_batches(batches) if modern else _no_batch(batches)
+        retain_empty = _retain_empty(self._rules, batches)
+        refuse_bad_checksum(window, batches[~superseded | retain_empty], path=path, origin=origin)
+        # 2. Whose delete horizon has passed: v2 batches have one each (KIP-534); for v0 and v1 the segment's
+        #    time decides. A tombstone that the compacted ledger still needs stays.
         has_horizon = delete_horizons(batches)
         passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
-        # v2 batches have a delete horizon each (KIP-534); for v0 and v1 the segment's time decides.
-        expired = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
-        expired = expired & (batches["last_offset"] < self._rules.tombstones_from)
+        horizon_passed = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
+        horizon_passed = horizon_passed & (batches["last_offset"] < self._rules.tombstones_from)
+        # 3. Transactions: which batches are aborted, and which markers have no data left
+        #    (``Cleaner.onBatchRead``, ``onControlBatchRead``).
         followed = self._transactions.follow(window, batches, path=path, origin=origin)
-        aborted, empty = (_none(batches), _none(batches)) if followed is None else followed
+        aborted, empty = (_no_batch(batches), _no_batch(batches)) if followed is None else followed
+        # 4. The decision about each batch, then about each record.
         decisions = _decisions(batches, aborted, empty & passed, superseded)
-        filtered = self._filter.of(part, decisions, self._scratch)
+        filtered = self._filter.filter(part, decisions, self._scratch)
         columns = filtered.columns
-        records = Records(
-            data=columns.data,
-            batch=columns.batch,
-            start=columns.start,
-            size=columns.size,
-            offset=columns.offset,
-            timestamp=columns.timestamp,
-            value_size=columns.value_size,
-            is_retained=filtered.is_retained,
+        retained = RetainedRecords(filtered.is_retained, *np.zeros((4, len(batches)), np.int64))
+        tombstones = decide_retention(
+            columns.arrays, horizon_passed, decisions, self._rules.map_end, retained
         )
-        retention = Retention(np.empty(len(columns), np.bool_), *np.zeros((4, len(batches)), np.int64))
-        tombstones = should_retain(records, expired, decisions, self._rules.map_end, retention)
-        self._count(batches, filtered, tombstones, decisions, retention)
-        plan = _decide(self._rules, batches, retention, has_horizon, empty, must_stay)
+        self._count(batches, filtered, tombstones, decisions, retained)
+        # 5. What that makes of each batch, and its bytes.
+        plan = _plan_batches(self._rules, batches, retained, has_horizon, empty, retain_empty)
         if modern:
-            return self._write(part, records, retention, plan)
-        return _convert(part, columns, retention, plan)
+            return self._write(part, columns, retained, plan)
+        return _convert(part, columns, retained, plan)
 
     def _count(
         self,
@@ -477,31 +482,37 @@ class Rewriter:
         filtered: FilteredRecords,
         tombstones: int,
         decisions: Decisions,
-        retention: Retention,
+        retained: RetainedRecords,
     ) -> None:
-        """Count each record once: as kept, or as discarded with its reason."""
-        whole = {reason: int(batches["count"][decisions == reason].sum()) for reason in WHOLE_BATCH}
-        for reason, count in whole.items():
-            self.discarded[reason] += count
-        self.discarded[SUPERSEDED] += filtered.lost - filtered.keyless
-        self.discarded[TOMBSTONES] += tombstones
-        self.discarded[KEYLESS] += filtered.keyless
-        self.kept += int(retention.kept.sum())
-        self.records += filtered.met + sum(whole.values())
+        """Count each record once: as retained, or as discarded with its reason."""
+        discarded = np.zeros(report.CLEANING_REASON_COUNT, np.int64)
+        for reason in WHOLE_BATCH:
+            discarded[reason] = batches["count"][decisions == reason].sum()
+        read = filtered.read + int(discarded.sum())
+        discarded[report.SUPERSEDED] += filtered.discarded - filtered.keyless
+        discarded[report.TOMBSTONES] = tombstones
+        discarded[report.KEYLESS] = filtered.keyless
+        self.counts.add(
+            report.RecordCounts(
+                records_read=read,
+                records_retained=int(retained.records.sum()),
+                discarded=report.Discarded.of(discarded),
+            )
+        )
 
     def _write(
-        self, part: BatchSlice, records: Records, retention: Retention, plan: BatchPlan
+        self, part: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
         window, batches = part.data, part.batches
         if (plan.action == COPIED).all():
-            return _as_they_are(window, batches)
-        room = len(records.data) + len(window) + RECODE_ROOM * len(records.batch)
-        room += BATCH_OVERHEAD * len(batches)
+            return _copied(window, batches)
+        size_max = len(columns.data) + len(window) + RECODE_ROOM * len(columns)
+        size_max += BATCH_OVERHEAD * len(batches)
         # Two buffers in turn: the batches before these may still be compressed in another thread.
         self._out, self._other_out = self._other_out, self._out
-        out = self._out.reserve(room)
+        out = self._out.reserve(size_max)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        end = emit(window, batches, plan, retention, records, out, starts, sizes)
+        end = emit(window, batches, plan, retained, columns.data, columns.arrays, out, starts, sizes)
         return PendingBatches(
             data=out[:end],
             starts=starts,
@@ -513,7 +524,7 @@ class Rewriter:
         )
 
 
-def _as_they_are(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
+def _copied(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
     """Batches that follow each other in the window, copied as a whole."""
     start, last = int(batches["position"][0]), batches[-1]
     return CleanedBatches(
@@ -525,58 +536,59 @@ def _as_they_are(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
     )
 
 
-def _none(batches: BatchHeaders) -> Flags:
+def _no_batch(batches: BatchHeaders) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
 def _decisions(batches: BatchHeaders, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
     """The retention decision for each batch; ``is_obsolete``: markers that are discarded."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
-    marker = np.where(is_obsolete, MARKERS, RETAINED)
-    by_key = np.where(superseded, SUPERSEDED, BY_KEY)
-    return np.where(control, marker, np.where(aborted, ABORTED, by_key)).astype(np.int8)
+    marker = np.where(is_obsolete, report.MARKERS, RETAIN_ALL)
+    by_key = np.where(superseded, report.SUPERSEDED, BY_KEY)
+    return np.where(control, marker, np.where(aborted, report.ABORTED, by_key)).astype(np.int8)
 
 
-def _decide(
+def _plan_batches(
     rules: Rules,
     batches: BatchHeaders,
-    retention: Retention,
+    retained: RetainedRecords,
     has_horizon: Flags,
     empty_marker: Flags,
-    must_stay: Flags,
+    retain_empty: Flags,
 ) -> BatchPlan:
     """Action and new header of each batch. A tombstone, or the marker of an empty transaction, gets a delete
     horizon (KIP-534): attribute bit 6, and the horizon as base timestamp."""
-    stamp = ((retention.tombstones > 0) | empty_marker) & ~has_horizon
+    needs_horizon = ((retained.tombstones > 0) | empty_marker) & ~has_horizon
     action = np.where(
-        retention.kept == 0,
-        np.where(must_stay, EMPTIED, DROPPED),
-        np.where((retention.kept == batches["count"]) & ~stamp, COPIED, REBUILT),
+        retained.records == 0,
+        np.where(retain_empty, EMPTIED, DROPPED),
+        np.where((retained.records == batches["count"]) & ~needs_horizon, COPIED, REBUILT),
     )
-    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
-    stamped = has_horizon | stamp
-    attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
-    log_append = (attributes & 8) != 0  # its largest timestamp is the broker's, not a record's
     emptied = action == EMPTIED
+    with_horizon = has_horizon | needs_horizon
+    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
+    attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
+    # With log append time the largest timestamp is the broker's, not a record's.
+    log_append = (attributes & TIMESTAMP_TYPE_BIT) != 0
     return BatchPlan(
         action=action.astype(np.int64),
         attributes=np.where(
-            emptied, attributes & ~CODEC_MASK, attributes | np.where(stamped, DELETE_HORIZON_BIT, 0)
+            emptied, attributes & ~CODEC_MASK, attributes | np.where(with_horizon, DELETE_HORIZON_BIT, 0)
         ),
-        base_time=np.where(emptied, -1, np.where(stamped, horizon, retention.first_time)),
-        max_time=np.where((action == REBUILT) & ~log_append, retention.last_time, batches["max_timestamp"]),
+        base_time=np.where(emptied, -1, np.where(with_horizon, horizon, retained.first_time)),
+        max_time=np.where((action == REBUILT) & ~log_append, retained.last_time, batches["max_timestamp"]),
     )
 
 
 def _convert(
-    part: BatchSlice, columns: RecordColumns, retention: Retention, plan: BatchPlan
+    part: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
 ) -> CleanedBatches:
     """The retained records of message set entries as v2 batches."""
-    horizon = np.where(retention.tombstones > 0, plan.base_time, NO_HORIZON)
+    horizon = np.where(retained.tombstones > 0, plan.base_time, NO_HORIZON)
     converted = convert_entries(
         part.batches,
         columns,
-        keep=retention.keep,
+        keep=retained.is_retained,
         horizon_ms=horizon,
         keep_empty=plan.action == EMPTIED,
         path=part.path,
@@ -590,18 +602,18 @@ def _convert(
     )
 
 
-def _must_stay(rules: Rules, batches: BatchHeaders) -> Flags:
-    """Which batches stay without records (bool): the last one of the range, so that its last offset stays,
-    and the last one of each live producer: its data with the last sequence, or else a marker with its
-    epoch."""
-    last: Flags = batches["last_offset"] == rules.last_offset
+def _retain_empty(rules: Rules, batches: BatchHeaders) -> Flags:
+    """Which batches stay even without records (bool; Kafka's ``BatchRetention.RETAIN_EMPTY``): the last one
+    of the range, so that its last offset stays, and the last one of each active producer
+    (``isBatchLastRecordOfProducer``): its data with the last sequence, or else a marker with its epoch."""
+    is_last: Flags = batches["last_offset"] == rules.last_offset
     if not len(rules.producers):
-        return last
+        return is_last
     producers, last_offsets, epochs = rules.producers.T
     ids = batches["producer_id"]
-    where = np.searchsorted(producers, ids).clip(max=len(producers) - 1)
-    known = (ids >= 0) & (producers[where] == ids)
+    rows = np.searchsorted(producers, ids).clip(max=len(producers) - 1)
+    is_active = (ids >= 0) & (producers[rows] == ids)
     control = (batches["attributes"] & CONTROL_BIT) != 0
-    fences = (last_offsets[where] < 0) & control & (epochs[where] == batches["producer_epoch"])
-    kept: Flags = last | (known & ((last_offsets[where] == batches["last_offset"]) | fences))
-    return kept
+    holds_sequence = last_offsets[rows] == batches["last_offset"]
+    holds_epoch = (last_offsets[rows] < 0) & control & (epochs[rows] == batches["producer_epoch"])
+    return np.asarray(is_last | (is_active & (holds_sequence | holds_epoch)))

@@ -29,8 +29,10 @@ from siltstone.base.errors import CheckFailedError, SourceChangedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import CONTROL_BIT
-from siltstone.compaction.report import Discarded
+from siltstone.compaction.report import LogFailure, RecordCounts, Summable, failure_of, first_failure
 from siltstone.compaction.rewrite import (
+    NOT_RETAINED,
+    OUT_OF_ORDER,
     Buffers,
     CleanedBatches,
     OffsetFilter,
@@ -38,19 +40,16 @@ from siltstone.compaction.rewrite import (
     PendingBatches,
     RecordFilter,
     Rewriter,
+    check_offsets,
     in_order,
-    meet_retained,
 )
 from siltstone.compaction.work import (
     Extracted,
     Group,
-    LogFailure,
     LogWork,
     Pacer,
     batch_slices,
     decoded,
-    failure_of,
-    first_failure,
     paced_windows,
     refuse_disorder,
 )
@@ -91,7 +90,10 @@ class WriteBehind(ThreadPoolExecutor):
 # The bytes are read from the file. Ranges that were verified and are on disk are dropped from the page cache
 # (``files.Writer.drop_cached``), so that a large cleaning does not evict the pages of other files.
 
-_WRONG = ("an offset is there twice or out of order", "a record is there whose offset is not retained")
+_WRONG = {
+    OUT_OF_ORDER: "the written segment has an offset twice or out of order",
+    NOT_RETAINED: "the written segment has a record whose offset is not retained",
+}
 
 
 class StagedVerifier:
@@ -120,9 +122,9 @@ class StagedVerifier:
             for some in decoded(path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
                 spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
-                self._last, self._met, wrong = meet_retained(*spans, retained, self._last, self._met)
+                self._last, self._met, wrong = check_offsets(*spans, retained, self._last, self._met)
                 if wrong:
-                    raise CheckFailedError(f"{path}: {_WRONG[wrong - 1]}")
+                    raise CheckFailedError(_WRONG[wrong], path=path)
                 self.kept += len(columns)
                 self._following = int(some.batches["last_offset"][-1]) + 1
         self.size = size
@@ -141,13 +143,17 @@ class StagedVerifier:
         """
         on_disk = files.stat(self._path).size
         if on_disk != size:
-            raise CheckFailedError(f"{self._path}: {on_disk} bytes on disk, but {size} were written")
+            raise CheckFailedError(f"{size} bytes were written, but the file has {on_disk}", path=self._path)
         done = self.follow(size)
         if self.kept != kept:
-            raise CheckFailedError(f"{self._path}: {self.kept} records on disk, but {kept} were kept")
+            raise CheckFailedError(
+                f"{kept} records were written, but the file has {self.kept}", path=self._path
+            )
         built = self._again.finish()
         if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
-            raise CheckFailedError(f"{self._path}: its indexes are not those of what was written")
+            raise CheckFailedError(
+                "the indexes of the written segment do not match its batches", path=self._path
+            )
         return done
 
 
@@ -167,9 +173,7 @@ class Rewritten:
     """
 
     group: int
-    records: int = 0
-    kept: int = 0
-    removed: Discarded = field(default_factory=Discarded)
+    counts: RecordCounts = field(default_factory=RecordCounts)
     retained: int = 0
     size: int = 0
     largest_timestamp: int | None = None
@@ -212,8 +216,10 @@ class _Sink:
         output = batches.finished(self.buffers.packed) if isinstance(batches, PendingBatches) else batches
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
-                f"{self._source.path}: its new segment would grow beyond 2 GiB, an index's limit; "
-                "message sets (v0, v1) grow when they become batches: clean with a smaller segment.bytes"
+                "the new segment would exceed 2 GiB, the most that an index can address: message sets "
+                "(v0, v1) grow when they become batches",
+                path=self._source.path,
+                advice="clean with a smaller segment.bytes",
             )
         if self._unchanged and not output.unchanged:
             self._write_what_was_kept()
@@ -248,7 +254,11 @@ class _Sink:
             while self._writer.size < self.size:
                 part = buffer[: self.size - self._writer.size]
                 if reader.read_into(part, self._writer.size) < len(part):
-                    raise SourceChangedError(f"{self._source.path}: cut while it was cleaned; run again")
+                    raise SourceChangedError(
+                        "the segment was truncated while it was cleaned",
+                        path=self._source.path,
+                        advice="run again",
+                    )
                 self._writer.write(part)
 
     def linked(self) -> bool:
@@ -352,11 +362,15 @@ def _stage(
                 files.set_modified(path, source.modified_ns)
         files.sync_files(report.staged.values())
         if not linked:
-            Pacer(work.limits.io_bytes_per_second).done(read_back.finish(report.size, report.kept, staged))
+            Pacer(work.limits.io_bytes_per_second).done(
+                read_back.finish(report.size, report.counts.records_retained, staged)
+            )
             sink.let_go()
     for kind, data in staged.items():
         if files.read_bytes(report.staged[kind]) != data:
-            raise CheckFailedError(f"{report.staged[kind]}: is not the index of what was written")
+            raise CheckFailedError(
+                "the file does not have the index that was written", path=report.staged[kind]
+            )
     report.identity = list(files.stat(log).identity)
 
 
@@ -370,13 +384,15 @@ def _fill(
         for number in range(group.first_segment, group.end_segment):
             _fill_from(work, number, rewriter, sink, behind)
     transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first_segment].path)
-    report.records, report.kept, report.size = rewriter.records, rewriter.kept, sink.size
+    report.counts, report.size = rewriter.counts, sink.size
     report.largest_timestamp = sink.indexes.largest_timestamp
-    report.removed = Discarded.of(rewriter.discarded)
-    record_filter.refuse_unmet(work.name)
-    if report.records != report.kept + report.removed.total():
+    record_filter.refuse_unmatched(work.name)
+    counts = report.counts
+    if counts.records_read != counts.records_retained + counts.discarded.total():
         raise CheckFailedError(
-            f"{work.name}: {report.records} records read, but kept and removed do not add up to it"
+            f"{counts.records_read} records were read, but {counts.records_retained} were retained and "
+            f"{counts.discarded.total()} discarded",
+            path=work.name,
         )
     return transactions.ended_transactions()
 
@@ -462,7 +478,9 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
             got = reader.read_into(retained.view(np.uint8), 0)
             sound = got == reader.stat.size == retained.nbytes
         if not sound or crc32c(retained.view(np.uint8).data) != file.checksum:
-            raise CheckFailedError(f"{folder / file.name}: not the retained offsets that were gathered")
+            raise CheckFailedError(
+                "the file does not have the offsets that were written", path=folder / file.name
+            )
     return retained.astype(np.uint32, copy=False)
 
 
@@ -479,12 +497,12 @@ def rewrite_from(
 
 
 @dataclass(slots=True, kw_only=True)
-class LogDone:
+class LogDone(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
     ``retained``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the dirty
-    section; ``files``: of retained offsets, where these were gathered; ``met``: dirty keys whose last record
-    a broadcast join met; ``seconds``: the time of the work, where one task did all of it.
+    section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys whose
+    last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
@@ -493,18 +511,8 @@ class LogDone:
     files: list[RetainedFile] = field(default_factory=list)
     retained: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
-    met: int = 0
+    matched_keys: int = 0
     seconds: float = 0.0
-
-    def add(self, other: LogDone) -> None:
-        """Add another part of the same log."""
-        self.extracted.add(other.extracted)
-        self.groups += other.groups
-        self.files += other.files
-        for group, count in other.retained.items():
-            self.retained[group] = self.retained.get(group, 0) + count
-        self.dirty_keys += other.dirty_keys
-        self.met += other.met
 
     @property
     def failure(self) -> LogFailure | None:

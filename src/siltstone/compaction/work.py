@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -34,7 +34,8 @@ from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.inflate import pieces
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
-from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
+from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, group_offsets
+from siltstone.compaction.report import SKIPPED, LogFailure, Summable, failure_of
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, Window, unchanged, windows
@@ -48,34 +49,10 @@ from siltstone.log.transactions import (
     refuse_unexpected_markers,
 )
 
-# Failures, groups, counts, and decoding with its checks: for both kinds of compaction. These functions raise
-# for what is wrong with a log; ``failure_of`` turns that into a ``LogFailure``.
+# Groups, counts, and decoding with its checks: for both kinds of compaction. These functions raise for what
+# is wrong with a log; ``report.failure_of`` turns that into a ``LogFailure``.
 
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFailure:
-    """Why a log is not compacted: ``status`` as in ``report.LogResult`` (skipped, uncleanable, failed)."""
-
-    status: str
-    reason: str
-
-
-def failure_of(error: Exception) -> LogFailure:
-    """The failure that an error means: a damaged log is uncleanable, any other error a failure."""
-    if isinstance(error, SiltstoneError):
-        is_damage = isinstance(error, CorruptFileError)
-        return LogFailure("uncleanable" if is_damage else "failed", str(error))
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return LogFailure("failed", f"{where}{error.strerror or error}")
-    return LogFailure("failed", f"{type(error).__name__}: {error}")
-
-
-def first_failure(reports: Iterable[Any]) -> LogFailure | None:
-    """The first failure among reports; each has a ``failure`` or None."""
-    return next((report.failure for report in reports if report.failure is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +68,8 @@ class Group:
 
 
 @dataclass(slots=True, kw_only=True)
-class Extracted:
-    """What reading some segments showed: counts of records, and the first failure.
+class Extracted(Summable):
+    """The report on reading some segments: counts of records, and the first failure.
 
     ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
     which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
@@ -109,14 +86,6 @@ class Extracted:
     transactional: bool = False
     failure: LogFailure | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
-
-    def add(self, other: Extracted) -> None:
-        """Sum up; the first failure stays."""
-        for name in ("records", "keyed", "keyless", "aborted", "size", "entries"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.transactional |= other.transactional
-        self.failure = self.failure or other.failure
-        self.summaries += other.summaries
 
 
 @functools.lru_cache(maxsize=4)
@@ -187,7 +156,7 @@ def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
         raise CorruptFileError(
             path,
             window.origin + int(window.batches["position"][row]),
-            f"offsets {base[row]} to {last[row]} are out of order or outside [{following}, {end})",
+            f"offsets {base[row]} to {last[row]} of a batch are out of order or outside [{following}, {end})",
         )
     return int(last[-1]) + 1
 
@@ -204,7 +173,9 @@ def _refuse_inner_disorder(
         bad = np.flatnonzero(columns.offset <= before)
         if len(bad):
             position = window.origin + int(batches["position"][columns.batch[bad[0]]])
-            raise CorruptFileError(path, position, f"offset {columns.offset[bad[0]]} is out of order")
+            raise CorruptFileError(
+                path, position, f"the entry's offset {columns.offset[bad[0]]} is out of order"
+            )
     return int(batches["last_offset"][-1]) + 1
 
 
@@ -367,7 +338,9 @@ def paced_windows(
         yield window
 
 
-KEYLESS = "has {count} records without a key, which cleaning would remove; say --drop-keyless to allow it"
+HAS_KEYLESS = (
+    "has {count} records without a key, which cleaning would remove; pass --drop-keyless to allow it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -539,7 +512,7 @@ def retained_by_group(
     work: LogWork, retained: MergedBucket
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
     """A bucket's retained offsets by group: (group's index, offsets less its base: uint32, unordered)."""
-    offsets, bounds = by_base(
+    offsets, bounds = group_offsets(
         retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
     )
     for number, group in enumerate(work.groups):
@@ -551,7 +524,7 @@ def retained_by_group(
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     """The failure of a log that has records without a key and may not lose them; None for other logs."""
     if extracted.keyless and not work.rules.drop_keyless:
-        return LogFailure(status="skipped", reason=KEYLESS.format(count=extracted.keyless))
+        return LogFailure(status=SKIPPED, reason=HAS_KEYLESS.format(count=extracted.keyless))
     return None
 
 

@@ -59,10 +59,11 @@ from siltstone.compaction.report import (
     Cleaning,
     History,
     LogResult,
+    failure_of,
     read_cleanings,
 )
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
+from siltstone.compaction.work import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -282,7 +283,7 @@ CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
 
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
-    megabytes, counts = result.bytes_before / (1 << 20), result.removed.counts
+    megabytes, counts = result.bytes_before / (1 << 20), result.discarded.counts
     seconds = max(result.seconds, 1e-3)
     discarded = ", ".join(f"{counts[name]} {name}" for name in CLEANING_REASONS if counts[name])
     return (
@@ -689,9 +690,8 @@ class LogCleaner(LogService[Engine]):
                 config = self._manager.topics.settings(where.topic)
                 states.append(log_state(served, log, config, checkpoint_of(served).get(where)))
             except (SiltstoneError, OSError) as error:
-                failure = failure_of(error)
                 blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
-                results.append(blank.stop(failure.status, failure.reason))
+                results.append(blank.fail(failure_of(error)))
         return states
 
     def _apply_result(

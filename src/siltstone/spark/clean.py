@@ -17,7 +17,6 @@ repeated task cannot mix them with segments that were swapped in meanwhile.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +29,10 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, looked_up, pays
+from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
 from siltstone.compaction.engine import bucket_count, clean_in_one_go, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
-from siltstone.compaction.report import UNCLEANABLE
+from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     RETAINED_BYTES,
@@ -53,7 +52,6 @@ from siltstone.compaction.work import (
     are_cut,
     check_keyless,
     extract,
-    failure_of,
     retained_by_group,
     splits_by_task,
     transaction_state_by_group,
@@ -62,16 +60,16 @@ from siltstone.log.transactions import NOTHING, Carried
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, numbered, one_ahead, run_in_barrier
+from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, one_ahead, run_in_barrier
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
-    finer,
+    engine_errors,
+    finer_buckets,
     is_alive,
-    merging,
+    merge_shape,
     runs_of,
     task_numbers,
-    told_as_engine_error,
 )
 
 # The broadcast join on Spark: clean records' keys are looked up in an offset map of the dirty section.
@@ -124,7 +122,7 @@ def shared_lookup_task(
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Build the map of the dirty entries that arrive, rewrite the groups of the own run, and then groups of
     other runs that are not claimed, from the end. If reading failed or met transactions, only report that."""
-    arrived = [row for batch in batches for row in rows_of(batch)]
+    arrived = list(rows_of(batches))
     (own,) = (row.target for row in arrived if row.kind == rows.HEADS)
     extracted, entries = _dirty(arrived)
     if extracted.failure is not None or extracted.transactional:
@@ -139,9 +137,9 @@ def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> I
 def _looked_up(
     work: LogWork, offset_map: broadcast.OffsetMap, groups: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
-    ready = broadcast.Lookup(work, offset_map)
+    buffers = Buffers()
     for group in groups:
-        done = broadcast.clean_group(work, work.groups[group], ready, attempt_name())
+        done = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
         yield report_row(rows.LOOKED_UP, done, group).batch()
 
 
@@ -152,7 +150,7 @@ def _joined(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
         return LogDone(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogDone).dirty_keys for row in reports if row.kind == rows.MERGED)
     groups = (report_of(row, LogDone) for row in reports if row.kind == rows.LOOKED_UP)
-    return looked_up(work, keys, groups)
+    return merge_group_reports(work, keys, groups)
 
 
 _TASK_BYTES = 1 << 30
@@ -171,7 +169,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
             yield report_row(rows.REPORT, done).batch()
 
 
-def dealt(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
+def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
     """Distribute logs over tasks, the largest first, so that no core waits long at the end.
 
     There are a few tasks for each worker, more if a task would have over 256 MiB, which it may have to
@@ -206,17 +204,14 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     """
     blobs: dict[int, list[EntryBlob]] = {}
     done = LogDone(name=work.name)
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.HEADS:
-                yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
-                continue
-            if row.kind == rows.REPORT:
-                yield row.batch()
-                continue
-            if row.kind == rows.SUMMARY:
-                done.extracted.summaries.append(row.array(np.int64, 3).copy())
-                continue
+    for row in rows_of(batches):
+        if row.kind == rows.HEADS:
+            yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
+        elif row.kind == rows.REPORT:
+            yield row.batch()
+        elif row.kind == rows.SUMMARY:
+            done.extracted.summaries.append(row.array(np.int64, 3).copy())
+        else:
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, carried in transaction_state_by_group(work, done.extracted).items():
@@ -263,14 +258,13 @@ def _by_group(
     """
     retained: dict[int, list[Offsets]] = {}
     carried: dict[int, Carried] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.RETAINED:
-                retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
-            elif row.kind == rows.CARRIED:
-                carried[row.target] = report_of(row, Carried)
-            else:
-                yield row.batch()
+    for row in rows_of(batches):
+        if row.kind == rows.RETAINED:
+            retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
+        elif row.kind == rows.CARRIED:
+            carried[row.target] = report_of(row, Carried)
+        else:
+            yield row.batch()
     for group in sorted(retained):
         offsets, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
         yield report_row(rows.REPORT, clean(work.groups[group], offsets, over)).batch()
@@ -302,7 +296,7 @@ class SparkEngine(SparkWorkers):
         """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
         while one runs the caller swaps the logs of the one before. The logs of a failed job are done again by
         halves. Raises EngineError if there is only one log and its job fails, or Spark is gone."""
-        parts = dealt(works, self._parallelism)
+        parts = distribute_logs(works, self._parallelism)
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
 
@@ -323,9 +317,8 @@ class SparkEngine(SparkWorkers):
 
     def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
         names = [work.name for part in parts for work in part]
-
-        cleaning = functools.partial(numbered, self._session, len(parts), clean_whole_task, parts)
-        return self._collect(cleaning, f"{len(names)} logs" if len(names) > 1 else names[0])
+        title = f"{len(names)} logs" if len(names) > 1 else names[0]
+        return self._run_numbered(title, len(parts), clean_whole_task, parts)
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
         """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
@@ -333,7 +326,7 @@ class SparkEngine(SparkWorkers):
             if not half:
                 continue
             try:
-                reports = self._clean_parts(dealt(half, self._parallelism))
+                reports = self._clean_parts(distribute_logs(half, self._parallelism))
             except EngineError as error:
                 if not is_alive(self._session):
                     raise
@@ -361,7 +354,7 @@ class SparkEngine(SparkWorkers):
 
     def _clean_spread(self, work: LogWork) -> LogDone:
         # Without a barrier stage a SparkContext broadcasts the map.
-        if pays(work, self._clean_share) and not is_connect(self._session):
+        if should_broadcast(work, self._clean_share) and not is_connect(self._session):
             joined = self._broadcast_join(work)
             if joined is not None:
                 return joined
@@ -376,8 +369,8 @@ class SparkEngine(SparkWorkers):
         parts = runs_of(sizes, min(len(sizes), self._parallelism))
         if self._uses_barrier(work.size):
             stages = (
-                Stage(function=dirty_task, given=(work, dirty, len(parts)), tasks=len(dirty)),
-                Stage(function=lookup_task, given=(work, parts), tasks=len(parts), claims=True),
+                Stage(function=dirty_task, arguments=(work, dirty, len(parts)), tasks=len(dirty)),
+                Stage(function=lookup_task, arguments=(work, parts), tasks=len(parts), claims=True),
             )
             job = Job(stages=stages, title=work.name, staging=work.staging)
             reports = run_in_barrier(self._session, job, self._progress)
@@ -389,24 +382,20 @@ class SparkEngine(SparkWorkers):
         self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
     ) -> LogDone | None:
         """The driver builds the map in one job, and broadcasts it for the next."""
-        collecting = functools.partial(numbered, self._session, len(dirty), dirty_task, work, dirty, 0)
-        extracted, entries = _dirty(self._collect(collecting, work.name))
+        extracted, entries = _dirty(self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0))
         if extracted.failure is not None:
             return LogDone(name=work.name, extracted=extracted)
         if extracted.transactional:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
-        with told_as_engine_error(work.name):
+        with engine_errors(work.name):
             shared = self._session.sparkContext.broadcast(offset_map)
-        lookup = (shared_lookup_task, work, shared, parts)
         try:
-            reports = self._collect(
-                functools.partial(numbered, self._session, len(parts), *lookup), work.name
-            )
+            reports = self._run_numbered(work.name, len(parts), shared_lookup_task, work, shared, parts)
         finally:
             with contextlib.suppress(Exception):  # it goes with Spark, too
                 shared.destroy()
-        return looked_up(work, len(offset_map), (report_of(row, LogDone) for row in reports))
+        return merge_group_reports(work, len(offset_map), (report_of(row, LogDone) for row in reports))
 
     def gather(self, work: LogWork) -> LogDone:
         """Merge one log on all workers; its retained offsets go into files, one a group."""
@@ -420,24 +409,21 @@ class SparkEngine(SparkWorkers):
     ) -> list[Rewritten]:
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
-        task = (rewrite_from_files_task, work, wave)
         tasks = self._rewriting_tasks(work, groups)
-        rewriting = functools.partial(numbered, self._session, len(wave), *task, tasks=tasks)
-        reports = self._collect(rewriting, work.name)
-        rewritten = [report_of(row, Rewritten) for row in reports]
-        return sorted(rewritten, key=lambda group: group.group)
+        reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
+        return sorted((report_of(row, Rewritten) for row in reports), key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merging(enough, self._parallelism, held, work.limits.memory_bytes)
-        buckets = finer(buckets, tasks, held)
+        buckets, tasks = merge_shape(enough, self._parallelism, held, work.limits.memory_bytes)
+        buckets = finer_buckets(buckets, tasks, held)
         parts = self._parts(work)
         stages = (
-            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
-            Stage(function=merge_task, given=(work, buckets), tasks=tasks),
-            Stage(function=task, given=(work,), tasks=self._rewriting_tasks(work, work.groups)),
+            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
+            Stage(function=task, arguments=(work,), tasks=self._rewriting_tasks(work, work.groups)),
         )
         return self._run(stages, work.name, work.staging, work.size)
 

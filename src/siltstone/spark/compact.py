@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
@@ -35,9 +34,9 @@ from siltstone.compaction.ledger.work import (
 )
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
-from siltstone.spark.jobs import SparkWorkers, attempt_name, stage
+from siltstone.spark.jobs import SparkWorkers, attempt_name
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.tasks import Batches, merging, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, merge_shape, runs_of, task_numbers
 
 _TASK_BYTES = 1 << 30
 _SMALL_MERGE_BYTES = 64 << 20
@@ -71,14 +70,13 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
     A bucket without entries has a part of the key index, too: a ``HEADS`` row makes each reach a task.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.DIRTY:
-                blobs.setdefault(row.target, []).append(entries_of(row, buckets, work.words))
-            elif row.kind == rows.HEADS:
-                blobs.setdefault(row.target, [])
-            else:
-                yield row.batch()
+    for row in rows_of(batches):
+        if row.kind == rows.DIRTY:
+            blobs.setdefault(row.target, []).append(entries_of(row, buckets, work.words))
+        elif row.kind == rows.HEADS:
+            blobs.setdefault(row.target, [])
+        else:
+            yield row.batch()
     for bucket in sorted(blobs):
         done, retained = merge_bucket(work, blobs.pop(bucket), bucket, buckets, attempt_name())
         yield from _to_groups(work, retained, done)
@@ -95,12 +93,11 @@ def _to_groups(work: CompactionWork, retained: Int64, done: Compacted) -> Iterat
 def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Rewrite groups: their retained offsets become staged segments; all other rows pass through."""
     retained: dict[int, list[Int64]] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.kind == rows.RETAINED:
-                retained.setdefault(row.target, []).append(row.array(np.int64).copy())
-            else:
-                yield row.batch()
+    for row in rows_of(batches):
+        if row.kind == rows.RETAINED:
+            retained.setdefault(row.target, []).append(row.array(np.int64).copy())
+        else:
+            yield row.batch()
     for group, parts in sorted(retained.items()):
         offsets = np.concatenate(parts)
         yield from _report(rewrite_group(work, work.groups[group], offsets, attempt_name()))
@@ -132,32 +129,27 @@ class SparkCompactionEngine(SparkWorkers):
     def compact(self, work: CompactionWork, whole: bool) -> Compacted:
         """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
         if whole:
-            tail = self._session.range(0, 1, 1, 1)
-            return _compacted(self._collect(lambda: stage(tail, compact_whole_task, work), work.name))
+            return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
         enough = bucket_count(work, max(self._least_buckets, self._parallelism))
         held = 8 * work.words * (work.end - work.first)
-        buckets, tasks = merging(enough, self._parallelism, held, work.settings.memory_bytes)
+        buckets, tasks = merge_shape(enough, self._parallelism, held, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
         groups = max(1, min(len(work.groups), self._parallelism))
         stages = (
-            Stage(function=extract_task, given=(work, parts, buckets), tasks=len(parts)),
-            Stage(function=merge_task, given=(work, buckets), tasks=min(tasks, buckets)),
-            Stage(function=rewrite_task, given=(work,), tasks=groups),
+            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=merge_task, arguments=(work, buckets), tasks=min(tasks, buckets)),
+            Stage(function=rewrite_task, arguments=(work,), tasks=groups),
         )
         return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
         """Merge runs into one, in one job, and in one task where they are small."""
-        tasks = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
-        buckets = 1 << (tasks - 1).bit_length()
-        pieces = buckets + len(work.groups)
-
-        def merging_runs() -> DataFrame:
-            frame = self._session.range(0, pieces, 1, pieces)
-            return stage(frame.coalesce(tasks) if tasks == 1 else frame, merge_runs_task, work, buckets)
-
-        return _compacted(self._collect(merging_runs, work.name))
+        workers = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
+        buckets = 1 << (workers - 1).bit_length()
+        numbers = buckets + len(work.groups)
+        tasks = 1 if workers == 1 else numbers
+        return _compacted(self._run_numbered(work.name, numbers, merge_runs_task, work, buckets, tasks=tasks))
 
     def _parts(self, sources: Sequence[Source]) -> list[list[int]]:
         """Neighbouring sources of about the same size in all, a list for each extracting task."""

@@ -2,12 +2,13 @@
 
 ::
 
-    spark.range(runs of segments) ─ observe_task ─► entries, reports ─ by log, bucket ─► tally_task ─► reports
+    spark.range ─ observe_task ─► entries, reports ─ by log and bucket ─► count_keys_task ─► reports
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -18,12 +19,13 @@ from siltstone.compaction.engine import Engine
 from siltstone.compaction.explain import (
     ENTRY_WORDS,
     Bins,
-    Observed,
+    LogStatistics,
     buckets_of,
+    count_keys,
     observe,
-    tally,
 )
-from siltstone.compaction.work import LogWork, failure_of
+from siltstone.compaction.report import failure_of
+from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.tasks import (
     Batches,
@@ -32,6 +34,7 @@ from siltstone.spark.tasks import (
     entries_row,
     report_row,
     run_bucketed,
+    runs_of,
     task_numbers,
 )
 
@@ -47,24 +50,24 @@ def observe_task(
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]
-        seen = Observed()
+        statistics = LogStatistics()
         try:
-            for bucket, entries in observe(work, segments, buckets[log], bins, seen):
+            for bucket, entries in observe(work, segments, buckets[log], bins, statistics):
                 yield entries_row(log, bucket, entries)
         except Exception as error:
-            seen.failure = failure_of(error)
-        yield report_row(log, number, seen)
+            statistics.failure = failure_of(error)
+        yield report_row(log, number, statistics)
 
 
-def tally_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Tally the entries of buckets; reports pass through.
+def count_keys_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Count the keys of buckets; reports pass through.
 
     Raises ValueError when a blob lost or gained a byte on its way.
     """
 
-    def count(log: int, bucket: int, parts: list[Words]) -> Observed:
+    def count(log: int, bucket: int, parts: list[Words]) -> LogStatistics:
         work, bins = works[log]
-        return tally(parts, work.first_dirty, bins, top)
+        return count_keys(parts, work.first_dirty, bins, top)
 
     return by_bucket(batches, ENTRY_WORDS, count)
 
@@ -80,41 +83,33 @@ class SparkObserver:
         """The cleaner's engine on the same session, for the dry run."""
         return SparkEngine(self._session, tasks=self._workers)
 
-    def __call__(self, works: Works, top: int) -> dict[str, Observed]:
+    def __call__(self, works: Works, top: int) -> dict[str, LogStatistics]:
         """All logs in one job; where it fails, each in one of its own. Raises EngineError when Spark is
         gone."""
         return all_or_each(
             self._session,
             works,
             lambda logs: self._observe(logs, top),
-            lambda log, error: {log[0].name: Observed(failure=failure_of(error))},
+            lambda log, error: {log[0].name: LogStatistics(failure=failure_of(error))},
         )
 
-    def _observe(self, works: Works, top: int) -> dict[str, Observed]:
+    def _observe(self, works: Works, top: int) -> dict[str, LogStatistics]:
         runs = [(log, run) for log, (work, _) in enumerate(works) for run in self._runs(work)]
         buckets = [self._buckets(work) for work, _ in works]
-        seen = {work.name: Observed() for work, _ in works}
+        statistics = {work.name: LogStatistics() for work, _ in works}
         if not runs:
-            return seen
+            return statistics
         first = functools.partial(observe_task, list(works), runs, buckets)
-        second = functools.partial(tally_task, list(works), top)
+        second = functools.partial(count_keys_task, list(works), top)
         shape = (len(runs), len(runs), self._workers)
-        for log, part in run_bucketed(self._session, "explain", *shape, first, second, Observed):
-            seen[works[log][0].name].add(part, top)
-        return seen
+        for log, part in run_bucketed(self._session, "explain", *shape, first, second, LogStatistics):
+            statistics[works[log][0].name].merge(part, top)
+        return statistics
 
     def _buckets(self, work: LogWork) -> int:
         small = work.size <= _SMALL_BYTES
         return buckets_of(work, _BUCKET_BYTES, 1 if small else self._workers)
 
     def _runs(self, work: LogWork) -> list[list[int]]:
-        """Runs of neighbouring segments, about 64 MiB each."""
-        runs: list[list[int]] = []
-        room = 0
-        for number, segment in enumerate(work.segments):
-            if not runs or room + segment.size > _SMALL_BYTES:
-                runs.append([])
-                room = 0
-            runs[-1].append(number)
-            room += segment.size
-        return runs
+        """Neighbouring segments, about 64 MiB in each list."""
+        return runs_of([segment.size for segment in work.segments], math.ceil(work.size / _SMALL_BYTES))

@@ -24,11 +24,11 @@ from pyspark.sql import functions as F
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
-from siltstone.spark.exchange import KEPT_BYTES, Stage, barrier_task, progress_of
+from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, progress_of
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import in_worker, one_after_another, run_job, told_as_engine_error
+from siltstone.spark.tasks import engine_errors, in_worker, one_after_another, run_job
 
 BARRIER_BYTES = 16 << 30
 """The most bytes of a log for a barrier stage, which has to begin again when a worker dies."""
@@ -42,11 +42,11 @@ def attempt_name() -> str:
 def stage(
     frame: DataFrame,
     function: Callable[..., Iterator[pa.RecordBatch]],
-    *given: object,
+    *arguments: object,
     barrier: bool = False,
 ) -> DataFrame:
-    """Run ``function(*given, batches)`` in each task of ``frame``."""
-    task = functools.partial(in_worker, function, *given)
+    """Run ``function(*arguments, batches)`` in each task of ``frame``."""
+    task = functools.partial(in_worker, function, *arguments)
     return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
 
@@ -54,12 +54,12 @@ def numbered(
     session: SparkSession,
     count: int,
     function: Callable[..., Iterator[pa.RecordBatch]],
-    *given: object,
+    *arguments: object,
     tasks: int | None = None,
     barrier: bool = False,
 ) -> DataFrame:
-    """Run ``function(*given, batches)`` over ``count`` numbers, by default in a task for each."""
-    return stage(session.range(0, count, 1, tasks or count), function, *given, barrier=barrier)
+    """Run ``function(*arguments, batches)`` over ``count`` numbers, by default in a task for each."""
+    return stage(session.range(0, count, 1, tasks or count), function, *arguments, barrier=barrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,6 @@ class Job:
     stages: Sequence[Stage]
     title: str
     staging: str | None
-
-
-def run(session: SparkSession, job: Job, progress: Progress | None, *, barrier: bool) -> list[Row]:
-    """Run a job, in a ``barrier`` stage if that is allowed and succeeds. Raises EngineError."""
-    reports = run_in_barrier(session, job, progress) if barrier else None
-    return run_with_shuffles(session, job, progress) if reports is None else reports
 
 
 class SparkWorkers:
@@ -112,12 +106,23 @@ class SparkWorkers:
         return can_use_barrier(self._session, size, self._barrier_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
-        """The reports of a job over ``size`` bytes. Raises EngineError when Spark gives up."""
+        """The reports of a job over ``size`` bytes, in a barrier stage if that is possible and succeeds.
+        Raises EngineError when the job fails."""
         job = Job(stages=stages, title=title, staging=staging)
-        return run(self._session, job, self._progress, barrier=self._uses_barrier(size))
+        reports = run_in_barrier(self._session, job, self._progress) if self._uses_barrier(size) else None
+        return run_with_shuffles(self._session, job, self._progress) if reports is None else reports
 
-    def _collect(self, frame: Callable[[], DataFrame], title: str) -> list[Row]:
-        """Run a job; its rows are reports, small ones. Raises EngineError when Spark gives up."""
+    def _run_numbered(
+        self,
+        title: str,
+        count: int,
+        function: Callable[..., Iterator[pa.RecordBatch]],
+        *arguments: object,
+        tasks: int | None = None,
+    ) -> list[Row]:
+        """Run ``function`` over ``count`` numbers; its rows are reports. Raises EngineError when the job
+        fails."""
+        frame = functools.partial(numbered, self._session, count, function, *arguments, tasks=tasks)
         return collect(self._session, frame, title, self._progress)
 
 
@@ -126,7 +131,7 @@ def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES)
     when Spark is gone."""
     if size > most or is_connect(session):
         return False
-    with told_as_engine_error("asking Spark what it does"):
+    with engine_errors("asking Spark what it does"):
         context = session.sparkContext
         return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
 
@@ -146,15 +151,18 @@ def slots(session: SparkSession) -> int:
 
 
 def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
-    """Run each stage as a stage of Spark's, with shuffles between them. Raises EngineError."""
+    """Run each stage as a stage of Spark's, with shuffles between them. Raises EngineError.
+
+    A row goes to the task ``target % tasks`` of the next stage, as in the exchange through files.
+    """
     first, *others = job.stages
 
     def frames() -> DataFrame:
-        frame = numbered(session, first.tasks, first.function, *first.given)
+        frame = numbered(session, first.tasks, first.function, *first.arguments)
         for stage_after in others:
             task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
             frame = stage(
-                frame.repartitionById(stage_after.tasks, task), stage_after.function, *stage_after.given
+                frame.repartitionById(stage_after.tasks, task), stage_after.function, *stage_after.arguments
             )
         return frame
 
@@ -162,21 +170,24 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
 
 
 def run_in_barrier(
-    session: SparkSession, job: Job, progress: Progress | None, kept_bytes: int = KEPT_BYTES
+    session: SparkSession, job: Job, progress: Progress | None, memory_bytes: int = MEMORY_BYTES
 ) -> list[Row] | None:
-    """Run all stages in one barrier stage. None if a worker gave up or died (staged files are removed then),
-    or if it is unknown how many tasks run at one time."""
+    """Run all stages in one barrier stage (``exchange``). None if a worker aborted or died (staged files are
+    removed then), or if it is unknown how many tasks run at one time."""
+    # A worker for each task of the largest stage, but no more than run at one time: a barrier stage with more
+    # tasks would wait for ever.
     workers = min(slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
-        arguments = (tuple(job.stages), workers, folder, kept_bytes)
+        arguments = (tuple(job.stages), workers, folder, memory_bytes)
 
         frame = functools.partial(numbered, session, workers, barrier_task, *arguments, barrier=True)
         done = functools.partial(progress_of, Path(folder), job.stages, workers)
         reports = None
         with contextlib.suppress(EngineError):
             reports = collect(session, frame, job.title, progress, done)
+    # The folder is gone: a worker that is still waiting stops. Only then are staged files removed.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports
     if job.staging is not None:
@@ -207,7 +218,7 @@ def collect(
     """
     with _watched(title, progress, done or functools.partial(_active_stages, session)):
         table = run_job(session, title, frame)
-    return [row for batch in table.to_batches() for row in rows_of(batch)]
+    return list(rows_of(table.to_batches()))
 
 
 def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:

@@ -7,9 +7,10 @@ gained a byte on its way fails its task. Nothing of the cleaner is imported here
 
 from __future__ import annotations
 
+import json
 import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,11 +77,12 @@ class Row:
         return values if words == 1 else values.reshape(-1, words)
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of an Arrow batch; blobs are views that keep its memory."""
-    for i in range(batch.num_rows):
-        values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
-        yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows of Arrow batches; blobs are views that keep a batch's memory."""
+    for batch in batches:
+        for i in range(batch.num_rows):
+            values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
+            yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
 
 
 def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: int = 0, log: int = 0) -> Row:
@@ -97,13 +99,16 @@ def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]
 
 
 def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:
-    """A row with a report, which is a dataclass or a dictionary, as JSON."""
-    return Row(target=target, kind=kind, report=msgspec.json.encode(report).decode(), log=log)
+    """A row with a report, which is a dataclass or a dictionary, as JSON.
+
+    ``json`` writes it, since msgspec's encoder raises for a path that is not UTF-8.
+    """
+    return Row(target=target, kind=kind, report=json.dumps(msgspec.to_builtins(report)), log=log)
 
 
 def report_of(row: Row, kind: type[Report]) -> Report:
     """The row's report. Raises msgspec.ValidationError if it is of another type."""
-    return msgspec.json.decode(row.report, type=kind, dec_hook=_counter)
+    return msgspec.convert(json.loads(row.report), kind, dec_hook=_counter, str_keys=True)
 
 
 def _counter(kind: type, counts: Any) -> Any:

@@ -32,6 +32,7 @@ from siltstone.spark import class_archive, daemon, internals
 from siltstone.spark.internals import java_process
 
 OLDEST_JAVA = 17
+_JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --no-spark"
 TASK_ATTEMPTS = 3
 _END_SECONDS = 1.5
 """Java gets so long to remove its folders; then it is killed."""
@@ -45,7 +46,7 @@ def java_command() -> str:
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else files.find_program("java")
     if command is None or files.find_program(command) is None:
-        raise EngineError("Java is missing; Spark needs Java 17 or 21 (install a JRE, or set JAVA_HOME)")
+        raise EngineError("Java is missing", advice=_JAVA_ADVICE)
     return command
 
 
@@ -56,8 +57,9 @@ def java_version() -> str:
     if done.returncode or version is None or int(version[1]) < OLDEST_JAVA:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(
-            f"Spark needs Java 17 or 21, but {java_command()} says: {lines[0] if lines else 'nothing'}; "
-            "install one, or set JAVA_HOME"
+            f"this is not a Java that Spark can use; it says: {lines[0] if lines else 'nothing'}",
+            path=java_command(),
+            advice=_JAVA_ADVICE,
         )
     return done.stderr + done.stdout
 
@@ -97,7 +99,8 @@ def start_session(
             errors.seek(0)
             lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
             last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
-            raise EngineError(f"Spark did not start on {master}: {last or error}".splitlines()[0]) from None
+            reason = f"Spark did not start on {master}: {last or error}".splitlines()[0]
+            raise EngineError(reason, advice="check the address (--master), or pass --no-spark") from None
     session.sparkContext.setLogLevel("ERROR")
     # When Java is ended, PySpark's server for accumulators would print a traceback.
     internals.silence_accumulators(session, lambda: interruption.current().has_come)
@@ -255,7 +258,11 @@ def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
         session.range(1).count()
     except (PySparkException, ImportError, OSError, RuntimeError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EngineError(f"{master}: no Spark Connect server answers: {first}") from None
+        raise EngineError(
+            f"the Spark Connect server does not answer: {first}",
+            path=master,
+            advice="check that it runs and has Siltstone installed, or pass --no-spark",
+        ) from None
     return session
 
 
@@ -303,8 +310,9 @@ def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
         files.unlink(path)
     if strange:
         raise EngineError(
-            f"the executors do not share {folder} with this machine and user ({strange[0]}); "
-            "clean with --master local[*], or with --out on storage that all of them share"
+            f"the executors do not share this folder with this machine and user ({strange[0]})",
+            path=folder,
+            advice="clean with --master local[*], or with --out on storage that all executors share",
         )
 
 
@@ -339,7 +347,7 @@ def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
         finally:
             _end_java(session)
         if not files.exists(making):
-            raise EngineError("Java left no class archive")
+            raise EngineError("Java wrote no class archive", path=making)
         return class_archive.keep(making, version)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -351,12 +359,13 @@ def _end_java(session: SparkSession) -> None:
     process = java_process()
     session.stop()
     if process is None or process.stdin is None:
-        raise EngineError("Spark's Java was not started by this process")
+        raise EngineError("this process did not start Spark's Java process", advice="start no Spark before")
     process.stdin.close()
     try:
         process.wait(_DUMP_SECONDS_MAX)
     except subprocess.TimeoutExpired:
-        raise EngineError(f"Java did not write its class archive within {_DUMP_SECONDS_MAX} s") from None
+        reason = f"Java did not write its class archive within {_DUMP_SECONDS_MAX} s"
+        raise EngineError(reason, advice="run python -m siltstone.warmup again") from None
     finally:
         if process.poll() is None:
             process.kill()

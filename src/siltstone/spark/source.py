@@ -29,7 +29,7 @@ from pyspark.sql.types import DataType, StructType
 
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
-from siltstone.spark.tasks import pass_over_imports
+from siltstone.spark.tasks import freeze_imports
 from siltstone.tables.commit import StagedFile, discard_staged
 from siltstone.tables.following import Follower, as_data, of_data
 from siltstone.tables.options import ReadOptions
@@ -74,7 +74,8 @@ class SiltstoneSource(datasource.DataSource):
         own = from_arrow_schema(schema_of(options))
         if _columns(schema) != _columns(own):
             raise UsageError(
-                f"the schema of a log is its own: {own.simpleString()}; leave it out, and choose by 'columns'"
+                f"the schema of a log cannot be chosen: it is {own.simpleString()}",
+                advice="leave out schema(), and choose columns with the option 'columns'",
             )
         return BatchReader(options)
 
@@ -175,7 +176,7 @@ class _Pushing:
 
 
 def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    pass_over_imports()
+    freeze_imports()
     return read_split(partition.value, options)
 
 
@@ -260,11 +261,11 @@ Messages = list[WriterCommitMessage | None]
 
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise UsageError('a log is only appended to: write with mode("append")')
+        raise UsageError("a log cannot be overwritten", advice='write with mode("append")')
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-    pass_over_imports()
+    freeze_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
@@ -315,7 +316,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         if any(file.records for file in staged):
             write_id = self._write_id or next(filter(None, ids), None)
             if write_id is None:
-                raise UsageError("the stream has no id: give the option writeId")
+                raise UsageError("the stream has no id", advice="set the option writeId")
             commit_plan(self._plan, staged, write_id=write_id, epoch=batchId)
 
     def abort(self, messages: Messages, batchId: int) -> None:

@@ -31,12 +31,11 @@ from siltstone.spark.rows import SCHEMA, Report, array_row, report_of, rows_of
 Batches = Iterable[pa.RecordBatch]
 Result = TypeVar("Result")
 _BUCKET_BYTES = 32 << 20
-WORKER_DIED = (
-    "a worker that dies was mostly killed for want of memory: let fewer tasks run at one time "
-    "(--master local[1]), lower log.cleaner.dedupe.buffer.size and log.cleaner.io.buffer.size, "
-    "or give the machine more memory"
+WORKER_DIED_ADVICE = (
+    "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
+    "log.cleaner.io.buffer.size, or give the machine more memory"
 )
-JAVA_DIED = "Spark's Java process is gone, killed for want of memory or ended by somebody"
+JAVA_DIED_ADVICE = "run again; if the system killed it, give the machine more memory"
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
@@ -45,20 +44,22 @@ def task_numbers(batches: Batches) -> Iterator[int]:
         yield from batch.column("id").to_pylist()
 
 
-def pass_over_imports() -> None:
+def freeze_imports() -> None:
     """Freeze the objects of imported modules. PySpark collects garbage after each task, and going through the
     objects of numba and pandas takes longer than many tasks."""
     if not gc.get_freeze_count():
         gc.freeze()
 
 
-def in_worker(function: Callable[..., Iterator[pa.RecordBatch]], *given: object) -> Iterator[pa.RecordBatch]:
+def in_worker(
+    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+) -> Iterator[pa.RecordBatch]:
     """Run a task's function."""
-    pass_over_imports()
-    return function(*given)
+    freeze_imports()
+    return function(*arguments)
 
 
-def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
+def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge for which ``buckets`` are enough: those of a task take ``memory_bytes``.
 
     A task costs Spark some 80 ms, so one that is given several buckets, which it merges one after another,
@@ -70,7 +71,7 @@ def merging(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> 
     return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
 
 
-def finer(buckets: int, tasks: int, entry_bytes: int) -> int:
+def finer_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
     """A larger number of buckets, a multiple of ``tasks``, so that each has about 32 MiB of entries: a merge
     takes three and a half times as much memory, and a task merges its buckets one after another."""
     return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
@@ -87,7 +88,7 @@ def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def told_as_engine_error(title: str) -> Iterator[None]:
+def engine_errors(title: str) -> Iterator[None]:
     """Turn the failure of a job within the block into an EngineError, and an error that an interrupt caused
     (PySpark raises one for the cancelled job) into a KeyboardInterrupt."""
     try:
@@ -99,14 +100,15 @@ def told_as_engine_error(title: str) -> Iterator[None]:
             raise KeyboardInterrupt from error
         if isinstance(error, EngineError):
             raise
-        why = why_failed(error)
-        if why is None:
+        failed = job_error(title, error)
+        if failed is None:
             raise
-        raise EngineError(f"{title}: the Spark job failed: {why}") from error
+        raise failed from error
 
 
-def why_failed(error: Exception) -> str | None:
-    """Why a job failed, in a line; None for an error that is not Spark's."""
+def job_error(title: str, error: Exception) -> EngineError | None:
+    """The error of a failed job, in a line; None for an error that is not Spark's. ``title``: the log that
+    the job is for, or what it does."""
     known = isinstance(error, (PySparkException, OSError, RuntimeError))
     if not known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
@@ -114,9 +116,14 @@ def why_failed(error: Exception) -> str | None:
     messages = [line for line in lines if not line.startswith(("at ", "... "))]
     causes = [line for line in messages if "Error" in line or "Exception" in line]
     cause = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:300]
+    reason, advice = f"the Spark job failed: {cause}", None
     if WORKER_EXITED in str(error):
-        return f"{cause}; {WORKER_DIED}"
-    return f"{JAVA_DIED} ({cause})" if _is_without_java(error) else cause
+        reason += "; the system has probably killed the worker for lack of memory"
+        advice = WORKER_DIED_ADVICE
+    elif _is_without_java(error):
+        reason = f"the Spark job failed: Spark's Java process has ended or was killed ({cause})"
+        advice = JAVA_DIED_ADVICE
+    return EngineError(reason, path=title, advice=advice)
 
 
 def _is_without_java(error: Exception) -> bool:
@@ -146,7 +153,7 @@ def is_alive(session: SparkSession) -> bool:
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
     """Run the DataFrame that ``job`` makes, and return its rows. Raises EngineError when the job fails, and
     KeyboardInterrupt after an interrupt, when the job is cancelled."""
-    with told_as_engine_error(title):
+    with engine_errors(title):
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
             return frame.toArrow()
@@ -216,21 +223,21 @@ def report_row(log: int, target: int, report: object) -> pa.RecordBatch:
 
 
 def by_bucket(
-    batches: Batches, words: int, judge: Callable[[int, int, list[Words]], object]
+    batches: Batches, words: int, report_on: Callable[[int, int, list[Words]], object]
 ) -> Iterator[pa.RecordBatch]:
-    """The second task: ``judge(log, bucket, parts)`` reports on a bucket's entries, of ``words`` words each.
+    """The second task: ``report_on(log, bucket, parts)`` makes the report on a bucket's entries, of ``words``
+    words each.
 
     Reports pass through. Raises ValueError when a blob lost or gained a byte on its way.
     """
     parts: dict[tuple[int, int], list[Words]] = {}
-    for batch in batches:
-        for row in rows_of(batch):
-            if row.report:
-                yield row.batch()
-            else:
-                parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
+    for row in rows_of(batches):
+        if row.report:
+            yield row.batch()
+        else:
+            parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
     for log, bucket in sorted(parts):
-        yield report_row(log, bucket, judge(log, bucket, parts.pop((log, bucket))))
+        yield report_row(log, bucket, report_on(log, bucket, parts.pop((log, bucket))))
 
 
 def run_bucketed(
@@ -252,7 +259,7 @@ def run_bucketed(
         return frame.mapInArrow(functools.partial(in_worker, second), SCHEMA)
 
     table = run_job(session, title, job)
-    return [(row.log, report_of(row, kind)) for batch in table.to_batches() for row in rows_of(batch)]
+    return [(row.log, report_of(row, kind)) for row in rows_of(table.to_batches())]
 
 
 def all_or_each(

@@ -171,8 +171,8 @@ def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) ->
     )
     blobs: list[EntryBlob] = []
     for polled in reader:
-        blobs += (blob.kept() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
-    blobs += (blob.kept() for blob in collector.finish())
+        blobs += (blob.copied() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
+    blobs += (blob.copied() for blob in collector.finish())
     return np.sort(merge_bucket(blobs, 0, 1).offsets)
 
 

@@ -205,7 +205,7 @@ class _Entries:
         for blob in blobs:
             with self._lock:
                 if blob.entries.nbytes <= self._free:
-                    self._held.setdefault(blob.bucket, []).append(blob.kept())
+                    self._held.setdefault(blob.bucket, []).append(blob.copied())
                     self._free -= blob.entries.nbytes
                     continue
                 if self._file is None:

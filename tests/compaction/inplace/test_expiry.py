@@ -65,7 +65,7 @@ def test_old_segments_go_after_cleaning(tmp_path: Path) -> None:
     result = clean(tmp_path)
     assert (result.status, result.reason) == (CLEANED, "")
     assert bases(partition) == [3, 4]
-    assert (result.removed.superseded, result.removed.expired) == (1, 2)
+    assert (result.discarded.superseded, result.discarded.expired) == (1, 2)
     assert (result.records_before, result.records_after) == (5, 2)
     assert (result.segments_before, result.segments_after) == (4, 2)
     assert result.bytes_after == sum(len(data) for data in logs.logs_of(partition).values())
@@ -75,7 +75,7 @@ def test_old_segments_go_after_cleaning(tmp_path: Path) -> None:
 def test_compaction_alone_deletes_nothing_by_time(tmp_path: Path) -> None:
     partition = write(tmp_path)
     result = clean(tmp_path, {"retention.ms": DAY})
-    assert bases(partition) == [0, 1, 3, 4] and result.removed.expired == 0
+    assert bases(partition) == [0, 1, 3, 4] and result.discarded.expired == 0
 
 
 def test_what_lies_below_the_log_start_goes_by_compaction_alone(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_log_that_needs_no_cleaning_has_its_turn_too(
     result = clean(tmp_path, {**BOTH, "min.cleanable.dirty.ratio": ratio}, force=False)
     assert (result.status, result.reason) == (CLEANED, "")
     assert bases(partition) == [3, 4]
-    assert (result.records_before, result.records_after, result.removed.total()) == (5, 2, 3)
+    assert (result.records_before, result.records_after, result.discarded.total()) == (5, 2, 3)
     assert (result.segments_before, result.segments_after) == (4, 2)
     assert any(note.startswith(f"not compacted: {was}") for note in result.notes)
 
@@ -112,7 +112,7 @@ def test_without_anything_expired_the_status_stays(tmp_path: Path, checkpoint: i
 def test_the_active_segment_stays(tmp_path: Path) -> None:
     partition = write(tmp_path)
     result = clean(tmp_path, {**BOTH, "retention.ms": 1})
-    assert bases(partition) == [4] and result.removed.expired == 3
+    assert bases(partition) == [4] and result.discarded.expired == 3
 
 
 def test_nothing_above_the_high_watermark_goes(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_size_is_what_is_there_after_cleaning(tmp_path: Path) -> None:
     result = clean(
         tmp_path, {"cleanup.policy": "compact,delete", "retention.ms": -1, "retention.bytes": left}
     )
-    assert bases(partition) == [1, 3, 4] and result.removed.expired == 0
+    assert bases(partition) == [1, 3, 4] and result.discarded.expired == 0
     assert result.notes == [
         f"retention: 1 segment from offset 0 (0 bytes): the log is over retention.bytes={left}"
     ]
@@ -221,7 +221,7 @@ def test_a_retention_time_that_nobody_set_takes_nothing_and_says_so(tmp_path: Pa
         state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
         (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
-    assert bases(partition) == [4] and result.removed.expired == 3
+    assert bases(partition) == [4] and result.discarded.expired == 3
 
 
 def test_an_unknown_deletion_policy_keeps_all_and_says_so(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("siltstone.compaction.inplace.destination.delete_oldest", refusing)
     result = clean(tmp_path)
     assert result.status == FAILED and "old segments could not be deleted" in result.reason
-    assert result.removed.expired == 0 and result.segments_after == 4
+    assert result.discarded.expired == 0 and result.segments_after == 4
 
 
 @pytest.mark.parametrize("whole_log_bytes", [0, 1 << 30])
@@ -263,7 +263,7 @@ def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
             cleaner.run([state], PlanOptions(now_ms=NOW, force=True))
     (result,) = cleaner.results
     assert (result.status, result.cleaned_end_offset) == (CLEANED, 4)
-    assert result.removed.superseded == result.removed.total() == 1
+    assert result.discarded.superseded == result.discarded.total() == 1
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
@@ -316,7 +316,7 @@ def test_message_sets_are_counted_record_by_record(cleaned: Path, tmp_path: Path
     write_checkpoint(tmp_path / "log" / "cleaner-offset-checkpoint", {(case.topic, case.partition): active})
     end = case.rounds[0].checkpoints_before["replication-offset-checkpoint"]
     result = clean(tmp_path / "log", {**BOTH, "retention.ms": 0}, now_ms=NOW + 1000 * DAY)
-    assert (result.removed.expired, result.records_before, result.records_after) == (
+    assert (result.discarded.expired, result.records_before, result.records_after) == (
         active,
         end,
         end - active,
@@ -333,4 +333,4 @@ def test_a_log_file_in_the_place_of_another_one_does_not_go_by_that_ones_times(t
     before = logs.tree(partition)
     result = clean(tmp_path)
     assert result.status == FAILED and "are not of this segment" in result.reason
-    assert result.removed.expired == 0 and logs.tree(partition) == before
+    assert result.discarded.expired == 0 and logs.tree(partition) == before

@@ -117,7 +117,7 @@ def test_a_stamp_that_wrapped_around_is_none_and_is_made_anew(tmp_path: Path, wr
     assert find_horizons(partition, list_segments(partition), 2, NOW) == Horizons()
     assert logs.run(tmp_path).status == CLEANED
     assert records(partition) == before and stamps(partition) == [NOW + DAY]
-    assert logs.run(tmp_path, now_ms=NOW + DAY, force=False).removed.tombstones == 1
+    assert logs.run(tmp_path, now_ms=NOW + DAY, force=False).discarded.tombstones == 1
 
 
 def test_such_a_stamp_does_not_have_an_idle_log_cleaned_for_ever(tmp_path: Path) -> None:

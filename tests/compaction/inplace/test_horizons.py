@@ -50,7 +50,7 @@ def test_they_go_once_the_last_horizon_has_passed_and_not_before(tmp_path: Path)
     due = run(tmp_path, now_ms=NOW + DAY, force=False)
     assert due.status == CLEANED
     assert due.notes == ["the delete horizons of all its tombstones have passed"]
-    assert due.removed.tombstones == due.removed.total() == 2
+    assert due.discarded.tombstones == due.discarded.total() == 2
     assert (due.first_dirty_offset, due.cleaned_end_offset, checkpoint(tmp_path)) == (20, 20, 20)
     assert offsets(partition) == [2, 10, 20]
 
@@ -84,7 +84,7 @@ def test_a_small_dirty_part_is_cleaned_with_it(tmp_path: Path) -> None:
     config = {"min.cleanable.dirty.ratio": 0.9}
     assert run(tmp_path, config=config, now_ms=NOW + DAY - 1, force=False).status == NOT_ELIGIBLE
     due = run(tmp_path, config=config, now_ms=NOW + DAY, force=False)
-    assert (due.status, due.removed.tombstones, due.removed.superseded) == (CLEANED, 2, 1)
+    assert (due.status, due.discarded.tombstones, due.discarded.superseded) == (CLEANED, 2, 1)
     assert (offsets(partition), checkpoint(tmp_path)) == ([10, 20, 21, 30], 30)
 
 
@@ -94,7 +94,7 @@ def test_the_checkpoint_does_not_go_back_into_a_segment(tmp_path: Path) -> None:
     segments = {0: [stamped], 10: [one(10, "b"), one(12, "c")], 20: [one(20, "d")]}
     partition = write_log(tmp_path, segments, checkpoint=12, high_watermark=12)
     due = run(tmp_path, force=False)
-    assert (due.status, due.removed.tombstones, checkpoint(tmp_path)) == (CLEANED, 1, 12)
+    assert (due.status, due.discarded.tombstones, checkpoint(tmp_path)) == (CLEANED, 1, 12)
     assert offsets(partition) == [10, 12, 20]
 
 
@@ -108,7 +108,7 @@ def test_what_is_not_committed_is_not_cleaned_again_either(tmp_path: Path) -> No
     assert logs_of(partition) == before
     (tmp_path / "replication-offset-checkpoint").unlink()
     write_checkpoint(tmp_path / "replication-offset-checkpoint", {(WHERE.topic, WHERE.partition): 9})
-    assert run(tmp_path, force=False).removed.tombstones == 1
+    assert run(tmp_path, force=False).discarded.tombstones == 1
 
 
 def test_horizons_are_read_from_headers(tmp_path: Path) -> None:

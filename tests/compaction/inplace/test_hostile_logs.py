@@ -86,7 +86,7 @@ def test_spans_of_a_hundred_billion_offsets(tmp_path: Path) -> None:
     }
     partition = write_log(tmp_path / "log", segments)
     result = holding.clean(tmp_path / "log")
-    assert (result.status, result.removed.superseded) == (CLEANED, 2)
+    assert (result.status, result.discarded.superseded) == (CLEANED, 2)
     assert logs.offsets(partition) == [far, far + 7, 3 * far, 3 * far + (1 << 31) - 2, 9 * far]
     assert len(logs.logs_of(partition)) == 4
 
@@ -156,7 +156,7 @@ def test_a_message_set_after_record_batches(tmp_path: Path) -> None:
     ]
     partition = write_log(tmp_path / "log", {0: PLAIN, 4: [old[0], old[1], one(7, "k0")], 8: [one(8, "z")]})
     result = holding.clean(tmp_path / "log")
-    assert (result.status, result.removed.superseded) == (CLEANED, 3)
+    assert (result.status, result.discarded.superseded) == (CLEANED, 3)
     assert logs.offsets(partition) == [2, 3, 4, 6, 7, 8]
 
 
@@ -165,7 +165,7 @@ def test_empty_keys_are_keys_and_null_keys_are_none(tmp_path: Path) -> None:
     batches = [batch([Rec(offset=offset, key=key)]) for offset, key in rows]
     partition = write_log(tmp_path / "log", {0: batches, 6: [one(6, "z")]})
     result = holding.clean(tmp_path / "log")
-    assert (result.status, result.removed.superseded, result.removed.keyless) == (CLEANED, 1, 2)
+    assert (result.status, result.discarded.superseded, result.discarded.keyless) == (CLEANED, 1, 2)
     assert logs.offsets(partition) == [2, 3, 5, 6]
 
 

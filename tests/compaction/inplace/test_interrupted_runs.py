@@ -52,7 +52,7 @@ def test_after_every_wave(tmp_path: Path, log: Path, after: int, stop: BaseExcep
     result = run(log, engine=engine)
     assert (result.status, engine.gathered, engine.rewritten) == (CLEANED, 1, GROUPS)
     assert outcome(log) == wanted
-    assert result.removed.total() == removed - len(logs.offsets(log / "topic-0"))
+    assert result.discarded.total() == removed - len(logs.offsets(log / "topic-0"))
     assert (result.bytes_after, result.records_after) == (whole.bytes_after, whole.records_after)
 
 
@@ -76,7 +76,7 @@ def test_a_crash_between_the_last_swap_and_the_checkpoint(log: Path, tmp_path: P
             run(log)
     before = logs.logs_of(log / "topic-0")
     result = run(log)
-    assert (result.status, result.removed.total()) == (CLEANED, 0)
+    assert (result.status, result.discarded.total()) == (CLEANED, 0)
     assert logs.logs_of(log / "topic-0") == before and outcome(log) == wanted
 
 
@@ -88,8 +88,8 @@ def test_a_lost_engine_is_an_interruption(log: Path, tmp_path: Path) -> None:
     assert first.status == FAILED and first.bytes_after < first.bytes_before
     second = run(log)
     assert second.status == CLEANED and outcome(log) == wanted
-    assert first.removed.total() > 0
-    assert first.removed.total() + second.removed.total() == whole.removed.total()
+    assert first.discarded.total() > 0
+    assert first.discarded.total() + second.discarded.total() == whole.discarded.total()
     assert (first.records_before, first.records_after) == (whole.records_before, second.records_before)
 
 
@@ -244,7 +244,7 @@ def test_stop_after_leaves_a_log_that_can_be_stopped_again(log: Path, tmp_path: 
     )
     after = sum(map(len, logs.logs_of(log / "topic-0").values()))
     assert (result.bytes_before, result.bytes_after) == (before, after) and after < before
-    assert result.removed.superseded == 2
+    assert result.discarded.superseded == 2
     assert (result.records_before, result.records_after) == (whole.records_before, 13)
     assert result.cleaned_end_offset == result.first_dirty_offset == 0
     assert run(log).status == CLEANED and outcome(log) == wanted

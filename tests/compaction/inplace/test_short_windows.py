@@ -67,7 +67,7 @@ def judged(partition: Path, rules: oracle.Cleaning, run: Run) -> LogResult:
     assert result.bytes_after == sum(map(len, now.values()))
     assert result.segments_after == len(now)
     if result.records_before is not None:
-        assert result.records_after == result.records_before - result.removed.total()
+        assert result.records_after == result.records_before - result.discarded.total()
     assert result.cleaned_end_offset == result.first_dirty_offset
     assert logs.logs_of(partition) != before, "a run that changed nothing"
     return result
@@ -122,7 +122,7 @@ def test_random_logs(log: RandomLog) -> None:
         batches = [batch for each in read_partition(original).values() for batch in each.batches]
         if log.retention_ms and all(batch.magic == 2 for batch in batches):
             assert records(partition) == records(whole)
-            assert sum(each.removed.total() for each in results) == wanted.removed.total()
+            assert sum(each.discarded.total() for each in results) == wanted.discarded.total()
         # A clean section drawn at random may hide a value by a tombstone, which no cleaned one does.
         is_all_dirty = log.first_dirty is None
         if log.retention_ms or is_all_dirty:
@@ -195,10 +195,10 @@ def test_groups_that_stay_as_they_are_do_not_count(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path, {**segments, 60: [logs.one(60, "b"), logs.one(61, "b")], 70: []})
     config = {"segment.bytes": 1}
     first = logs.run(tmp_path, config=config, limits=WINDOW)
-    assert (first.status, first.removed.superseded) == (SKIPPED, 1)
+    assert (first.status, first.discarded.superseded) == (SKIPPED, 1)
     assert first.reason.startswith("stopped by --stop-after with 6 of 7 groups done")
     second = logs.run(tmp_path, config=config, limits=WINDOW)
-    assert (second.status, second.removed.superseded) == (CLEANED, 1)
+    assert (second.status, second.discarded.superseded) == (CLEANED, 1)
     assert logs.offsets(partition) == [0, 10, 20, 30, 40, 51, 61]
 
 

@@ -39,7 +39,7 @@ def three_groups(path: Path, **more: int) -> Path:
 def numbers(result: LogResult) -> dict[str, object]:
     """What a result counts."""
     names = "records_before records_after bytes_before bytes_after segments_before segments_after groups"
-    return {name: getattr(result, name) for name in names.split()} | {"removed": result.removed}
+    return {name: getattr(result, name) for name in names.split()} | {"removed": result.discarded}
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_make_the_counts_nothing(tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_checkpoint_that_cannot_be_written_does_not_make_the_counts_nothing(tm
     assert (
         "No space left on device" in found.reason and "the next run cleans the log once more" in found.reason
     )
-    assert numbers(found) == numbers(expected) and found.removed.superseded == 3
+    assert numbers(found) == numbers(expected) and found.discarded.superseded == 3
     assert found.cleaned_end_offset == 0, "the checkpoint did not move"
     assert logs.logs_of(broken) == logs.logs_of(whole)
     assert found.bytes_after == sum(map(len, logs.logs_of(broken).values()))
     again = logs.run(tmp_path / "broken", now_ms=NOW + DAY)
-    assert (again.status, again.removed.superseded) == (CLEANED, 0)
+    assert (again.status, again.discarded.superseded) == (CLEANED, 0)
     assert read_checkpoint(tmp_path / "broken" / CHECKPOINT) == read_checkpoint(
         tmp_path / "whole" / CHECKPOINT
     )
@@ -71,7 +71,7 @@ def test_a_later_wave_that_fails_leaves_the_counts_of_those_before_it(tmp_path: 
     with files.observe(NoRoomFor(f"{10 * wave:020d}.log.cleaned")):
         found = logs.run(tmp_path, config=config, limits=limits)
     assert found.status == FAILED and "No space left on device" in found.reason
-    assert found.removed.superseded == found.removed.total() == wave
+    assert found.discarded.superseded == found.discarded.total() == wave
     assert found.bytes_after == sum(map(len, logs.logs_of(partition).values()))
     assert len(logs.offsets(partition)) == 8 - wave
 
@@ -91,6 +91,6 @@ def test_a_copy_that_is_given_up_counts_as_not_cleaned(
         found = logs.run(tmp_path / "log", destination=copy)
         copy.commit_run()
     assert found.status == FAILED and "cleaned" not in found.reason
-    assert found.removed.total() == 0 and found.records_after in (None, found.records_before)
+    assert found.discarded.total() == 0 and found.records_after in (None, found.records_before)
     assert (found.bytes_after, found.segments_after) == (found.bytes_before, found.segments_before)
     assert logs.logs_of(tmp_path / "copy" / partition.name) == logs.logs_of(partition)

@@ -67,8 +67,8 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
             everything[b"%d" % key] = max(before, (time if by_time else 0, offset))
             offset += 1
         if records:
-            blobs += (blob.kept() for blob in collector.add(columns_of(records), None))
-    blobs += (blob.kept() for blob in collector.finish())
+            blobs += (blob.copied() for blob in collector.add(columns_of(records), None))
+    blobs += (blob.copied() for blob in collector.finish())
     assert collector.handed_on == sum(len(blob.entries) for blob in blobs)
     for blob in blobs:
         mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
@@ -108,7 +108,7 @@ def test_more_keys_than_there_is_room_for_are_handed_on() -> None:
     blobs: list[EntryBlob] = []
     for first in range(0, 20_000, 1000):
         new = records_of([f"{first + n}" for n in range(1000)], first)
-        blobs += (blob.kept() for blob in collector.add(new, None))
+        blobs += (blob.copied() for blob in collector.add(new, None))
     assert blobs
     found = np.concatenate([blob.entries for blob in (*blobs, *collector.finish())])
     assert sorted(offsets_of(found).tolist()) == list(range(20_000))

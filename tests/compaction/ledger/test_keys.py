@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.records.layout import Words
-from siltstone.compaction.keys import EntryBlob, brought_together, deleted_of
+from siltstone.compaction.keys import EntryBlob, deleted_of, gather_by_shard
 from siltstone.compaction.ledger import keys
 from siltstone.compaction.ledger.keys import PARTITIONS, meet_older
 
@@ -33,7 +33,7 @@ def entries_of(events: list[tuple[int, int, bool]], by_time: bool, first_offset:
 
 def spread_entries(entries: Words) -> tuple[Words, np.ndarray]:
     blob = EntryBlob(bucket=0, entries=entries)
-    return brought_together([blob], PARTITIONS, 0, PARTITIONS, entries.shape[1])
+    return gather_by_shard([blob], PARTITIONS, 0, PARTITIONS, entries.shape[1])
 
 
 def best_of_each_key(entries: Words) -> tuple[Words, np.ndarray]:

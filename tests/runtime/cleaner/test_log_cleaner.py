@@ -265,7 +265,7 @@ def test_tombstones_of_an_idle_log_go_also_after_a_restart(tmp_path: Path) -> No
         assert cleaner.clean_once() == []
         clock.advance(1)
         (result,) = cleaner.clean_once()
-        assert (result.removed.tombstones, tombstones(log)) == (5, 0)
+        assert (result.discarded.tombstones, tombstones(log)) == (5, 0)
         clock.advance(5 * DAY)
         assert cleaner.clean_once() == []
         write(log, 5, value=None)
@@ -275,7 +275,7 @@ def test_tombstones_of_an_idle_log_go_also_after_a_restart(tmp_path: Path) -> No
     with serving(tmp_path, clock=clock) as (manager, cleaner):
         assert cleaner.clean_once() == []
         clock.advance(DAY)
-        assert [result.removed.tombstones for result in cleaner.clean_once()] == [5]
+        assert [result.discarded.tombstones for result in cleaner.clean_once()] == [5]
         assert cleaner.clean_once() == []
 
 
@@ -295,7 +295,7 @@ def test_tombstones_of_an_idle_log_are_tried_again_after_a_cleaning_without_a_re
             assert cleaner.clean_once() == []
             assert cleaner.clean_once() == [], "not before the backoff"
         clock.advance(manager.config.integer("log.cleaner.backoff.ms"))
-        assert [result.removed.tombstones for result in cleaner.clean_once()] == [5]
+        assert [result.discarded.tombstones for result in cleaner.clean_once()] == [5]
 
 
 def test_statistics_and_kafkas_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -307,7 +307,7 @@ def test_statistics_and_kafkas_metrics(tmp_path: Path, caplog: pytest.LogCapture
         (cleaning,) = cleaner.cleanings
         assert cleaning.result is result and cleaning.began_ms == NOW
         assert 0 < cleaning.recopy_percent < 60
-        assert result.removed.superseded == result.records_before - result.records_after
+        assert result.discarded.superseded == result.records_before - result.records_after
         clock.advance(5000)
         found = cleaner.metrics()
         assert found["kafka_log_logcleanermanager_time_since_last_run_ms"] == 5000
@@ -329,7 +329,7 @@ def test_statistics_survive_a_restart(tmp_path: Path) -> None:
         assert read_cleanings(tmp_path)[0].result.bytes_after == before.result.bytes_after
     with serving(tmp_path, clock=clock) as (manager, cleaner):
         (found,) = cleaner.cleanings
-        assert found.began_ms == before.began_ms and found.result.removed == before.result.removed
+        assert found.began_ms == before.began_ms and found.result.discarded == before.result.discarded
         clock.advance(2000)
         names = ("cleaner_recopy_percent", "max_clean_time_secs", "max_buffer_utilization_percent")
         for name in (f"kafka_log_logcleaner_{each}" for each in names):

@@ -44,7 +44,7 @@ def test_committed_readers_see_the_same_and_aborted_data_goes(tmp_path: Path) ->
         before = _committed(log)
         (result,) = cleaner.clean_once()
         assert result.cleaned_end_offset is not None and result.cleaned_end_offset <= stable
-        assert result.removed.aborted > 0 and _committed(log) == before
+        assert result.discarded.aborted > 0 and _committed(log) == before
         assert log.last_stable_offset == stable
         third.end(commit=True)
         log.flush()

@@ -169,7 +169,7 @@ def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_pa
         directories=(directory,), in_place=True, force=True, no_spark=True, **given
     )
     (result,) = cleaning.clean(request).results
-    assert (result.status, result.removed.tombstones) == (CLEANED, 0) and result.removed.superseded
+    assert (result.status, result.discarded.tombstones) == (CLEANED, 0) and result.discarded.superseded
     verdict = review.verify(
         review.VerifyRequest(before=tmp_path / "before", after=directory, no_spark=True, **given)
     )

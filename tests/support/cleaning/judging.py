@@ -29,7 +29,7 @@ def assert_cleaned(expected: Expected, partition: Path, result: LogResult, log_s
         replace(expected, segments=left), {base: after[base] for base in after if base < expected.end}
     )
     assert not found, "\n".join(["", *found])
-    counts = asdict(result.removed)
+    counts = asdict(result.discarded)
     assert counts == {reason: expected.removed[reason] for reason in counts} | {"expired": expired}
 
 

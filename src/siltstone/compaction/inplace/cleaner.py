@@ -50,9 +50,9 @@ from siltstone.compaction.inplace.planning import (
 )
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
-from siltstone.compaction.report import Discarded, LogResult
+from siltstone.compaction.report import LogFailure, LogResult, RecordCounts, failure_of
 from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
-from siltstone.compaction.work import Group, LogFailure, LogWork, failure_of
+from siltstone.compaction.work import Group, LogWork
 
 # The checks of an engine's report before the swap. No record is lost on its way between tasks: these counts
 # are made by different tasks.
@@ -85,7 +85,7 @@ def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
     groups = [*planned.committed, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{len(groups)} groups came back, not {len(work.groups)}", path=work.name)
-    records = sum(group.records for group in groups)
+    records = sum(group.counts.records_read for group in groups)
     if last and records != done.extracted.records:
         raise CheckFailedError(
             f"the groups have {records} records, but {done.extracted.records} were extracted", path=work.name
@@ -117,21 +117,21 @@ def changes_something(work: LogWork, group: Rewritten) -> bool:
     horizon counts, so that repeated short runs come to an end.
     """
     members = work.sources(work.groups[group.group])
-    return len(members) > 1 or group.records != group.kept or group.size < members[0].size
+    return len(members) > 1 or group.counts.discarded.total() > 0 or group.size < members[0].size
 
 
 def fill_counts(planned: Planned) -> None:
     """Set sizes, segments and discarded records of the result from the groups that were committed."""
     result, work = planned.result, planned.work
-    result.removed = Discarded()
+    result.counts = RecordCounts()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
     for group in planned.committed:
         members = work.sources(work.groups[group.group])
-        result.removed.add(group.removed)
+        result.counts.add(group.counts)
         result.bytes_after += group.size - sum(segment.size for segment in members)
         result.segments_after -= len(members) - 1
     if result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
+        result.records_after = result.records_before - result.discarded.total()
 
 
 def fill_result(planned: Planned, done: LogDone) -> None:
@@ -370,7 +370,7 @@ class Cleaner:
             return plan
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
-            return _unplanned(state).stop(failure.status, failure.reason)
+            return _unplanned(state).fail(failure)
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._logs_total, self._logs_done = len(planned), 0
@@ -398,7 +398,7 @@ class Cleaner:
         try:
             space = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            planned.result.stop(report.FAILED, failure_of(error).reason)
+            planned.result.fail(failure_of(error))
             return None
         execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
         lacking = None
@@ -489,7 +489,7 @@ class Cleaner:
             _raise_without_engine(error)
         except KeyboardInterrupt:
             if planned.result.status != report.CLEANED:  # else only its retention was interrupted
-                self._set_failure(planned, LogFailure(report.SKIPPED, INTERRUPTED))
+                self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
     def _clean_in_waves(self, planned: Planned, size: int, engine: Engine) -> None:
@@ -510,7 +510,7 @@ class Cleaner:
         for wave in waves(work, size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
                 partly = PARTLY.format(done=groups_done, total=total)
-                self._fail(planned, LogFailure(report.SKIPPED, partly))
+                self._fail(planned, LogFailure(status=report.SKIPPED, reason=partly))
                 return
             # 3. Rewrite a wave, and swap it in. Waves ascend, so a tombstone is not removed before the value
             #    that it deletes. Only the last one moves the checkpoint.
@@ -582,7 +582,9 @@ class Cleaner:
         except (InvalidConfigError, LedgerError) as error:
             result.notes.append(f"retention was left out: {error}")
         except (SiltstoneError, OSError) as error:
-            result.stop(report.FAILED, f"old segments could not be deleted: {failure_of(error).reason}")
+            failure = failure_of(error)
+            reason = f"old segments could not be deleted: {failure.reason}"
+            result.fail(replace(failure, status=report.FAILED, reason=reason))
 
     def _fail(self, planned: Planned, failure: LogFailure) -> None:
         """The log failed: set its result, and remove its staged files."""
@@ -593,7 +595,7 @@ class Cleaner:
 
     def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
         """Set the result of a log that failed or was stopped, with the groups that were committed."""
-        planned.result.stop(failure.status, failure.reason)
+        planned.result.fail(failure)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.survives_abort:
             planned.committed = []

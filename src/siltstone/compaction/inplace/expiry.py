@@ -27,6 +27,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
+from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
 from siltstone.compaction.report import LogResult
@@ -103,7 +104,7 @@ class RemainingSegment:
 
     def count_records(self, end: int | None = None) -> int | None:
         """How many records it has; see the function."""
-        return count_records(self.segment, end) if self.new is None else self.new.kept
+        return count_records(self.segment, end) if self.new is None else self.new.counts.records_retained
 
 
 def remaining_segments(state: LogState, planned: Planned | None) -> list[RemainingSegment]:
@@ -214,12 +215,12 @@ def fill_expiry(result: LogResult, expiry: Expiry) -> None:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
         result.stop(report.CLEANED, "")
-    result.removed.expired = expiry.records or 0
+    result.discarded.expired = expiry.records or 0
     result.records_after = None
     if expiry.records is None:
         result.records_before = None
     elif result.records_before is not None:
-        result.records_after = result.records_before - result.removed.total()
+        result.records_after = result.records_before - result.discarded.total()
     result.bytes_after -= sum(segment.size for segment in expiry.segments)
     result.segments_after -= len(expiry.segments)
     # A line for each reason, with the segments that it removes.

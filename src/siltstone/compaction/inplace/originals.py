@@ -35,7 +35,8 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.interruption import Critical
-from siltstone.compaction.work import Group, failure_of
+from siltstone.compaction.report import failure_of
+from siltstone.compaction.work import Group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,

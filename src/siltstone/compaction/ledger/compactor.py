@@ -106,7 +106,7 @@ def compact_in_process(
     for part in [range(len(work.sources))] if parts is None else parts:
         for output in extract(work, part, buckets, done.extracted):
             if isinstance(output, EntryBlob):
-                blobs[output.bucket].append(output.kept())
+                blobs[output.bucket].append(output.copied())
             else:
                 retained.append(output)
     for bucket in range(buckets) if done.extracted.failure is None else ():

@@ -29,12 +29,12 @@ from siltstone.compaction.keys import (
     PLAIN_WORDS,
     TIMED_WORDS,
     EntryBlob,
-    PartitionedEntries,
+    ShardedEntries,
     blobs_of,
-    brought_together,
+    dedupe_shards,
     fill_table,
+    gather_by_shard,
     hashes_of,
-    latest_in_each,
     mask_for,
     slot_of,
     table_for,
@@ -52,7 +52,7 @@ def best_of_each_key(
 ) -> tuple[Words, Int64]:
     """The winning entry of each key, in order of partition, and the bounds (int64) of ``partitions`` from
     number ``first`` on. Memory: twice what the entries take."""
-    return latest_in_each(*brought_together(blobs, PARTITIONS, first, partitions, words))
+    return dedupe_shards(*gather_by_shard(blobs, PARTITIONS, first, partitions, words))
 
 
 @kernel
@@ -132,7 +132,7 @@ class EntryCollector:
         self._buckets = buckets
         even = capacity // PARTITIONS
         room = even + 8 * math.isqrt(even) + _LEAST_ROOM  # hashes do not spread evenly: 8 standard deviations
-        self._kept = PartitionedEntries(PARTITIONS, room, words=self._words, capacity=0, spares=True)
+        self._kept = ShardedEntries(PARTITIONS, room, words=self._words, capacity=0, dedupes=True)
         self.handed_on = 0
 
     def add(self, columns: KeyColumns, wanted: Flags | None) -> Iterator[EntryBlob]:
@@ -161,7 +161,7 @@ class EntryCollector:
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the entries that are left; the collector can be used again."""
-        yield from self._hand_on(self._kept.packed(spares=True))
+        yield from self._hand_on(self._kept.packed(dedupes=True))
 
     def _hand_on(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.handed_on += int(bounds[-1])

@@ -44,8 +44,9 @@ from siltstone.compaction.ledger.work import (
     Source,
     opened,
 )
+from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
-from siltstone.compaction.work import Group, decoded, failure_of, refuse_disorder
+from siltstone.compaction.work import Group, decoded, refuse_disorder
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows

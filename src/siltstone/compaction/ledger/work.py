@@ -37,7 +37,8 @@ from siltstone.compaction.ledger.keys import (
     read_keys,
     write_part,
 )
-from siltstone.compaction.work import Decoded, Extracted, Group, LogFailure, aborted_of, decoded, failure_of
+from siltstone.compaction.report import LogFailure, failure_of
+from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry

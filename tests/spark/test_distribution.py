@@ -1,4 +1,4 @@
-"""How work is dealt to tasks: each log once, evenly, not too much for one; and how a failed job is told."""
+"""How work is distributed over tasks: each log once, evenly, not too much for one; errors of failed jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from siltstone.compaction.engine import small_work
 from siltstone.compaction.work import LogWork
-from siltstone.spark.clean import dealt
-from siltstone.spark.tasks import finer, merging, why_failed
+from siltstone.spark.clean import distribute_logs
+from siltstone.spark.internals import WORKER_EXITED
+from siltstone.spark.tasks import finer_buckets, job_error, merge_shape
 
 MIB = 1 << 20
 
@@ -41,14 +42,14 @@ def test_as_many_tasks_as_keep_the_workers_busy_and_a_task_small(
     work: LogWork, count: int, size: int, tasks: int
 ) -> None:
     works = sized(work, [size] * count)
-    parts = dealt(works, workers=2)
+    parts = distribute_logs(works, workers=2)
     assert len(parts) == tasks
     assert sorted(each.name for part in parts for each in part) == sorted(each.name for each in works)
     assert max(map(size_of, parts)) <= max(300 * MIB, size)
 
 
 def test_the_largest_first_and_evenly(work: LogWork) -> None:
-    parts = dealt(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
+    parts = distribute_logs(sized(work, [number * MIB for number in range(1, 33)]), workers=1)
     sizes = [size_of(part) for part in parts]
     assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
     assert max(sizes) - min(sizes) <= 32 * MIB
@@ -60,7 +61,7 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
     """A merge takes three and a half times its entries; ``enough`` buckets let each take all memory."""
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merging(enough, workers, entries, memory)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
     assert tasks <= buckets and tasks >= workers
     assert tasks == workers or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
@@ -72,8 +73,8 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
 def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> None:
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merging(enough, workers, entries, memory)
-    more = finer(buckets, tasks, entries)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
+    more = finer_buckets(buckets, tasks, entries)
     assert more == buckets or more % tasks == 0
     assert more >= buckets and entries <= more * 32 * MIB
     assert entries / tasks + 3.5 * entries / more <= memory
@@ -86,7 +87,23 @@ def test_a_failed_job_is_told_by_its_cause_not_by_a_line_of_its_trace() -> None:
 Caused by: java.io.IOException: No space left on device
 \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally$(SparkErrorUtils.scala:83)
 \t... 12 more"""
-    assert why_failed(RuntimeError(text)) == "Caused by: java.io.IOException: No space left on device"
-    assert why_failed(RuntimeError("\tat some.Error.line(x)")) == "at some.Error.line(x)"
-    assert why_failed(RuntimeError("")) == "RuntimeError"
-    assert why_failed(KeyError("not Spark's")) is None
+    for raised, cause in (
+        (text, "Caused by: java.io.IOException: No space left on device"),
+        ("\tat some.Error.line(x)", "at some.Error.line(x)"),
+        ("", "RuntimeError"),
+    ):
+        error = job_error("users-0", RuntimeError(raised))
+        assert error is not None
+        assert (error.path, error.reason) == ("users-0", f"the Spark job failed: {cause}")
+    assert job_error("users-0", KeyError("not Spark's")) is None
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_set() -> None:
+    error = job_error("users-0", RuntimeError(f"SparkException: {WORKER_EXITED} (crashed)"))
+    assert error is not None and "lack of memory" in error.reason
+    assert "--master local[1]" in (error.advice or "") and "dedupe.buffer.size" in (error.advice or "")
+
+
+def test_a_lost_java_is_an_error_that_says_to_run_again() -> None:
+    error = job_error("users-0", ConnectionRefusedError(111, "Connection refused"))
+    assert error is not None and "Java process" in error.reason and "run again" in (error.advice or "")

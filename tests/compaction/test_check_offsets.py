@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from siltstone.compaction.rewrite import meet_retained
+from siltstone.compaction.rewrite import check_offsets
 
 BASE = 1 << 40
 
@@ -33,7 +33,7 @@ def walked(
     sorted_winners = np.array(sorted(retained), np.uint32)
     for some in np.array_split(np.arange(len(offsets)), parts):
         rows = np.array(offsets, np.int64)[some], np.array(batch, np.int32)[some], np.array(control)
-        last, met, wrong = meet_retained(*rows, BASE, map_end, sorted_winners, last, met)
+        last, met, wrong = check_offsets(*rows, BASE, map_end, sorted_winners, last, met)
         if wrong:
             return wrong
     return wrong
