@@ -238,7 +238,7 @@ class PartitionLog(ViewedLog):
         self._closed = False
         self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
         self._epochs = LeaderEpochs(recovered.directory)
-        self.recovery_point = recovered.recovery_point
+        self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
         self._truncations = 0
         self._high_watermark: int | None = None
