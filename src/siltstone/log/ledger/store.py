@@ -546,29 +546,29 @@ def settle(directory: Path, end_offset: int) -> None:
         _logger.warning("%s", error)
 
 
-class Uncovered(NamedTuple):
-    """What cleaning in place leaves for the next compaction, so that both come to the same: tombstones from
-    offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
+class CleaningBounds(NamedTuple):
+    """What cleaning in place must leave for the next compaction, so that both have the same result:
+    tombstones from offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
 
-    A tombstone above the horizon of a ledger that may have its key stays until the ledger has met it. Where
-    the ledger goes by time, nothing above its horizon is cleaned: cleaning goes by offsets, and would take a
-    later event that an older one has overtaken.
+    A tombstone above the horizon stays until a compaction has applied it to the ledger, which may have its
+    key. If the ledger is ordered by time, nothing above its horizon is cleaned: cleaning compares offsets, and
+    would remove a record with a later timestamp that has a lower offset.
     """
 
     tombstones_from: int = LONG_MAX
     clean_below: int = LONG_MAX
 
 
-def uncovered(partition: Path) -> Uncovered:
-    """What cleaning in place must leave for a partition's ledger: all tombstones where it is damaged. Raises
-    OSError."""
+def cleaning_bounds(partition: Path) -> CleaningBounds:
+    """The bounds that a partition's ledger sets to cleaning in place: if it is corrupt, all tombstones stay.
+
+    Raises OSError.
+    """
     store = LedgerStore(partition)
-    if not files.exists(store.folder):
-        return Uncovered()
     try:
         ledger = store.current()
     except LedgerError:
-        return Uncovered(tombstones_from=0)
+        return CleaningBounds(tombstones_from=0)
     if ledger is None:
-        return Uncovered()
-    return Uncovered(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
+        return CleaningBounds()
+    return CleaningBounds(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
