@@ -53,7 +53,7 @@ DIFFERENT = {
 }
 REFUSED = {"u_offset_back": "base offset 185"}
 NOTICED = {
-    "u_bitflip_old": "00000000000000000000.log: byte 494: the batch's checksum does not match",
+    "u_bitflip_old": "00000000000000000000.log: byte 494: checksum does not match",
     "u_gap": "offsets 40 to 79 are missing",
     "u_bitflip_epoch": "decreases from 32 to 0 at offset 254",
 }

@@ -38,7 +38,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_behind
+from siltstone.log.ledger.store import forget_beyond
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ViewedLog
@@ -467,7 +467,7 @@ class PartitionLog(ViewedLog):
             if offset >= self._log_end:
                 return False
             # The ledger first: after a crash none may be left that covers offsets which are written anew.
-            forget_behind(self.directory, offset)
+            forget_beyond(self.directory, offset)
             finish = self._list.truncate(offset)
             self._publish_end(offset, min(self._log_start, offset))
             finish()
@@ -480,7 +480,7 @@ class PartitionLog(ViewedLog):
         Also removes the compacted ledger, which lacks the records in between.
         """
         with self._segments_lock, self._changing():
-            forget_behind(self.directory, 0)
+            forget_beyond(self.directory, 0)
             self._list.restart(offset)
             self._publish_end(offset, offset)
             self.recovery_point = offset

@@ -84,6 +84,11 @@ def contradiction(number: int, producer: int, path: str, position: int = 0) -> C
     return _index_error(path, position, CONTRADICTIONS[number].format(producer=producer))
 
 
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex`` with these entries."""
+    return np.array([(0, *entry) for entry in transactions], TRANSACTION_ENTRY).tobytes()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
     """A log's aborted transactions, by producer id and first offset: int64 arrays, and the index's entries.
@@ -122,7 +127,7 @@ class Aborted:
     @classmethod
     def among(cls, transactions: Iterable[AbortedTransaction], path: str = "") -> Aborted:
         """From transactions in any order. Raises CorruptFileError."""
-        return cls.of(np.array([(0, *each) for each in transactions], TRANSACTION_ENTRY).tobytes(), path)
+        return cls.of(encode_aborted(transactions), path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,19 +213,6 @@ class _Matched(NamedTuple):
 
 
 @kernel
-def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
-    """The last of one producer's entries [low, high) that begins at or below ``offset``; ``low`` - 1 without
-    one. A producer's ranges do not overlap, so only this entry can hold the offset."""
-    while low < high:
-        middle = (low + high) // 2
-        if first_aborted[middle] <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
-
-
-@kernel
 def _follow(
     batches: _Batches, producers: _Producers, index: _Index, matched: _Matched, aborted: Flags, empty: Flags
 ) -> tuple[int, int]:
@@ -239,9 +231,10 @@ def _follow(
             # No marker; one that an earlier cleaning emptied stays an empty one.
             empty[row] = kind == EMPTY
             continue
-        # 1. Is the batch in the range [first offset, marker] of an entry of its producer?
-        low = bounds[producer, 0]
-        entry = _entry_of(first_aborted, low, bounds[producer, 1], last_offset[i])
+        # 1. Is the batch in the range [first offset, marker] of an entry of its producer? These ranges do not
+        # overlap, so it can only be the last one that begins at or below the batch.
+        low, high = bounds[producer, 0], bounds[producer, 1]
+        entry = low + np.searchsorted(first_aborted[low:high], last_offset[i], side="right") - 1
         listed = entry >= low and last_aborted[entry] >= base_offset[i]
         # 2. Can that be, after the producer's earlier batches?
         if listed:

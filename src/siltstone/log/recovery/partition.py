@@ -30,11 +30,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LogConfig
@@ -42,7 +40,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, Finding
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, Finding
 from siltstone.log.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
@@ -61,13 +59,15 @@ from siltstone.log.recovery.scan import (
 )
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, segment_holding, segments_among
+from siltstone.log.transactions import encode_aborted
 
 _REPLACED_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA)
 """Files of a partition, besides those of segments, that are first written under a temporary name."""
 
 
+@dataclass(slots=True, kw_only=True)
 class DirectoryChanges:
-    """Changes one partition directory, or in a dry run counts the changes only.
+    """Changes one partition directory, or in a dry run only counts the changes.
 
     ``removed`` and ``truncated_bytes``: what was done. ``listing``: the directory's files by name, as they
     are after each change. ``any``: something was changed.
@@ -77,14 +77,13 @@ class DirectoryChanges:
     after them.
     """
 
-    def __init__(self, directory: Path, listing: dict[str, files.FileStat], *, dry_run: bool) -> None:
-        self.directory = directory
-        self.listing = listing
-        self.dry_run = dry_run
-        self.removed: list[str] = []
-        self.truncated_bytes = 0
-        self.any = False
-        self._unsynced = False
+    directory: Path
+    listing: dict[str, files.FileStat]
+    dry_run: bool
+    removed: list[str] = field(default_factory=list)
+    truncated_bytes: int = 0
+    any: bool = False
+    _unsynced: bool = False
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; ``sync_names`` makes that durable."""
@@ -166,6 +165,7 @@ def _truncate(path: Path, size: int) -> None:
         appender.truncate(size)
 
 
+@dataclass(slots=True, kw_only=True)
 class ProducerHistory:
     """The producer states at offsets of one log (``ProducerStateManager``, as far as startup needs it).
 
@@ -174,33 +174,24 @@ class ProducerHistory:
     have a snapshot file.
     """
 
-    def __init__(
-        self,
-        changes: DirectoryChanges,
-        snapshots: Iterable[int],
-        *,
-        log_start: int,
-        now_ms: int,
-        expiration_ms: int,
-    ) -> None:
-        self.snapshots = set(snapshots)
-        self._changes = changes
-        self._log_start = log_start
-        self._now_ms = now_ms
-        self._expiration_ms = expiration_ms
+    changes: DirectoryChanges
+    snapshots: set[int]
+    log_start: int
+    now_ms: int
+    expiration_ms: int
 
     def _load_newest(self, upto: int) -> tuple[int, ProducerStates]:
         """The newest valid snapshot at or below offset ``upto``: its offset, and its producers that have not
         expired. Without one: the log start, and no producer."""
-        in_log = [offset for offset in self.snapshots if self._log_start <= offset <= upto]
-        for offset, entries in newest_snapshots(self._changes.directory, in_log):
+        in_log = [offset for offset in self.snapshots if self.log_start <= offset <= upto]
+        for offset, entries in newest_snapshots(self.changes.directory, in_log):
             if entries is None:
                 self.remove_snapshot(offset)
                 continue
             states = ProducerStates.load(entries)
-            states.expire(self._now_ms, self._expiration_ms)
+            states.expire(self.now_ms, self.expiration_ms)
             return offset, states
-        return self._log_start, ProducerStates()
+        return self.log_start, ProducerStates()
 
     def rebuild_to(
         self, offset: int, segments: Sequence[Segment], snapshots_at: Sequence[int] = ()
@@ -224,14 +215,14 @@ class ProducerHistory:
 
     def take_snapshot(self, offset: int, states: ProducerStates) -> None:
         """Write a snapshot, durably; at the log's start only if there is a producer."""
-        if offset > self._log_start or (offset == self._log_start and len(states)):
-            self._changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
+        if offset > self.log_start or (offset == self.log_start and len(states)):
+            self.changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 
     def remove_snapshot(self, offset: int) -> None:
         """Remove a snapshot."""
         self.snapshots.discard(offset)
-        self._changes.remove(segment_file(offset, SNAPSHOT))
+        self.changes.remove(segment_file(offset, SNAPSHOT))
 
     def remove_stray_snapshots(self, bases: set[int], end_offset: int) -> None:
         """Remove snapshots that no start reads: outside the log, or at no segment's base unless it is the
@@ -239,7 +230,7 @@ class ProducerHistory:
         strays = self.snapshots - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
         for offset in sorted(self.snapshots):
-            outside = offset < self._log_start or offset > end_offset
+            outside = offset < self.log_start or offset > end_offset
             if outside or (offset in strays and not (offset == newest and offset > max(bases))):
                 self.remove_snapshot(offset)
 
@@ -361,7 +352,8 @@ def recover_partition(
     CorruptRecordError for a log that cannot be served, UnsafeFileError for a link, a device or another user's
     file among its files, OSError.
     """
-    changes = DirectoryChanges(directory, partition_files(directory, owned=owned), dry_run=dry_run)
+    listing = partition_files(directory, owned=owned)
+    changes = DirectoryChanges(directory=directory, listing=listing, dry_run=dry_run)
     finished = finish_swap(changes)
     split = split_overflowed_segments(changes, config, all_candidates=check or not clean)
     recovery = _Recovery(
@@ -425,8 +417,8 @@ class _Recovery:
         self._previous_epoch = -1
         self._indexes_contradict_markers = False
         self._history = ProducerHistory(
-            changes,
-            remove_orphans(changes, self.segments),
+            changes=changes,
+            snapshots=remove_orphans(changes, self.segments),
             log_start=self.log_start,
             now_ms=now_ms,
             expiration_ms=config.producer_id_expiration_ms,
@@ -530,7 +522,7 @@ class _Recovery:
         built = {
             "index": indexes.offset_index,
             "timeindex": indexes.time_index,
-            "txnindex": np.array(scan.aborted, TRANSACTION_ENTRY).tobytes(),
+            "txnindex": encode_aborted(scan.aborted),
         }
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
@@ -558,10 +550,7 @@ class _Recovery:
         """Scan the segments from number ``first`` on and truncate the log at the first damage; its end."""
         bases = [segment.base_offset for segment in self.segments]
         end = bases[first]
-        # As in Kafka there are snapshots at the last two segments and at the log's end.
-        self.states = self._history.rebuild_to(end, self.segments, snapshots_at=bases[-2:])
-        if end not in self._history.snapshots:
-            self._history.take_snapshot(end, self.states)
+        self._rebuild_producers(end)
         for number in range(first, len(bases)):
             segment = self.segments[number]
             if number > first:
@@ -608,14 +597,18 @@ class _Recovery:
     def _load_producers(self, end: int) -> None:
         """After a clean stop: from the snapshot at the end. Without any snapshot there is no producer, as in
         ``UnifiedLog.rebuildProducerState``: the log was written before there were snapshots."""
-        bases = [segment.base_offset for segment in self.segments]
-        if not self._history.snapshots:
-            for offset in (*bases[-2:], end):
-                self._history.take_snapshot(offset, self.states)
+        if self._history.snapshots:
+            self._rebuild_producers(end)
             return
-        self.states = self._history.rebuild_to(end, self.segments, snapshots_at=bases[-2:])
-        if end not in self._history.snapshots:
-            self._history.take_snapshot(end, self.states)
+        for offset in (*(segment.base_offset for segment in self.segments[-2:]), end):
+            self._history.take_snapshot(offset, self.states)
+
+    def _rebuild_producers(self, offset: int) -> None:
+        """The states as of ``offset``, with snapshots there and, as in Kafka, at the last two segments."""
+        last_two = [segment.base_offset for segment in self.segments[-2:]]
+        self.states = self._history.rebuild_to(offset, self.segments, snapshots_at=last_two)
+        if offset not in self._history.snapshots:
+            self._history.take_snapshot(offset, self.states)
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:

@@ -27,7 +27,7 @@ from siltstone.log.indexes import (
     ENTRY_STRUCTS,
     LARGEST_RELATIVE_OFFSET,
     OFFSET_ENTRY,
-    TRANSACTION_ENTRY,
+    AbortedTransaction,
     Finding,
     IndexBuilder,
     NamedFile,
@@ -40,33 +40,36 @@ from siltstone.log.indexes import (
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.log.transactions import (
+    Aborted,
+    TransactionScan,
+    carried_by_group,
+    encode_aborted,
+    transaction_indexes,
+)
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
 UNWRITTEN = "the first bytes of the batch's base offset were never written"
-BAD_CHECKSUM = "the batch's checksum does not match"
+BAD_CHECKSUM = "checksum does not match"
 _RESTORE = "restore the partition from a replica, or move it away, and recover again"
 
-AbortedEntry = tuple[int, int, int, int, int]
-"""A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
 Listing = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
 def apply_batches(
     states: ProducerStates, batches: Directory, data: Bytes, path: str = ""
-) -> list[AbortedEntry]:
+) -> list[AbortedTransaction]:
     """Apply batches of ``data`` to ``states``, as far as they change them; returns the transactions that they
     aborted.
 
     Raises CorruptRecordError for an invalid marker.
     """
     rows = state_changing_rows(batches)
-    changing = batches if len(rows) == len(batches) else batches[rows]
-    return [(0, *aborted) for aborted in states.update(changing, data, path)]
+    return states.update(batches if len(rows) == len(batches) else batches[rows], data, path)
 
 
 def state_changing_rows(batches: Directory) -> Int64:
@@ -112,7 +115,7 @@ class SegmentScan:
         self.size, self.next_offset, self.gaps = 0, base, 0
         self.damage: Finding | None = None
         self.skipped: list[Finding] = []
-        self.aborted: list[AbortedEntry] = []
+        self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
         self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
 
@@ -278,12 +281,10 @@ def impossible_indexes(
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(segment.base_offset, kind)
         size = listing[name].size if name in listing else 0
-        if name not in listing:
-            possible = kind == "txnindex"
-        else:
-            possible = not size or _last_is_possible(segment, kind, name, size, limit_offset)
-        if possible and size and all_entries:
-            possible = _all_are_possible(segment, kind, limit_offset)
+        possible = name in listing or kind == "txnindex"
+        if size:
+            possible = _last_is_possible(segment, kind, name, size, limit_offset)
+            possible = possible and (not all_entries or _all_are_possible(segment, kind, limit_offset))
         if not possible:
             impossible.append(name)
     return impossible
@@ -324,11 +325,11 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 
 
 def wrong_indexes(
-    segment: Segment, listing: Listing, aborted: Sequence[AbortedEntry], *, exact_transactions: bool
+    segment: Segment, listing: Listing, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
 ) -> list[str]:
     """The names of an undamaged segment's indexes that differ from its log. Raises OSError.
 
-    ``aborted``: the entries of the transaction index that follow from the log. The index may have more unless
+    ``aborted``: what the transaction index should list, by the log. It may list more unless
     ``exact_transactions``: cleaning removes the data of an aborted transaction before its entry.
     """
     wrong = []
@@ -338,20 +339,20 @@ def wrong_indexes(
             wrong.append(name)
     name = segment_file(segment.base_offset, "txnindex")
     data = files.read_bytes(f"{segment.directory}/{name}") if name in listing else b""
-    differs = data != np.array(aborted, TRANSACTION_ENTRY).tobytes()
-    if (exact_transactions and name in listing and differs) or not _has_entries(data, aborted):
+    differs = exact_transactions and name in listing and data != encode_aborted(aborted)
+    if differs or not _has_entries(data, aborted):
         wrong.append(name)
     return wrong
 
 
-def _has_entries(data: bytes, aborted: Sequence[AbortedEntry]) -> bool:
+def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
     """Does a transaction index have all ``aborted`` transactions, none of them shortened?"""
     try:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
     listed = {(producer, last): first for _, producer, first, last, _ in entries}
-    return all(listed.get((producer, last), last + 1) <= first for _, producer, first, last, _ in aborted)
+    return all(listed.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 
 
 def contradict_markers(segments: Sequence[Segment]) -> bool:
