@@ -22,7 +22,7 @@ from siltstone.base.config import LogConfig
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import Cursor, encode_cursor
 from siltstone.log.ledger.reading import CompactedReader
-from siltstone.log.ledger.store import LedgerStore, settle
+from siltstone.log.ledger.store import LedgerStore, recover_ledgers
 from siltstone.log.names import segment_file
 from siltstone.log.partition import open_partition
 from siltstone.log.replacement import delete_oldest, finish_replacement
@@ -177,7 +177,7 @@ def check_names(partition: Path) -> None:
 def start(path: Path) -> None:
     partition = path / "topic-0"
     finish_replacement(partition)
-    settle(partition, view_of(partition).log_end_offset)
+    recover_ledgers(partition, view_of(partition).log_end_offset)
 
 
 def go_on(path: Path, doing: Doing, known: Recorded) -> None:
@@ -330,14 +330,14 @@ def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -
 
 def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> None:
     doing = DOINGS["second"]
-    early = LedgerStore._move_in
+    early = LedgerStore._rename_runs
 
     def cursor_first(self: LedgerStore, staged: dict[int, Path]) -> None:
         files.replace(self.folder / "cursor.json", encode_cursor(Cursor(horizon=12, ledger_id=1)))
         early(self, staged)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LedgerStore, "_move_in", cursor_first)
+        patch.setattr(LedgerStore, "_rename_runs", cursor_first)
         known = record(doing, tmp_path / "log")
     assert images(doing, known, [KEEP, DROP], most=1)
 

@@ -66,7 +66,7 @@ def test_reports() -> None:
             groups=[Rewritten(group=1, failure=failure)],
             files=[RetainedFile(group=1)],
         ),
-        RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
+        RetainedFile(group=3, carried=Carried(open_producers=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.FOUND, report, 7).batch()])

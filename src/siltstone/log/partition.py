@@ -39,7 +39,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_behind, settle
+from siltstone.log.ledger.store import forget_beyond, recover_ledgers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ViewedLog
@@ -239,7 +239,7 @@ class PartitionLog(ViewedLog):
         self._closed = False
         self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
         self._epochs = LeaderEpochs(recovered.directory)
-        self.recovery_point = recovered.recovery_point
+        self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
         self._truncations = 0
         self._high_watermark: int | None = None
@@ -468,7 +468,7 @@ class PartitionLog(ViewedLog):
             if offset >= self._log_end:
                 return False
             # The ledger first: after a crash none may be left that covers offsets which are written anew.
-            forget_behind(self.directory, offset)
+            forget_beyond(self.directory, offset)
             finish = self._list.truncate(offset)
             self._publish_end(offset, min(self._log_start, offset))
             finish()
@@ -481,7 +481,7 @@ class PartitionLog(ViewedLog):
         Also removes the compacted ledger, which lacks the records in between.
         """
         with self._segments_lock, self._changing():
-            forget_behind(self.directory, 0)
+            forget_beyond(self.directory, 0)
             self._list.restart(offset)
             self._publish_end(offset, offset)
             self.recovery_point = offset
@@ -609,5 +609,5 @@ def open_partition(
     )
     for note in (*recovered.notes, *recovered.damage):
         _logger.warning("%s: recovery: %s", directory, note)
-    settle(directory, recovered.log_end_offset)
+    recover_ledgers(directory, recovered.log_end_offset)
     return PartitionLog(partition_of(directory), recovered, config, clock, background=background)

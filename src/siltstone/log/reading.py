@@ -279,9 +279,9 @@ class LogReader(RecordReader):
         concerned = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
         if self._isolation == READ_COMMITTED and concerned:
             path = part.reader.path
-            scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(unended=unended))
+            scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(open_producers=unended))
             wanted &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
-            unended = scan.unended
+            unended = scan.open_producers
         return (batches if wanted.all() else batches[wanted]), unended
 
 

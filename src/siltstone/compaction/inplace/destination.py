@@ -174,7 +174,9 @@ class InPlace(Destination):
     def recover(self, state: LogState) -> list[str]:
         """Finish an interrupted swap or deletion as a broker does, remove what earlier runs staged, and split
         segments whose offsets do not fit an index. Raises CorruptRecordError, OSError."""
-        done = finish_replacement(state.path)
+        finished, removed = finish_replacement(state.path)
+        done = [f"finished the swap of {name}" for name in finished]
+        done += [f"removed {name}" for name in removed]
         if drop_staged(state.path):
             done.append(REMOVED_STAGED)
         assert state.config is not None

@@ -30,7 +30,7 @@ from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
 from siltstone.log.overflow import overflowed
@@ -50,20 +50,20 @@ from siltstone.log.transactions import transaction_indexes
 # The bounds of a log: the stable offset, and the offset from which on tombstones stay.
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as both come to the same:
-# ``log.ledger.store.uncovered`` says how far. ``verify`` has these rules of its own on purpose.
+# ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has these rules of its own on purpose.
 
 
 def stable_offset(partition: Path, *bounds: int | None) -> int:
     """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
     the ledger's. Raises OSError."""
-    every = (*bounds, uncovered(partition).clean_below)
+    every = (*bounds, cleaning_bounds(partition).clean_below)
     return min(bound for bound in every if bound is not None)
 
 
 def tombstones_from(partition: Path) -> int:
     """The offset at and above which tombstones stay, even when their delete horizon has passed: the log's
     ledger has not read them yet. Raises OSError."""
-    return uncovered(partition).tombstones_from
+    return cleaning_bounds(partition).tombstones_from
 
 
 # Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
