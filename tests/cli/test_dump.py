@@ -396,9 +396,12 @@ def test_checkpoints_and_properties(stopped_broker: tuple[Path, Path], tmp_path:
     path.write_text("0\n3\na 0 5\nb 1 x\n")
     status, out, err = dump(path)
     assert (status, "topic: a partition: 0 offset: 5" in out) == (1, True)
-    assert err == f"siltstone: {path}: byte 10: no checkpoint entry: 'b 1 x'\n"
+    assert (
+        err
+        == f"siltstone: {path}: byte 10: the line 'b 1 x' is no checkpoint entry (topic, partition, offset)\n"
+    )
     path.write_text("0\n3\na 0 5\n")
-    assert "3 entries are announced, 1 are there" in dump(path)[2]
+    assert "byte 2: the number of entries is given as '3', but there are 1" in dump(path)[2]
 
 
 def test_the_offsets_of_consumer_groups(stopped_broker: tuple[Path, Path], dump: Any) -> None:

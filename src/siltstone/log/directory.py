@@ -42,15 +42,9 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
 
-_CHECKPOINTS = (
-    names.CLEANER_CHECKPOINT,
-    names.RECOVERY_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-)
 _EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
-_MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
+_MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +195,7 @@ class LogDirectory:
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        cleaner, recovery, start, replication = (self._offsets(name) for name in _CHECKPOINTS)
+        cleaner, recovery, start, replication = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )

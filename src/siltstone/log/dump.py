@@ -40,6 +40,7 @@ from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import names
+from siltstone.log.checkpoints import EPOCH_COLUMNS, OFFSET_COLUMNS, read_lines, read_rows
 from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
@@ -89,12 +90,6 @@ KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
 )
-_OFFSET_CHECKPOINTS = (
-    names.CLEANER_CHECKPOINT,
-    names.RECOVERY_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-)
 _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
@@ -104,7 +99,7 @@ def identify(path: str) -> NamedFile:
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError(f"{path}: is a directory; name the files in it")
-    if name in _OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
+    if name in names.OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
         return NamedFile(path=path, kind="epochs" if name == names.LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
@@ -356,49 +351,24 @@ def _producer_row(producer: ProducerEntry) -> Row:
     }
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """(byte position, text) of each line. Raises CorruptFileError where it is not text."""
-    position = 0
-    for line in files.read_bytes(path).splitlines(keepends=True):
-        try:
-            yield position, line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise CorruptFileError(path, position + error.start, "not text") from None
-        position += len(line)
-
-
 def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
-    """The entries of a checkpoint of offsets or epochs: version ``0``, the number of entries, one a line."""
+    """The entries of a checkpoint of offsets or epochs."""
     is_of_epochs = kind == "epochs"
-    row = "leaderEpoch" if is_of_epochs else "checkpoint"
-    columns = ("epoch", "startOffset") if is_of_epochs else ("topic", "partition", "offset")
-    announced, seen, position = -1, 0, 0
-    for number, (position, line) in enumerate(_lines(path)):
-        if number == 0 and line != "0":
-            raise CorruptFileError(path, position, f"checkpoint version {line[:40]!r}; only 0 is known")
-        if number == 1:
-            if re.fullmatch(r"[0-9]{1,9}", line) is None:
-                raise CorruptFileError(path, position, f"no number of entries: {line[:40]!r}")
-            announced = int(line)
-        elif number > 1 and line:
-            fields = line.split()
-            numbers = [field for field in fields[-2:] if re.fullmatch(r"-?[0-9]{1,19}", field)]
-            if len(fields) != len(columns) or len(numbers) != 2:
-                raise CorruptFileError(path, position, f"no checkpoint entry: {line[:80]!r}")
-            seen += 1
-            yield {"type": row, **dict(zip(columns, (*fields[:-2], *map(int, numbers)), strict=True))}
-    if announced not in (-1, seen):
-        raise CorruptFileError(path, position, f"{announced} entries are announced, {seen} are there")
+    row_type = "leaderEpoch" if is_of_epochs else "checkpoint"
+    columns = EPOCH_COLUMNS if is_of_epochs else OFFSET_COLUMNS
+    for row in read_rows(path, columns):
+        numbers = map(int, row[-2:])
+        yield {"type": row_type, **dict(zip(columns, (*row[:-2], *numbers), strict=True))}
 
 
 def _property_rows(path: str) -> Iterator[Row]:
     """``name=value`` or ``name: value`` lines; comments are skipped."""
-    for position, line in _lines(path):
+    for position, line in read_lines(path):
         if not line or line[0] in "#!":
             continue
         parts = re.match(r"([^=:]+)[=:](.*)", line)
         if parts is None:
-            raise CorruptFileError(path, position, f"no property: {line[:80]!r}")
+            raise CorruptFileError(path, position, f"the line {line[:80]!r} is not a property")
         yield {"type": "property", "name": parts[1].strip(), "value": parts[2].strip()}
 
 
