@@ -157,7 +157,7 @@ class _MessageReader:
             return self.number(kind)
         count = self._size("i")
         if count > len(self._data) - self._position:
-            raise _UndecodableError("more elements than bytes")
+            raise _UndecodableError("an array has more elements than there are bytes left")
         if count < 0:
             return None
         if kind == "[i]":
@@ -174,11 +174,11 @@ class _MessageReader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise _UndecodableError("an over-long varint")
+        raise _UndecodableError("a varint has more than 5 bytes")
 
     def _take(self, size: int) -> bytes:
         if size < 0 or size > len(self._data) - self._position:
-            raise _UndecodableError("a field goes on beyond the end")
+            raise _UndecodableError("a field extends beyond the end")
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -192,12 +192,12 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> D
     row: Data = {}
     try:
         if key is None:
-            raise _UndecodableError("no key")
+            raise _UndecodableError("the key is null")
         reader = _MessageReader(key)
         kind = reader.number("h")
         record_type = _RECORD_TYPES[decoder].get(kind)
         if record_type is None:
-            raise _UndecodableError(f"key type {kind} is not known")
+            raise _UndecodableError(f"type {kind} is unknown")
         row["decodedKey"] = {"type": str(kind), "data": reader.message(record_type.key, 0)}
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
     except _UndecodableError as error:
@@ -209,7 +209,7 @@ def _decode_value(record_type: _RecordType, value: bytes) -> Data:
     reader = _MessageReader(value)
     version = reader.number("h")
     if not 0 <= version <= record_type.largest:
-        raise _UndecodableError(f"version {version} is not known")
+        raise _UndecodableError(f"version {version} is unknown")
     data = reader.message(record_type.value, version, flexible=version >= record_type.flexible_from)
     if record_type is _TRANSACTION:
         status = data["transactionStatus"]

@@ -42,6 +42,7 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
 
+_NAME_A_LOG_DIRECTORY = "pass a Kafka log directory (an entry of log.dirs) or one of its partitions"
 _EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
 _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
@@ -97,7 +98,7 @@ class LogDirectory:
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         if not files.is_directory(path):
-            raise NotALogDirectoryError(f"{path}: no such directory; give a Kafka log directory (log.dirs)")
+            raise NotALogDirectoryError("no such directory", path=path, advice=_NAME_A_LOG_DIRECTORY)
         real = true_path(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
@@ -127,7 +128,11 @@ class LogDirectory:
             directory.partitions, directory.passed_over = _find_partitions(real)
             if only is not None:
                 if only not in directory.partitions and files.exists(real / str(only)):
-                    raise NotALogDirectoryError(f"{real / str(only)}: no directory of its own")
+                    raise NotALogDirectoryError(
+                        "the partition is a symbolic link or a file, not a directory",
+                        path=real / str(only),
+                        advice="remove it, or choose another partition",
+                    )
                 mine = {where: path for where, path in directory.partitions.items() if where == only}
                 directory.partitions, directory.is_partial = mine, True
             elif any(entry.name not in _EMPTY for entry in files.entries(real)):
@@ -158,8 +163,10 @@ class LogDirectory:
             self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
         if not self.is_marked and not self.partitions:
             raise NotALogDirectoryError(
-                f"{self.path}: no Kafka log directory "
-                "(no meta.properties, no checkpoint, no topic-N directory with segments)"
+                "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
+                "directory with segments",
+                path=self.path,
+                advice=_NAME_A_LOG_DIRECTORY,
             )
 
     def _take_lock(self) -> None:
@@ -167,8 +174,9 @@ class LogDirectory:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
             raise DirectoryLockedError(
-                f"{self.path}: a live process holds {names.LOCK}; "
-                "stop the broker (or wait for the other run) and try again"
+                f"another process holds {names.LOCK}",
+                path=self.path,
+                advice="stop the broker, or wait for the other run, and try again",
             ) from None
 
     @property
@@ -315,8 +323,9 @@ def true_path(path: Path) -> Path:
     named = path.absolute()
     if files.is_link(named) and parse_partition(named.name) is not None and _is_marked(named.parent):
         raise NotALogDirectoryError(
-            f"{path}: a symbolic link among the partitions of {named.parent}; links are not followed. "
-            f"If no broker uses it any more, name the directory that it points to, {named.resolve()}"
+            f"it is a symbolic link among the partitions of {named.parent}; such links are not followed",
+            path=path,
+            advice=f"if no broker uses it any more, pass the directory that it points to, {named.resolve()}",
         )
     return named.resolve()
 
@@ -325,8 +334,10 @@ def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raises DirectoryRefusedError for a directory that cannot be changed in place safely."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
-            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
-            "where locks and renames cannot be trusted; clean a copy with --out"
+            f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
+            "are not reliable",
+            path=directory.path,
+            advice="pass --out to clean into a copy on a local disk",
         )
 
 
@@ -340,7 +351,8 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
         values = {one[key] for one in properties if key in one}
         if len(values) > 1:
             raise DirectoryRefusedError(
-                f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}"
+                f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",
+                advice="pass the log directories of one broker only",
             )
     paths: dict[TopicPartition, Path] = {}
     places: dict[tuple[int, int], Path] = {}
@@ -348,13 +360,17 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
         for where, path in directory.partitions.items():
             if where in paths:
                 raise DirectoryRefusedError(
-                    f"{where} is in {paths[where]} and in {path}; remove the stray one"
+                    f"the partition is also in {paths[where]}",
+                    path=path,
+                    advice="remove the directory that the broker does not use",
                 )
             paths[where] = path
             with contextlib.suppress(FileNotFoundError):
                 other = places.setdefault(files.stat(path).place, path)
                 if other != path:
-                    raise DirectoryRefusedError(f"{other} and {path} are one directory; name it once")
+                    raise DirectoryRefusedError(
+                        f"it is the same directory as {other}", path=path, advice="pass it once"
+                    )
 
 
 def _is_marked(directory: Path) -> bool:
@@ -400,8 +416,10 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
         refuse_kind(path, facts, files.DIRECTORY if name in _FOLDERS else files.FILE)
         if not is_owned:
             raise UnsafeFileError(
-                f"{path}: belongs to user {facts.owner}, but its partition directory to user {owner}; the "
-                f"log is left alone. Find out who put it there; if it is the log's own, chown {owner} {path}"
+                f"the file belongs to user {facts.owner}, but the partition directory to user {owner}; the "
+                "log is not read or changed",
+                path=path,
+                advice=f"find out who created it; if it belongs to the log, run chown {owner} {path}",
             )
     return {name: facts for name, facts in listed.items() if facts.kind == files.FILE}
 
@@ -415,24 +433,27 @@ def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
     """Raises UnsafeFileError unless the file at ``path`` is of the ``wanted`` kind."""
     if facts.kind == wanted:
         return
-    advice = "put the file itself in its place" if facts.kind == files.LINK else "find out who put it there"
-    if wanted == files.DIRECTORY:
-        advice = "look at what it is, and remove it"
+    advice = "find out who created it, and remove it"
+    if wanted == files.FILE and facts.kind == files.LINK:
+        advice = "replace the link by the file that it points to"
     raise UnsafeFileError(
-        f"{path}: a {facts.kind}, but a {wanted} is wanted here; the log is left alone. {advice.capitalize()}"
+        f"it is a {facts.kind}, but must be a {wanted}; the log is not read or changed",
+        path=path,
+        advice=advice,
     )
 
 
 def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
     """Does the partition's directory have Siltstone's folder ``name``?
 
-    Raises DirectoryRefusedError, with the log's name, where something else has the folder's name; OSError.
+    Raises DirectoryRefusedError where something else has the folder's name; OSError.
     """
     path = partition / name
     reason = files.folder_refusal(path)
     if reason is not None:
         raise DirectoryRefusedError(
-            f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "
-            "look at what it is, remove it, and run the command again"
+            f"it {reason}, so nothing in it is written or removed",
+            path=path,
+            advice="find out who created it, remove it, and run the command again",
         )
     return files.exists(path)

@@ -90,6 +90,7 @@ KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
 )
+_NAME_AN_INDEX = f"name it after its segment's base offset, such as {names.segment_file(0, 'index')}"
 _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
@@ -98,21 +99,23 @@ def identify(path: str) -> NamedFile:
     """A file's kind by its name. Raises UsageError for a directory and for an unknown name."""
     name = os.path.basename(path)
     if files.is_directory(path):
-        raise UsageError(f"{path}: is a directory; name the files in it")
+        raise UsageError("it is a directory", path=path, advice="pass the files in it")
     if name in names.OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
         return NamedFile(path=path, kind="epochs" if name == names.LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
     parts = _NAME.match(name)
     if parts is None:
-        raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
+        raise UsageError("the kind of the file is unknown", path=path, advice=f"pass {KNOWN_FILES}")
     number = _BASE_OFFSET.match(parts[1])
     if number is None and parts[2] in names.SEGMENT_KINDS[1:]:
-        raise UsageError(f"{path}: an index's name starts with its segment's base offset")
+        raise UsageError("the file's name has no base offset", path=path, advice=_NAME_AN_INDEX)
     kind = "log" if parts[2] == "checkpoint" else parts[2]
     base_offset = -1 if number is None else int(number[1])
     if base_offset > LONG_MAX:
-        raise UsageError(f"{path}: {base_offset} is no offset")
+        raise UsageError(
+            f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_AN_INDEX
+        )
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
@@ -185,7 +188,7 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
         record = _record_row(row, columns, number, options)
         yield record
         if valid and not record.get("isValid", True):
-            reason = f"checksum of the inner message with offset {record['offset']} does not match"
+            reason = f"the checksum of the inner message at offset {record['offset']} does not match"
             yield Finding(path=path, position=row["position"], reason=reason)
 
 
@@ -305,7 +308,7 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
         return
     if log is None:
         if options.verify_index_only:
-            reason = f"its log {Path(index.path).stem}.log is missing: nothing to verify it with"
+            reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
             yield Finding(path=index.path, position=0, reason=reason)
         return
     findings = against_log(index, entries, log)

@@ -54,6 +54,11 @@ class LogView(NamedTuple):
     active_size: int
     batch_limit: int = DEFAULT_LIMIT
 
+    @property
+    def name(self) -> str | None:
+        """The log's name for errors, such as ``events-0``; None without a segment."""
+        return self.segments[0].directory.name if self.segments else None
+
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` that belong to this view."""
         return self.active_size if number + 1 == len(self.segments) else self.segments[number].size
@@ -135,8 +140,10 @@ def read(
     """
     if not view.log_start_offset <= offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"offset {offset} is outside {view.log_start_offset} to {view.log_end_offset}; "
-            "start again from the earliest or the latest offset"
+            f"offset {offset} is not between {view.log_start_offset}, the log start offset, and "
+            f"{view.log_end_offset}, the log end offset",
+            path=view.name,
+            advice="start again from the earliest or the latest offset",
         )
     known = place if place is not None and place.offset == offset else None
     return _over_renames(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, known))

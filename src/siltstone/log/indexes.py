@@ -190,12 +190,15 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
     """
     dtype = ENTRY_OF_KIND[kind]
     if len(data) % dtype.itemsize:
-        raise CorruptFileError(path, len(data), f"no whole number of {dtype.itemsize}-byte entries")
+        raise CorruptFileError(
+            path, len(data), f"the size is not a multiple of {dtype.itemsize}, the size of an entry"
+        )
     rows = np.frombuffer(data, dtype)
     if kind == "txnindex":
         bad = np.flatnonzero(rows["version"] != 0)
         if len(bad):
-            raise CorruptFileError(path, int(bad[0]) * dtype.itemsize, "unknown transaction index version")
+            reason = f"the entry has version {rows['version'][bad[0]]}; only version 0 is supported"
+            raise CorruptFileError(path, int(bad[0]) * dtype.itemsize, reason)
         return rows
     names = ("relative_offset", "position") if kind == "index" else ("timestamp", "relative_offset")
     used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
@@ -205,8 +208,9 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
         strict = kind == "index"
         back = np.flatnonzero(np.diff(values) < (1 if strict else 0))
         if len(back) or (strict and len(values) and values[0] < 0):
-            where = (int(back[0]) + 1 if len(back) else 0) * dtype.itemsize
-            raise CorruptFileError(path, where, f"{name} does not ascend")
+            number = int(back[0]) + 1 if len(back) else 0
+            reason = f"the entry's {name} is {'not above' if strict else 'below'} that of the entry before"
+            raise CorruptFileError(path, number * dtype.itemsize, reason)
     return entries
 
 
@@ -282,7 +286,11 @@ def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]
         bad = np.flatnonzero(entries["relative_offset"] < 0)
     if len(bad):
         position = int(bad[0]) * entries.dtype.itemsize
-        yield Finding(path=index.path, position=position, reason="an entry's offsets lie before the segment")
+        yield Finding(
+            path=index.path,
+            position=position,
+            reason="the entry's offset is below the base offset of the segment",
+        )
 
 
 _COLUMNS = ["position", "base_offset", "last_offset", "max_timestamp"]

@@ -78,11 +78,11 @@ class ClusterImage:
         match record:
             case BeginTransactionRecord():
                 if self._pending is not None:
-                    raise ValueError("a transaction begins inside another one")
+                    raise ValueError("a transaction begins before the one before it has ended")
                 self._pending = []
             case EndTransactionRecord() | AbortTransactionRecord():
                 if self._pending is None:
-                    raise ValueError("a transaction ends that never began")
+                    raise ValueError("a transaction ends that has not begun")
                 pending, self._pending = self._pending, None
                 for waiting in pending if isinstance(record, EndTransactionRecord) else ():
                     self.apply(waiting)
@@ -92,7 +92,7 @@ class ClusterImage:
                 self._names[topic_id], self.topics[name] = name, topic_id
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._names:
-                    raise ValueError(f"the topic with id {topic_id} is removed, but there is none")
+                    raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
                 name = self._names.pop(topic_id)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC, name), None)
@@ -139,11 +139,12 @@ def read_cluster_metadata(
             failure = failure or error
             continue
         if path is None and not segments and not snapshots:
-            raise CorruptFileError(str(partition), 0, "holds neither a segment nor a snapshot")
+            raise CorruptFileError(str(partition), 0, "the metadata log has no segment and no snapshot")
         if segments and segments[0].base_offset > offset:
-            raise failure or CorruptFileError(
-                segments[0].path, 0, f"the log begins at {segments[0].base_offset}; no snapshot reaches that"
+            reason = (
+                f"the log starts at offset {segments[0].base_offset}, and no snapshot ends there or later"
             )
+            raise failure or CorruptFileError(segments[0].path, 0, reason)
         if not segments and failure is not None:
             raise failure
         _apply_log(image, segments, offset, high_watermark, torn_tail)
@@ -164,7 +165,7 @@ def _apply_snapshot(image: ClusterImage, path: str) -> None:
         control.append(batch.control)
         _apply(image, path, batch.records)
     if not control or control[0][:1] != [SNAPSHOT_HEADER] or control[-1][-1:] != [SNAPSHOT_FOOTER]:
-        raise CorruptFileError(path, 0, "the snapshot is not complete: no header, or no footer")
+        raise CorruptFileError(path, 0, "the snapshot has no header or no footer, so it is not complete")
 
 
 def _apply_log(
@@ -177,9 +178,7 @@ def _apply_log(
         try:
             for batch in _batches(segment.path):
                 if batch.base_offset != expected:
-                    reason = (
-                        f"offset {batch.base_offset} follows {expected - 1}: a part of the log is missing"
-                    )
+                    reason = f"the batch has base offset {batch.base_offset}, but {expected} must follow"
                     raise CorruptFileError(segment.path, 0, reason)
                 expected = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
@@ -219,7 +218,7 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
         if header["attributes"] & CONTROL_BIT:
             key = columns.key(record)
             if key is None or len(key) < 4:
-                raise CorruptFileError(path, start, "a control record's key is too short")
+                raise CorruptFileError(path, start, "the key of a control record is too short")
             batch.control.append(int.from_bytes(key[2:4], "big", signed=True))
             continue
         # Of a compressed batch the file has no position of a record.
@@ -266,14 +265,14 @@ class ClusterSettings:
         """
         topic_id = self.topic_id(topic)
         if topic_id is None:
-            return f"{self.path} knows no topic of this name: it was deleted"
+            return f"{self.path} has no topic of this name: the topic was deleted"
         own = read_topic_id(directory)
         if own is None:
-            return f"it has no partition.metadata that shows whether its topic's id is {topic_id}"
+            return f"partition.metadata is missing, so the topic's id may not be {topic_id}"
         if own != topic_id:
             return (
-                f"its topic id is {own}, but {self.path} has {topic_id}: left over from a deleted topic "
-                "of the same name"
+                f"its topic id is {own}, but {self.path} has {topic_id}: it belongs to a deleted topic of "
+                "the same name"
             )
         return None
 
@@ -323,7 +322,9 @@ def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | No
     }
     if len(holders) > 1:
         raise DirectoryRefusedError(
-            f"{METADATA_PARTITION} is in {' and in '.join(map(str, holders))}; remove the stray one"
+            f"the metadata log is in {' and in '.join(map(str, holders))}",
+            path=str(METADATA_PARTITION),
+            advice="remove the directory that the broker does not use",
         )
     return next(iter(holders.values()), None)
 

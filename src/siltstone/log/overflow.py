@@ -55,7 +55,7 @@ def overflowed(segments: Sequence[Segment]) -> list[Segment]:
                 last, position = int(batches["last_offset"][-1]), int(batches["position"][-1])
         if last >= following.base_offset:
             reason = (
-                f"offset {last} cannot be in this segment: the next one begins at {following.base_offset}"
+                f"offset {last} is not below {following.base_offset}, the base offset of the next segment"
             )
             raise CorruptRecordError(segment.path, position, reason)
         if last - segment.base_offset > LARGEST_RELATIVE_OFFSET:
@@ -120,7 +120,8 @@ def _parts(segment: Segment) -> list[_Part]:
             back = np.flatnonzero(batches["base_offset"] < behind[:-1])
             if len(back):
                 offset, position = (batches[name].item(back[0]) for name in ("base_offset", "position"))
-                raise CorruptRecordError(segment.path, position, f"base offset {offset} goes back")
+                reason = f"base offset {offset} is not above the last offset of the batch before"
+                raise CorruptRecordError(segment.path, position, reason)
             row = 0
             while row < len(batches):
                 largest = base + LARGEST_RELATIVE_OFFSET
@@ -149,7 +150,10 @@ def _first_offset(reader: files.Reader, batch: BatchHeaders, least: int) -> int:
         columns = decode_record_keys(*read_batch(reader, batch), path=reader.path, origin=position)
         first = int(columns.offset[0]) if len(columns) else first
     if first < least or last - first > LARGEST_RELATIVE_OFFSET:
-        reason = f"offsets {first} to {last} of one batch: below {least}, or too far apart for any index"
+        reason = (
+            f"the batch has offsets {first} to {last}, but they must be at least {least} and at most "
+            f"{LARGEST_RELATIVE_OFFSET} apart"
+        )
         raise CorruptRecordError(reader.path, position, reason)
     return first
 

@@ -153,8 +153,8 @@ class SegmentList:
         closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
         if len(closed) != len(bases):
             raise SourceChangedError(
-                f"{self.directory}: not all of the closed segments {sorted(bases)} exist any more; "
-                "nothing was swapped"
+                f"the closed segments {sorted(bases)} do not all exist any more; nothing was swapped",
+                path=self.directory,
             )
         return closed
 
@@ -267,13 +267,15 @@ class PartitionLog(ViewedLog):
 
     def _refuse_unusable(self) -> None:
         if self._closed or self.offline is not None:
-            why = self.offline or "the log is closed"
-            raise StorageError(f"{self.directory}: {why}; open the log again")
+            raise self._storage_error(self.offline or "the log is closed")
 
     def _go_offline(self, error: OSError | UnsafeFileError) -> StorageError:
         """Take the log offline: memory and disk may differ, so it has to be recovered. Returns the error."""
         self.offline = f"{(isinstance(error, OSError) and error.strerror) or error}"
-        return StorageError(f"{self.directory}: {self.offline}; open the log again")
+        return self._storage_error(self.offline)
+
+    def _storage_error(self, reason: str) -> StorageError:
+        return StorageError(reason, path=self.directory, advice="open the log again")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -352,7 +354,9 @@ class PartitionLog(ViewedLog):
             if error.errno not in _FULL:
                 raise
             raise StorageError(
-                f"{self.directory}: {error.strerror}; nothing of this call was kept"
+                f"{error.strerror}; the batches of this call were not appended",
+                path=self.directory,
+                advice="free space, and append them again",
             ) from error
         # The batches are in the file: an error from here on leaves memory and disk apart (``_go_offline``).
         aborted = self._producers.update(validated.batches, validated.data)
@@ -429,8 +433,9 @@ class PartitionLog(ViewedLog):
             target = self.high_watermark if before == -1 else before
             if not 0 <= target <= self.high_watermark:
                 raise OffsetOutOfRangeError(
-                    f"{self.where}: records before {target} cannot be deleted: the high watermark is "
-                    f"{self.high_watermark}; give an offset up to it, or -1"
+                    f"offset {target} is not between 0 and the high watermark, {self.high_watermark}",
+                    path=str(self.where),
+                    advice="pass an offset up to the high watermark, or -1 for the high watermark itself",
                 )
             self._raise_start(target)
             return self._log_start
@@ -570,7 +575,9 @@ def partition_of(directory: Path) -> TopicPartition:
     where = parse_partition(directory.absolute().name)
     if where is None:
         raise DirectoryRefusedError(
-            f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
+            "the name of a partition's directory must be TOPIC-N, such as events-0",
+            path=directory,
+            advice="rename the directory, or pass another one",
         )
     return where
 

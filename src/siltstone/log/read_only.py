@@ -131,7 +131,11 @@ class ReadOnlyLogs:
     def directory_of(self, where: TopicPartition) -> Path:
         """A partition's directory; its log is not read. Raises UnknownTopicError."""
         if where not in self._places:
-            raise UnknownTopicError(f"{where}: there is no such partition here")
+            raise UnknownTopicError(
+                "the opened log directories have no such partition",
+                path=str(where),
+                advice="iterate over the logs to list the partitions",
+            )
         return self._places[where][0].partitions[where]
 
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
@@ -175,8 +179,9 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
     """The view after the recovery. Raises DirectoryRefusedError where recovery has to be run first."""
     if recovered.finished_swaps or any(name.endswith("txnindex") for name in recovered.rebuilt_indexes):
         raise DirectoryRefusedError(
-            f"{recovered.directory}: a crash left it half changed; "
-            "run siltstone recover, or open it with mode='a'"
+            "a crash interrupted a change of the log, which recovery has to complete first",
+            path=recovered.directory,
+            advice="run siltstone recover, or open it with mode='a'",
         )
     kept = {segment.base_offset for segment in recovered.segments}
     dropped = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in kept]

@@ -158,11 +158,13 @@ class LogReader(RecordReader):
         verify: bool = True,
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
-            raise UsageError(f"isolation {isolation!r}: give {READ_COMMITTED} or {READ_UNCOMMITTED}")
+            advice = f"pass {READ_COMMITTED} or {READ_UNCOMMITTED}"
+            raise UsageError(f"isolation={isolation!r} is not an isolation level", advice=advice)
         if reset not in RESET_POLICIES:
-            raise UsageError(f"reset {reset!r}: give one of {', '.join(RESET_POLICIES)}")
+            advice = f"pass one of {', '.join(RESET_POLICIES)}"
+            raise UsageError(f"reset={reset!r} is not a reset policy", advice=advice)
         if buffer_bytes <= 0:
-            raise UsageError(f"buffer_bytes {buffer_bytes}: give at least 1")
+            raise UsageError(f"buffer_bytes={buffer_bytes} is not positive", advice="pass at least 1")
         self._log = log
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
@@ -183,7 +185,8 @@ class LogReader(RecordReader):
             return end if record is None else record.offset
         if isinstance(start, str):
             if start not in (EARLIEST, LATEST):
-                raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
+                advice = f"pass {EARLIEST}, {LATEST}, an offset or AtTime(ms)"
+                raise UsageError(f"start={start!r} is not a position in a log", advice=advice)
             return view.log_start_offset if start == EARLIEST else end
         return start
 
@@ -223,8 +226,10 @@ class LogReader(RecordReader):
         # The buffer doubles until the first batch fits: its header says so, nothing is read twice.
         if fetched.first_batch_size > self._largest:
             raise MessageTooLargeError(
-                f"the batch at offset {fetched.first_offset} takes {fetched.first_batch_size} bytes, over "
-                f"this reader's largest_batch_bytes, {self._largest}; raise that, or seek behind the batch"
+                f"the batch at offset {fetched.first_offset} has {fetched.first_batch_size} bytes, more than "
+                f"this reader's largest_batch_bytes, {self._largest}",
+                path=view.name,
+                advice="pass a larger largest_batch_bytes, or seek to the offset after the batch",
             )
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)

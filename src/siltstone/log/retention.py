@@ -68,8 +68,8 @@ def find_policy(name: str) -> DeletionPolicy:
     """The policy of that name. Raises InvalidConfigError, with the known names."""
     if name not in _policies:
         raise InvalidConfigError(
-            f"siltstone.retention.policy={name}: no such deletion policy; there are "
-            f"{', '.join(sorted(_policies))} (register_policy adds others)"
+            f"siltstone.retention.policy={name} is not a registered deletion policy",
+            advice=f"choose one of {', '.join(sorted(_policies))}, or register it with register_policy",
         )
     return _policies[name]
 

@@ -125,7 +125,9 @@ def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
     if (opened.inode, opened.size, opened.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
             raise SourceChangedError(
-                f"{segment.path}: changed since it was planned with; nothing was swapped, run again"
+                "the segment has changed since the cleaning was planned; nothing was swapped",
+                path=segment.path,
+                advice="run the command again",
             )
     return reader
 
