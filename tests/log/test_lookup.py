@@ -21,6 +21,7 @@ from siltstone.log.lookup import (
     position_of_offset,
 )
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.records import twin
 from tests.support.records.twin import LOG_APPEND
@@ -271,6 +272,5 @@ def test_a_record_that_is_served_by_time_was_checked(tmp_path: Path) -> None:
     last = list(twin.decode_log(of_all_formats()))[-1].position
     with files.Reader(write(tmp_path, bytes(data))) as reader:
         assert position_of_offset(reader, 32) is not None
-        with pytest.raises(CorruptRecordError, match="checksum") as error:
+        with raises_error(CorruptRecordError, position=last, about="checksum"):
             first_offset_at_or_after(reader, 600, start=last)
-    assert error.value.position == last

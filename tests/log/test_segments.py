@@ -21,6 +21,7 @@ from siltstone.log.segments import (
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
@@ -98,7 +99,7 @@ def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: i
 def test_a_claimed_size_does_not_allocate_beyond_the_file(tmp_path: Path) -> None:
     data = bytearray(SAMPLE[0])
     data[8:12] = (0x7FFFFF00).to_bytes(4, "big")
-    with pytest.raises(CorruptRecordError, match="beyond the end"):
+    with raises_error(CorruptRecordError, position=0, about="beyond the end"):
         batches_of(write(tmp_path, bytes(data)), 64)
 
 
@@ -131,7 +132,7 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         other.write_bytes(data)
         os.utime(other, ns=stamp)
         other.rename(path)
-    with pytest.raises(SourceChangedError, match="changed since"):
+    with raises_error(SourceChangedError, path=path, advice="again"):
         unchanged(segment)
 
 

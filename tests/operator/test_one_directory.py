@@ -335,7 +335,7 @@ def test_one_partition_under_two_names_is_refused(
     mount = tmp_path / "mount" / "other-0"
     shutil.copytree(directory / "topic-0", mount)
     _places(monkeypatch, lambda path: directory / "topic-0" if path == mount else path)
-    with pytest.raises(SiltstoneError, match="are one directory; name it once"):
+    with pytest.raises(SiltstoneError, match="the same directory as"):
         app.clean(asking(directory, mount, topics=(), force=True), engine=no_engine)
 
 

@@ -12,8 +12,8 @@ A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``re
 other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: the caller
 prints them as base64 or as escaped text (``render``).
 
-Nothing is trusted: damage becomes a ``Finding`` after the rows before it. A bad checksum is a flag here, not
-an error: its batch is shown as not valid, its records as far as they can be read, and reading continues.
+Nothing is trusted: damage is yielded as a ``CorruptFileError`` after the rows before it. A bad checksum does
+not end a file: its batch is shown as not valid, with its records as far as they can be read.
 """
 
 from __future__ import annotations
@@ -44,18 +44,16 @@ from siltstone.log.checkpoints import EPOCH_COLUMNS, OFFSET_COLUMNS, read_lines,
 from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
-    Finding,
     NamedFile,
     against_log,
     entries_before_base,
     entries_until_damage,
-    finding_of,
 )
 from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
 
 Row = dict[str, Any]
-Output = Iterator[Row | Finding]
+Output = Iterator[Row | CorruptFileError]
 MOST_FINDINGS = 100
 """So many findings of one check are listed; another one counts the rest."""
 BAD_CHECKSUM = "checksum does not match"
@@ -138,7 +136,7 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
             else:
                 yield from _checkpoint_rows(file.path, file.kind)
         except CorruptFileError as error:
-            yield finding_of(error)
+            yield error
 
 
 # A log is read window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that
@@ -162,13 +160,13 @@ def log_rows(path: str, options: DumpOptions) -> Output:
                     yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
         except CorruptRecordError as error:
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
-                yield finding_of(error)
+                yield error
 
 
 def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
     """The row of a window's one batch, with ``options`` its records, and at most one finding about either."""
     row = _batch_row(batch, valid)
-    finding = None if valid else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
+    finding = None if valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
     columns = None
     if options.deep_iteration or options.shows_data:
         limit = options.max_decompressed_message_bytes
@@ -177,7 +175,7 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
                 batch.data, batch.batches, scratch, limit=limit, path=path, origin=batch.origin
             )
         except CorruptRecordError as error:
-            finding = finding or finding_of(error)
+            finding = finding or error
     if columns is not None and row["magic"] < 2:
         row |= {"baseOffset": int(columns.offset[0]), "count": len(columns)}
     yield row
@@ -189,7 +187,7 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
         yield record
         if valid and not record.get("isValid", True):
             reason = f"the checksum of the inner message at offset {record['offset']} does not match"
-            yield Finding(path=path, position=row["position"], reason=reason)
+            yield CorruptRecordError(path, row["position"], reason)
 
 
 def _batch_row(batch: Window, valid: bool) -> Row:
@@ -309,13 +307,13 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
     if log is None:
         if options.verify_index_only:
             reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
-            yield Finding(path=index.path, position=0, reason=reason)
+            yield CorruptFileError(index.path, 0, reason)
         return
     findings = against_log(index, entries, log)
     yield from itertools.islice(findings, MOST_FINDINGS)
     more = sum(1 for _ in findings)
     if more:
-        yield Finding(path=index.path, position=0, reason=f"{more} more entries do not match the log")
+        yield CorruptFileError(index.path, 0, f"{more} more entries do not match the log")
 
 
 def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:

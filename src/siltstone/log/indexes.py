@@ -224,23 +224,6 @@ _LOGS_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Damage in the file ``path`` at byte ``position``; ``reason`` says what is wrong."""
-
-    path: str
-    position: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: byte {self.position}: {self.reason}"
-
-
-def finding_of(error: CorruptFileError) -> Finding:
-    """An error as a finding."""
-    return Finding(path=error.path, position=error.position, reason=error.reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
     """A file of a log directory by its name: kind, the base offset in it (-1: none), swap suffix or ""."""
 
@@ -261,23 +244,23 @@ def differs_from_log(index: NamedFile, log: str) -> bool:
     entries, damage = entries_until_damage(files.read_bytes(index.path), index)
     if damage or any(entries_before_base(index, entries)):
         return True
-    return any(finding.path == index.path for finding in against_log(index, entries, log))
+    return any(error.path == index.path for error in against_log(index, entries, log))
 
 
-def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[Finding]]:
+def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[CorruptFileError]]:
     """The entries before the first damage, and that damage."""
     width = ENTRY_OF_KIND[index.kind].itemsize
-    damage: list[Finding] = []
+    damage: list[CorruptFileError] = []
     while True:
         try:
             return read_entries(data, index.kind, index.path), damage[-1:]
         except CorruptFileError as error:
-            damage.append(finding_of(error))
+            damage.append(error.with_traceback(None))
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
-def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]:
-    """Findings of Kafka's sanity check: no entry's offset is below the segment's base offset."""
+def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
+    """The first entry whose offset is below the segment's base offset, if any (Kafka's sanity check)."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
             (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
@@ -286,10 +269,8 @@ def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[Finding]
         bad = np.flatnonzero(entries["relative_offset"] < 0)
     if len(bad):
         position = int(bad[0]) * entries.dtype.itemsize
-        yield Finding(
-            path=index.path,
-            position=position,
-            reason="the entry's offset is below the base offset of the segment",
+        yield CorruptFileError(
+            index.path, position, "the entry's offset is below the base offset of the segment"
         )
 
 
@@ -298,27 +279,27 @@ _CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
 """What entries are compared with: one row a batch of the log."""
 
 
-def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[Finding]:
+def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[CorruptFileError]:
     """The entries of an offset or time index that its ``log`` contradicts, and the log's damage.
 
     Raises OSError.
     """
-    parts, damage = [np.empty(0, _CHECKED)], None
+    parts, readable_end = [np.empty(0, _CHECKED)], LONG_MAX
     try:
         with files.Reader(log) as reader:
             for some in batch_headers(reader):
                 parts.append(some[_COLUMNS].astype(_CHECKED))
     except CorruptRecordError as error:
-        damage = finding_of(error)
-        yield damage
+        readable_end = error.position
+        yield error.with_traceback(None)
     batches = np.concatenate(parts)
     offsets = entries["relative_offset"].astype(np.int64) + index.base_offset
     if index.kind == "index":
-        reasons = _check_offsets(offsets, entries["position"].astype(np.int64), batches, damage)
+        reasons = _check_offsets(offsets, entries["position"].astype(np.int64), batches, readable_end)
     else:
-        reasons = _check_times(offsets, entries["timestamp"].astype(np.int64), batches, damage)
+        reasons = _check_times(offsets, entries["timestamp"].astype(np.int64), batches, readable_end)
     for number, reason in reasons:
-        yield Finding(path=index.path, position=number * entries.dtype.itemsize, reason=reason)
+        yield CorruptFileError(index.path, number * entries.dtype.itemsize, reason)
 
 
 def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
@@ -328,7 +309,7 @@ def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
 
 
 def _check_offsets(
-    offsets: Int64, positions: Int64, batches: Entries, damage: Finding | None
+    offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
     """(entry, reason) of each offset entry that its log contradicts; entries behind damage pass."""
     rows = np.searchsorted(batches["position"], positions)
@@ -341,7 +322,7 @@ def _check_offsets(
         & (later >= rows)
         & (_picked(batches["position"], later) < following)
     )
-    readable = positions < (damage.position if damage else LONG_MAX)
+    readable = positions < readable_end
     for number in np.flatnonzero(readable & ((starts != positions) | ~ends_later)).tolist():
         entry = f"offset {offsets[number]} position {positions[number]}"
         if starts[number] != positions[number]:
@@ -351,13 +332,13 @@ def _check_offsets(
 
 
 def _check_times(
-    offsets: Int64, times: Int64, batches: Entries, damage: Finding | None
+    offsets: Int64, times: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
     """(entry, reason) of each time entry that its log contradicts; entries behind damage pass."""
     rows = np.searchsorted(batches["last_offset"], offsets)
     inside = (rows < len(batches)) & (_picked(batches["base_offset"], rows) <= offsets)
     largest = _picked(batches["max_timestamp"], rows)
-    readable = (rows < len(batches)) | (damage is None)
+    readable = (rows < len(batches)) | (readable_end == LONG_MAX)
     for number in np.flatnonzero(readable & (~inside | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"
         if inside[number]:

@@ -26,7 +26,6 @@ from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, Unsaf
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
-from siltstone.log.indexes import Finding, finding_of
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.recovery.partition import Recovered, recover_partition
 
@@ -48,7 +47,7 @@ class LogRecovery:
     status: str
     reason: str = ""
     recovered: Recovered | None = None
-    damage: tuple[Finding, ...] = ()
+    damage: tuple[CorruptFileError, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -194,7 +193,7 @@ class _DirectoryRun:
                 dry_run=how.dry_run,
             )
         except CorruptFileError as error:
-            return replace(log, reason=str(error), damage=(finding_of(error),))
+            return replace(log, reason=str(error), damage=(error.with_traceback(None),))
         except (DirectoryRefusedError, UnsafeFileError) as error:
             return replace(log, reason=str(error))
         except OSError as error:

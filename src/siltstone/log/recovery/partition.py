@@ -32,7 +32,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, Finding
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY
 from siltstone.log.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
@@ -348,7 +348,7 @@ class Recovered:
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
     removed_files: tuple[str, ...]
-    damage: tuple[Finding, ...]
+    damage: tuple[CorruptFileError, ...]
     notes: tuple[str, ...]
     changed: bool
 
@@ -411,7 +411,7 @@ class _Recovery:
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
         self.rebuilt: list[str] = []
-        self.damage: list[Finding] = []
+        self.damage: list[CorruptFileError] = []
         self.notes: list[str] = []
         self._epochs: LeaderEpochs | None = None
         with contextlib.suppress(CorruptFileError):
