@@ -13,7 +13,7 @@ import pytest
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
@@ -132,7 +132,7 @@ def test_checkpoints_are_read_and_one_entry_is_written(where: Path) -> None:
         directory.write_cleaner_checkpoint(topic, None)
         directory.write_cleaner_checkpoint(topic, None)
         assert directory.checkpoints().cleaner == {other: 9}
-        assert not directory.was_stopped_cleanly
+        assert not directory.had_clean_shutdown
 
 
 def _opened(path: Path, properties: str, partition: str = "topic-0") -> LogDirectory:
@@ -146,7 +146,7 @@ def test_directories_of_one_broker(tmp_path: Path) -> None:
     same = "cluster.id=a\nnode.id=1\ndirectory.id=x\n"
     first = _opened(tmp_path / "0", same)
     second = _opened(tmp_path / "1", "cluster.id=a\nnode.id=1\ndirectory.id=y\n", "topic-1")
-    refuse_strangers([first, second])
+    require_one_broker([first, second])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_strangers_are_refused(tmp_path: Path, properties: str, partition: str, 
     first = _opened(tmp_path / "0", "cluster.id=a\nnode.id=1\n")
     second = _opened(tmp_path / "1", properties, partition)
     with raises_error(DirectoryRefusedError, about=reason):
-        refuse_strangers([first, second])
+        require_one_broker([first, second])
 
 
 def test_a_checkpoint_is_read_once_for_each_file_that_it_was(

@@ -83,7 +83,7 @@ def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, 
         view = view_of(directory)
         offset, place, passed = view.log_start_offset, None, []
         while True:
-            found = read(view, offset, size, place=place)
+            found = read(view, offset, size, resume_at=place)
             assert got(found) == got(read(view, offset, size))
             assert found.first_offset == read(view, offset, size).first_offset
             if found.slice is None:
@@ -91,7 +91,7 @@ def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, 
             data, batches, rest = found.batches()
             assert len(data) + rest == found.size
             passed += batches["last_offset"].tolist()
-            place = found.behind(batches)
+            place = found.position_after(batches)
             assert place is not None
             offset = place.offset
         assert passed == [entry.last for _, entry in entries_of(directory)]
@@ -147,7 +147,7 @@ def test_worked_example_3_a_read_in_a_gap_starts_at_the_next_batch(tmp_path: Pat
     assert [read(view, offset, 1).first_offset for offset in (14, 15, 16, 17, 18)] == [14, 17, 17, 17, 18]
     at_end = read(view, 19, 1)
     assert at_end.slice is None and at_end.size == 0 and len(at_end.batches()[1]) == 0
-    assert at_end.behind(at_end.batches()[1]) is None
+    assert at_end.position_after(at_end.batches()[1]) is None
 
 
 @pytest.mark.parametrize("offset", [13, 20, -1, 1 << 62, -(1 << 63)])
@@ -181,19 +181,19 @@ def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
     _, batches, rest = fetched.batches()
     assert (len(batches), rest) == (1, len(bad))
     with raises_error(CorruptRecordError, path=log, position=len(good), about="magic byte"):
-        read(view, 1, 1000, place=fetched.behind(batches))
+        read(view, 1, 1000, resume_at=fetched.position_after(batches))
 
 
 def test_a_place_that_was_cut_off_is_looked_up_again(tmp_path: Path) -> None:
     directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
     view = view_of(directory)
     found = read(view, 0, 1)
-    place = found.behind(found.batches()[1])
+    place = found.position_after(found.batches()[1])
     (directory / "00000000000000000000.log").write_bytes(one(0, "a" * 30) + one(1, "b") + one(2, "c"))
     segment = view.segments[0]
     segment.size = (directory / "00000000000000000000.log").stat().st_size
     view = view._replace(active_size=segment.size)
-    assert got(read(view, 1, 1, place=place)) == got(read(view, 1, 1)) != got(found)
+    assert got(read(view, 1, 1, resume_at=place)) == got(read(view, 1, 1)) != got(found)
 
 
 def test_aborted_transactions_of_what_was_read(tmp_path: Path) -> None:

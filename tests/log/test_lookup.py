@@ -14,8 +14,8 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.layout import Bytes, Int64
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import (
-    BatchPlace,
-    RecordPlace,
+    BatchPosition,
+    TimestampAndOffset,
     batch_headers,
     first_offset_at_or_after,
     position_of_offset,
@@ -175,7 +175,7 @@ def test_times_in_all_formats(
 ) -> None:
     with files.Reader(write(tmp_path, of_all_formats())) as reader:
         found = first_offset_at_or_after(reader, time, from_offset=from_offset, first_read=first_read)
-    expected = RecordPlace(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
+    expected = TimestampAndOffset(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
     assert found == expected
 
 
@@ -198,7 +198,7 @@ def test_a_gap_gives_the_next_higher_batch(tmp_path: Path) -> None:
         *(entries[i].position for i in (1, 4, 4, 5, 6)),
         None,
     ]
-    assert places[3] == BatchPlace(
+    assert places[3] == BatchPosition(
         position=entries[5].position, size=entries[5].size, base_offset=25, last_offset=27
     )
 

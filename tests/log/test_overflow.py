@@ -12,7 +12,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.compaction.inplace.destination import DryRun
 from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.overflow import overflowed, split_overflowed_segment
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
@@ -46,7 +46,7 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     entries = np.array([(0, 1, at[0], offset, offset + 1) for offset in at], TRANSACTION_ENTRY)
     (partition / f"{0:020d}.txnindex").write_bytes(entries.tobytes())
     (source, active), before = list_segments(partition), logs_of(partition)
-    assert split_overflowed(partition, source, interval=4096, index_bytes=1 << 20) == bases
+    assert split_overflowed_segment(partition, source, interval=4096, index_bytes=1 << 20) == bases
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
     assert sorted(after) == [*bases, active.base_offset]
@@ -75,7 +75,7 @@ def test_a_part_that_begins_with_a_message_set_is_named_after_its_first_message(
     partition = write_log(tmp_path, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
     expected = offsets(partition)
     source, before = list_segments(partition)[0], logs_of(partition)
-    bases = split_overflowed(partition, source, interval=1, index_bytes=1 << 20)
+    bases = split_overflowed_segment(partition, source, interval=1, index_bytes=1 << 20)
     assert bases == [0, FAR - 20]
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
@@ -91,7 +91,9 @@ def test_a_message_set_that_no_segment_can_hold_is_refused(tmp_path: Path) -> No
         partition = write_log(tmp_path / name, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
         before = tree(partition)
         with raises_error(CorruptRecordError, path=partition / f"{0:020d}.log", about="2147483647"):
-            split_overflowed(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+            split_overflowed_segment(
+                partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20
+            )
         assert tree(partition) == before
 
 

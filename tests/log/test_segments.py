@@ -13,10 +13,10 @@ from siltstone.log.segments import (
     Segment,
     count_records,
     first_batch_timestamp,
+    floor_segment_index,
     largest_timestamp,
     list_segments,
-    segment_holding,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from tests.support.cleaning import logs
@@ -34,7 +34,7 @@ def batches_of(path: Path, window_size: int, size: int | None = None) -> list[by
     """Every batch's bytes, copied out of its window."""
     found = []
     with files.Reader(path) as reader:
-        for window in windows(reader, window_size=window_size, size=size):
+        for window in windows(reader, window_size=window_size, end=size):
             at = window.origin
             for row in window.batches:
                 start = int(row["position"])
@@ -119,7 +119,7 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")]})
     segment = only_segment(partition)
     path = Path(segment.path)
-    with unchanged(segment):
+    with open_unchanged(segment):
         pass
     data, stamp = path.read_bytes(), (segment.modified_ns, segment.modified_ns)
     if change == "size":
@@ -133,7 +133,7 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         os.utime(other, ns=stamp)
         other.rename(path)
     with raises_error(SourceChangedError, path=path, advice="again"):
-        unchanged(segment)
+        open_unchanged(segment)
 
 
 def test_listing(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_listing(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in found] == [0, 4, 30]
     assert [segment.time_index_size for segment in found] == [12, 12, 12]
     assert found[0].size == len(one(0, "a"))
-    assert [segment_holding(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
-    assert segment_holding(found[1:], 3) == -1
+    assert [floor_segment_index(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert floor_segment_index(found[1:], 3) == -1
 
 
 def test_largest_timestamp(tmp_path: Path) -> None:

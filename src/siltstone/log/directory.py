@@ -40,7 +40,7 @@ from siltstone.base.errors import (
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
-from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
+from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, reason_ignored
 
 _NAME_A_LOG_DIRECTORY = "pass a Kafka log directory (an entry of log.dirs) or one of its partitions"
 _EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
@@ -99,7 +99,7 @@ class LogDirectory:
         """
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path, advice=_NAME_A_LOG_DIRECTORY)
-        real = true_path(path)
+        real = resolve_directory(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
             directory = cls(real.parent, {where: real})
@@ -118,7 +118,7 @@ class LogDirectory:
         a directory with whatever else.
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
-        real = true_path(path)
+        real = resolve_directory(path)
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
             files.sync_directory(real.parent)
@@ -159,9 +159,9 @@ class LogDirectory:
             self._refuse_other_directories()
 
     def _refuse_other_directories(self) -> None:
-        if not self.is_marked:
+        if not self.is_log_directory:
             self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
-        if not self.is_marked and not self.partitions:
+        if not self.is_log_directory and not self.partitions:
             raise NotALogDirectoryError(
                 "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
                 "directory with segments",
@@ -185,12 +185,12 @@ class LogDirectory:
         return files.stat(self.path).place
 
     @property
-    def is_marked(self) -> bool:
+    def is_log_directory(self) -> bool:
         """Is this a broker's log directory, and not just a folder with a partition in it?"""
         return _is_marked(self.path)
 
     @property
-    def was_stopped_cleanly(self) -> bool:
+    def had_clean_shutdown(self) -> bool:
         """Is Kafka's clean-shutdown marker there?"""
         return files.exists(self.path / names.CLEAN_SHUTDOWN)
 
@@ -314,7 +314,7 @@ def open_directories(
     return directories
 
 
-def true_path(path: Path) -> Path:
+def resolve_directory(path: Path) -> Path:
     """The resolved path of a directory, whose parent is the log directory that it is in.
 
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions: a broker follows it,
@@ -341,7 +341,7 @@ def refuse_network_file_system(directory: LogDirectory) -> None:
         )
 
 
-def refuse_strangers(directories: list[LogDirectory]) -> None:
+def require_one_broker(directories: list[LogDirectory]) -> None:
     """Several log directories must be one broker's: one cluster, one node, no partition twice.
 
     Raises DirectoryRefusedError.
@@ -392,7 +392,7 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
         elif entry.is_directory:
             where = parse_partition(entry.name)
             if where is None:
-                passed_over.append(PassedOver(path=str(path), reason=why_not_a_partition(entry.name)))
+                passed_over.append(PassedOver(path=str(path), reason=reason_ignored(entry.name)))
             else:
                 partitions[where] = path
     return partitions, passed_over

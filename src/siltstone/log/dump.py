@@ -45,9 +45,9 @@ from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
     NamedFile,
-    against_log,
-    entries_before_base,
-    entries_until_damage,
+    check_against_log,
+    entries_before_damage,
+    sanity_check,
 )
 from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
@@ -153,7 +153,7 @@ def log_rows(path: str, options: DumpOptions) -> Output:
         size = reader.stat.size
         limit = size if options.max_bytes is None else min(size, options.max_bytes)
         try:
-            for window in windows(reader, size=limit, verify=False):
+            for window in windows(reader, end=limit, verify=False):
                 valid = checksums_hold(window.data, window.batches)
                 for number in range(len(window.batches)):
                     batch = replace(window, batches=window.batches[number : number + 1])
@@ -292,10 +292,10 @@ def _control_fields(key: bytes, value: bytes) -> Row:
 
 def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
     """A row of each entry, unless ``options`` ask for a check alone, and findings. Raises OSError."""
-    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
+    entries, damage = entries_before_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
         yield from _entry_rows(index, entries)
-    damage += list(entries_before_base(index, entries))
+    damage += list(sanity_check(index, entries))
     yield from damage
     if options.index_sanity_check:
         if not damage:
@@ -309,7 +309,7 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
             reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
             yield CorruptFileError(index.path, 0, reason)
         return
-    findings = against_log(index, entries, log)
+    findings = check_against_log(index, entries, log)
     yield from itertools.islice(findings, MOST_FINDINGS)
     more = sum(1 for _ in findings)
     if more:

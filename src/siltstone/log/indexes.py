@@ -241,13 +241,13 @@ class NamedFile:
 
 def differs_from_log(index: NamedFile, log: str) -> bool:
     """Is an offset or time index damaged, or does it contradict its ``log``? Raises OSError."""
-    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
-    if damage or any(entries_before_base(index, entries)):
+    entries, damage = entries_before_damage(files.read_bytes(index.path), index)
+    if damage or any(sanity_check(index, entries)):
         return True
-    return any(error.path == index.path for error in against_log(index, entries, log))
+    return any(error.path == index.path for error in check_against_log(index, entries, log))
 
 
-def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[CorruptFileError]]:
+def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[CorruptFileError]]:
     """The entries before the first damage, and that damage."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[CorruptFileError] = []
@@ -259,7 +259,7 @@ def entries_until_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[C
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
-def entries_before_base(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
+def sanity_check(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
     """The first entry whose offset is below the segment's base offset, if any (Kafka's sanity check)."""
     if index.kind == "txnindex":
         bad = np.flatnonzero(
@@ -279,7 +279,7 @@ _CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
 """What entries are compared with: one row a batch of the log."""
 
 
-def against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[CorruptFileError]:
+def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[CorruptFileError]:
     """The entries of an offset or time index that its ``log`` contradicts, and the log's damage.
 
     Raises OSError.

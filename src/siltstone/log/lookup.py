@@ -34,7 +34,7 @@ LARGEST_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlace:
+class BatchPosition:
     """A batch in a file: ``position`` and ``size`` in bytes, header included.
 
     ``base_offset`` is as stored: for a compressed message set that of its last message, as ``last_offset``.
@@ -47,7 +47,7 @@ class BatchPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordPlace:
+class TimestampAndOffset:
     """The result of a search by time: offset, the record's timestamp in ms, its leader epoch (-1: none)."""
 
     offset: int
@@ -105,7 +105,7 @@ def position_of_offset(
     start: int = 0,
     end: int | None = None,
     first_read: int = FIRST_READ,
-) -> BatchPlace | None:
+) -> BatchPosition | None:
     """The first batch from ``start`` on whose last offset is at or above ``offset``; None when all are below.
 
     In an offset gap that is the next higher batch. Arguments and errors as in ``batch_headers``.
@@ -115,7 +115,7 @@ def position_of_offset(
         row = int(reached.argmax())
         if reached[row]:
             names = ("position", "size", "base_offset", "last_offset")
-            return BatchPlace(**{name: batches[name].item(row) for name in names})
+            return BatchPosition(**{name: batches[name].item(row) for name in names})
     return None
 
 
@@ -128,7 +128,7 @@ def first_offset_at_or_after(
     from_offset: int = 0,
     limit: int = DEFAULT_LIMIT,
     first_read: int = FIRST_READ,
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
     Skips records below ``from_offset`` (the log's start) and records without a time: all of magic 0, and what
@@ -144,7 +144,7 @@ def first_offset_at_or_after(
             columns = decode_records(data, batch, scratch, limit=limit, path=reader.path, origin=origin)
             rows = np.flatnonzero((columns.timestamp >= wanted) & (columns.offset >= from_offset))
             if len(rows):
-                return RecordPlace(
+                return TimestampAndOffset(
                     offset=int(columns.offset[rows[0]]),
                     timestamp=int(columns.timestamp[rows[0]]),
                     leader_epoch=batch["leader_epoch"].item(),

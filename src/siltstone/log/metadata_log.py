@@ -258,7 +258,7 @@ class ClusterSettings:
         """The id of the topic that has this name now, None where there is no such topic."""
         return self.image.topics.get(topic)
 
-    def why_a_stranger(self, topic: str, directory: Path) -> str | None:
+    def mismatch_reason(self, topic: str, directory: Path) -> str | None:
         """Why a directory does not belong to the topic that has its name, None where it does.
 
         Raises CorruptFileError for a damaged ``partition.metadata``.
@@ -285,7 +285,7 @@ class ClusterSettings:
         source = f"{self.path}: topic {topic}"
         return parse_stored_config(self.own_texts(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
-    def broker_in_force(self, config: Config) -> Config:
+    def effective_broker_config(self, config: Config) -> Config:
         """A broker's ``config`` with the settings from the metadata log beneath its own."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.replacing(origin, {**self.broker.layer(origin), **config.layer(origin)})
@@ -340,7 +340,7 @@ def read_cluster_settings(
     image = read_cluster_metadata(
         path,
         high_watermark=directory.checkpoints().high_watermark.get(METADATA_PARTITION),
-        torn_tail=directory.is_marked and not directory.was_stopped_cleanly,
+        torn_tail=directory.is_log_directory and not directory.had_clean_shutdown,
     )
 
     def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:

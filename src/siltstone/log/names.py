@@ -34,7 +34,7 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-MARKER_OF_NO_BROKER = b'{"version":0,"brokerEpoch":-1}'
+CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 """Its content where no broker stopped: a controller then assumes nothing about replicated records."""
 LOCK = ".lock"
 STAGING = ".siltstone"
@@ -106,7 +106,7 @@ def parse_partition(name: str) -> TopicPartition | None:
     return TopicPartition(match[1], int(match[2]))
 
 
-def why_not_a_partition(name: str) -> str:
+def reason_ignored(name: str) -> str:
     """The reason why a directory's name is no partition's, for reports."""
     leftover = _LEFTOVER.search(name)
     return f"left over from Kafka (-{leftover[1]})" if leftover else "no topic-N directory"

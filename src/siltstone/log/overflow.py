@@ -68,7 +68,9 @@ def could_overflow(segment: Segment, following: Segment) -> bool:
     return following.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET + 1
 
 
-def split_overflowed(directory: Path, segment: Segment, *, interval: int, index_bytes: int) -> list[int]:
+def split_overflowed_segment(
+    directory: Path, segment: Segment, *, interval: int, index_bytes: int
+) -> list[int]:
     """Split one overflowed segment; returns the new base offsets.
 
     ``interval`` and ``index_bytes`` are ``index.interval.bytes`` and ``segment.index.bytes``. The first part
@@ -163,7 +165,7 @@ def _write_part(folder: Path, segment: Segment, part: _Part, interval: int, inde
     indexes, last_offset = IndexBuilder(part.base_offset, interval, index_bytes), part.base_offset
     paths = [folder / segment_file(part.base_offset, "log")]
     with files.Reader(segment.path) as reader, files.Writer(paths[0]) as writer:
-        for window in windows(reader, start=part.start, size=part.end):
+        for window in windows(reader, start=part.start, end=part.end):
             last = window.batches[-1]
             writer.write(window.data[: int(last["position"]) + int(last["size"])])
             indexes.add_batches(window.batches)

@@ -41,7 +41,7 @@ from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import forget_behind
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
-from siltstone.log.read_only import ViewedLog
+from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
 from siltstone.log.segment import LiveSegment
@@ -208,7 +208,7 @@ class Appended(NamedTuple):
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class PartitionLog(ViewedLog):
+class PartitionLog(ReadableLog):
     """The log of one partition; a program opens it through a ``LogManager``.
 
     Public attributes: ``where``, ``directory``, ``config``; ``view``, which readers use; ``recovery_point``,

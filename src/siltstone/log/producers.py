@@ -45,7 +45,7 @@ from siltstone.base.records.control import EndTransactionMarker, marker_of
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
-from siltstone.log.segments import Segment, segment_holding, windows
+from siltstone.log.segments import Segment, floor_segment_index, windows
 from siltstone.log.validation import Origin
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
@@ -446,7 +446,7 @@ def load_producers(
 def _replay(states: ProducerStates, start: int, segments: Sequence[Segment], end_offset: int) -> int:
     """Apply the batches with base offsets in [start, end_offset) to ``states``; the log's end."""
     end = segments[-1].base_offset if segments else 0
-    for segment in segments[max(segment_holding(list(segments), start), 0) :]:
+    for segment in segments[max(floor_segment_index(list(segments), start), 0) :]:
         if segment.base_offset >= end_offset:
             break
         with files.Reader(segment.path) as reader:

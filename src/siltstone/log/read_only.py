@@ -1,4 +1,4 @@
-"""Logs that are only read: ``ReadOnlyLogs``, and ``ViewedLog``, the reading half of every log.
+"""Logs that are only read: ``ReadOnlyLogs``, and ``ReadableLog``, the reading half of every log.
 
 ``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup's, or those of a
 live broker. A log is read when it is first accessed, as recovery would leave it: without a torn tail, and
@@ -18,10 +18,10 @@ from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
-from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
 from siltstone.log.fetch import Fetched, FetchPosition, LogView
 from siltstone.log.ledger.reading import CompactedReader, open_reader
-from siltstone.log.lookup import RecordPlace
+from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
@@ -30,7 +30,7 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
 
 
-class ViewedLog:
+class ReadableLog:
     """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
 
     where: TopicPartition
@@ -64,11 +64,11 @@ class ViewedLog:
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
         whole_first: bool = True,
-        place: FetchPosition | None = None,
+        resume_at: FetchPosition | None = None,
     ) -> Fetched:
         """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
         return fetch.read(
-            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
+            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, resume_at=resume_at
         )
 
     def fetch(
@@ -86,13 +86,13 @@ class ViewedLog:
         """
         return open_reader(self, start, read_compacted=read_compacted, **how)
 
-    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+    def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
         return fetch.offset_for_time(self.view, timestamp)
 
 
 @dataclass(eq=False)
-class ReadOnlyLog(ViewedLog):
+class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
     ``not_shown``: why bytes at its end are not read, a line for each reason; empty where all are.
@@ -112,7 +112,7 @@ class ReadOnlyLogs:
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
         opened = open_directories([Path(path) for path in directories], lock=False)
-        refuse_strangers(opened)
+        require_one_broker(opened)
         self._clock = clock or SystemClock()
         self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
@@ -149,7 +149,7 @@ class ReadOnlyLogs:
     ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
-            clean=directory.was_stopped_cleanly,
+            clean=directory.had_clean_shutdown,
             recovery_point=checkpoints.recovery_point.get(where, 0),
             log_start=checkpoints.log_start.get(where, 0),
             config=LogConfig(),

@@ -169,7 +169,7 @@ class LogReader(RecordReader):
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
-        self._place: FetchPosition | None = None
+        self._resume_at: FetchPosition | None = None
         self._before = _Before()
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
@@ -199,24 +199,24 @@ class LogReader(RecordReader):
         """
         tries = 0
         while self._end is None or self.offset < self._end:
-            place, self._place = self._place, None
+            resume_at, self._resume_at = self._resume_at, None
             view = self._log.view
             try:
-                fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
+                fetched = self._fetch(view, max_bytes or self.buffer_bytes, resume_at)
                 polled = None if fetched.slice is None else self._take(fetched, fetched.slice)
             except CorruptRecordError:
                 # The log may have been truncated, and appended to again: search for the offset once more.
                 tries += 1
-                if tries > _TRIES or (place is None and self._log.view is view):
+                if tries > _TRIES or (resume_at is None and self._log.view is view):
                     raise
                 continue
             if polled is None or len(polled):
                 return polled
         return None
 
-    def _fetch(self, view: LogView, max_bytes: int, place: FetchPosition | None) -> Fetched:
+    def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> Fetched:
         try:
-            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
+            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, resume_at=resume_at)
         except OffsetOutOfRangeError:
             if self._reset == "none":
                 raise
@@ -261,7 +261,7 @@ class LogReader(RecordReader):
         first, behind = np.searchsorted(columns.offset, [self.offset, end]).tolist()
         if first or behind < len(columns):
             columns = select(columns, slice(first, behind))
-        self._place = fetched.behind(batches)
+        self._resume_at = fetched.position_after(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
         self._before = _Before(fetched.view, fetched.segment, self.offset, unended)
         return Polled(columns=columns, batches=kept)

@@ -31,7 +31,7 @@ NOT_READ = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class SegmentMetadata:
     """What a policy decides by: sizes in bytes, times in ms.
 
     ``end_offset`` is the next segment's base, the log's end for the active one. ``largest_timestamp`` is the
@@ -53,7 +53,7 @@ class Decision:
     reason: str
 
 
-DeletionPolicy = Callable[[Sequence[SegmentFacts], int, LogConfig], "int | Iterable[Decision]"]
+DeletionPolicy = Callable[[Sequence[SegmentMetadata], int, LogConfig], "int | Iterable[Decision]"]
 """(segments, now in ms, settings) → how many of the oldest may be deleted, or a decision for each."""
 
 _policies: dict[str, DeletionPolicy] = {}
@@ -74,12 +74,12 @@ def find_policy(name: str) -> DeletionPolicy:
     return _policies[name]
 
 
-def segment_facts(view: LogView, *, with_times: bool = True) -> tuple[SegmentFacts, ...]:
+def segment_metadata(view: LogView, *, with_times: bool = True) -> tuple[SegmentMetadata, ...]:
     """The view's segments, oldest first. Without ``with_times`` no file is read. Raises OSError."""
     ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
     last = len(view.segments) - 1
     return tuple(
-        SegmentFacts(
+        SegmentMetadata(
             base_offset=segment.base_offset,
             end_offset=end,
             size=view.size_of(number),
@@ -91,20 +91,20 @@ def segment_facts(view: LogView, *, with_times: bool = True) -> tuple[SegmentFac
 
 
 def decide(
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[SegmentMetadata],
     *,
     now_ms: int,
     config: LogConfig,
     log_start_offset: int,
     high_watermark: int,
-    held_from: int | None = None,
-    keeps_active: bool = False,
+    retain_from: int | None = None,
+    retain_active: bool = False,
 ) -> tuple[Decision, ...]:
     """A decision for each segment that is to be deleted now, oldest first.
 
     Segments below the log start come first; on logs that are only compacted no others are deleted.
-    ``held_from``: the offset from which on the policy deletes nothing (``LedgerStore.held_horizon``).
-    ``keeps_active``: the caller cannot begin a new active segment, so the active one stays, and with it the
+    ``retain_from``: the offset from which on the policy deletes nothing (``LedgerStore.held_horizon``).
+    ``retain_active``: the caller cannot begin a new active segment, so the active one stays, and with it the
     log's end.
     """
     decisions = below_log_start(segments, log_start_offset)
@@ -117,15 +117,15 @@ def decide(
         # Only replicated records are deleted (``UnifiedLog.deletableSegments``).
         if segment.end_offset > high_watermark:
             break
-        if segment.is_active and (keeps_active or not segment.size):
+        if segment.is_active and (retain_active or not segment.size):
             break
-        if held_from is not None and number >= below_start and segment.end_offset > held_from:
+        if retain_from is not None and number >= below_start and segment.end_offset > retain_from:
             break
         count += 1
     return tuple(decisions[:count])
 
 
-def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> list[Decision]:
+def below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) -> list[Decision]:
     """Segments that end at or below the log start."""
     below = takewhile(
         lambda segment: not segment.is_active and segment.end_offset <= log_start_offset, segments
@@ -133,7 +133,7 @@ def below_log_start(segments: Sequence[SegmentFacts], log_start_offset: int) -> 
     return _decisions(below, f"below the log start offset {log_start_offset}")
 
 
-def by_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> list[Decision]:
+def by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Decision]:
     """The oldest segments, as long as the rest has at least ``retention_bytes``; none when negative."""
     sizes = [segment.size for segment in segments]
     over = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
@@ -141,7 +141,7 @@ def by_size(segments: Sequence[SegmentFacts], retention_bytes: int) -> list[Deci
     return _decisions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
 
 
-def by_age(segments: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> list[Decision]:
+def by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) -> list[Decision]:
     """Segments whose largest timestamp is older than ``retention_ms``; none when negative.
 
     A closed segment that cleaning has emptied is deleted with the next one: in Kafka the modification time of
@@ -156,18 +156,18 @@ def by_age(segments: Sequence[SegmentFacts], now_ms: int, retention_ms: int) -> 
     return _decisions(segments[:count], f"older than retention.ms={retention_ms}")
 
 
-def _decisions(segments: Iterable[SegmentFacts], reason: str) -> list[Decision]:
+def _decisions(segments: Iterable[SegmentMetadata], reason: str) -> list[Decision]:
     return [Decision(base_offset=segment.base_offset, reason=reason) for segment in segments]
 
 
-def kafka_policy(segments: Sequence[SegmentFacts], now_ms: int, config: LogConfig) -> list[Decision]:
+def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Decision]:
     """By size first, then what is left by age."""
     decisions = by_size(segments, config.retention_bytes)
     return decisions + by_age(segments[len(decisions) :], now_ms, config.retention_ms)
 
 
 def _oldest_of(
-    policy: DeletionPolicy, segments: Sequence[SegmentFacts], now_ms: int, config: LogConfig
+    policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
 ) -> list[Decision]:
     """A policy's decisions about the oldest segments, up to the first that it does not name."""
     answer = policy(segments, now_ms, config)

@@ -27,8 +27,8 @@ from siltstone.log.indexes import (
     read_entries,
 )
 from siltstone.log.lookup import (
-    BatchPlace,
-    RecordPlace,
+    BatchPosition,
+    TimestampAndOffset,
     batch_headers,
     first_offset_at_or_after,
     position_of_offset,
@@ -326,7 +326,7 @@ class LiveSegment:
 
     # Reading
 
-    def place_of(self, offset: int, end: int) -> BatchPlace | None:
+    def find_batch(self, offset: int, end: int) -> BatchPosition | None:
         """The batch that holds ``offset``, or the next higher one, below byte ``end``; None without one."""
         relative = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
         return self._search(
@@ -359,14 +359,14 @@ class LiveSegment:
         offset, magic = int.from_bytes(head[:8], "big"), head[MAGIC_POSITION]
         return hint[1] if magic <= 2 and self.base_offset <= offset <= self.base_offset + hint[0] else 0
 
-    def offset_behind(self, position: int) -> int | None:
+    def upper_bound_offset(self, position: int) -> int | None:
         """The offset of the first index entry at or behind byte ``position``; None without one."""
         entry = self.offset_index.first_at(position)
         return None if entry is None else self.base_offset + entry[0]
 
-    def place_of_time(
+    def find_record_by_timestamp(
         self, timestamp: int, end: int, from_offset: int, batch_limit: int
-    ) -> RecordPlace | None:
+    ) -> TimestampAndOffset | None:
         """The first record at or after ``timestamp`` (ms), below byte ``end``.
 
         ``batch_limit``: the bytes that a batch may decompress to.
@@ -425,7 +425,7 @@ class LiveSegment:
 
         The segment itself where it has no such batch. Raises OSError.
         """
-        place = self.place_of(offset, self.size)
+        place = self.find_batch(offset, self.size)
         if place is None:
             return self
         # The result opens the index files anew, so no entry may be in memory only.

@@ -2,7 +2,7 @@
 
 A segment is a ``.log`` file and its indexes; its name is its base offset. The last one is the active segment,
 which a broker appends to. Closed segments never change: ``Segment`` has the inode, size and modification time
-of the listing, and ``unchanged`` refuses another file under the same name.
+of the listing, and ``open_unchanged`` refuses another file under the same name.
 
 A window has consecutive whole batches in a buffer that the next window uses again, so memory is bounded by
 the window's size, or by the largest batch where that is larger.
@@ -110,12 +110,12 @@ def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileS
     )
 
 
-def segment_holding(segments: list[Segment], offset: int) -> int:
+def floor_segment_index(segments: list[Segment], offset: int) -> int:
     """Index of the last segment with a base at or below ``offset``, -1 when all are above."""
     return bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1
 
 
-def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
+def open_unchanged(segment: Segment, path: str | None = None) -> files.Reader:
     """Open the segment's log, or the file at ``path``, if it is still the file that was listed.
 
     Raises SourceChangedError.
@@ -136,16 +136,16 @@ def windows(
     reader: files.Reader,
     *,
     start: int = 0,
-    size: int | None = None,
+    end: int | None = None,
     window_size: int = DEFAULT_WINDOW_SIZE,
     verify: bool = True,
 ) -> Iterator[Window]:
-    """The file's batches between the bytes ``start``, a batch boundary, and ``size``, window by window.
+    """The file's batches in its bytes [``start``, ``end``), window by window; ``start`` is a batch boundary.
 
     With ``verify`` every batch's checksum is checked. Yields the batches before the first one that is damaged
     or incomplete, and then raises CorruptRecordError with its path, position and reason.
     """
-    limit = reader.stat.size if size is None else size
+    limit = reader.stat.size if end is None else end
     buffer = np.empty(min(window_size, max(limit - start, 1)), np.uint8)
     origin, kept = start, 0
     while origin + kept < limit or kept:

@@ -28,7 +28,7 @@ from siltstone.base.config import Config, parse_topic_config, refuse_contradicti
 from siltstone.base.errors import UsageError
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import Bytes
-from siltstone.log.directory import true_path
+from siltstone.log.directory import resolve_directory
 from siltstone.log.fetch import READ_UNCOMMITTED, Fetched, LogView
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
@@ -106,7 +106,7 @@ class Log:
         Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
         DirectoryLockedError, StorageError, OSError.
         """
-        directory = true_path(Path(path))
+        directory = resolve_directory(Path(path))
         self.where: TopicPartition = partition_of(directory)
         own = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()

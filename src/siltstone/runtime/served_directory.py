@@ -145,7 +145,7 @@ class ServedDirectory:
         self.refused: dict[TopicPartition, str] = {}
         self._passed_over: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = directory.was_stopped_cleanly
+        self.was_clean = directory.had_clean_shutdown
         self._lock = threading.Lock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._kept: dict[str, dict[TopicPartition, int]] = {}
@@ -357,7 +357,7 @@ class ServedDirectory:
             self.write_checkpoints()
             # Behind the checkpoints: the marker promises that they hold.
             if failure is None and self._is_whole:
-                files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
+                files.replace(self.path / names.CLEAN_SHUTDOWN, names.CLEAN_SHUTDOWN_CONTENT)
         except OSError as error:
             failure = failure or StorageError(f"{self.path}: {error.strerror or error}")
         finally:

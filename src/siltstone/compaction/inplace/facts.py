@@ -40,7 +40,7 @@ from siltstone.log.segments import (
     has_message_sets,
     largest_timestamp,
     list_segments,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from siltstone.log.transactions import transaction_indexes
@@ -103,7 +103,7 @@ def _newest_in(segment: Segment) -> int | None:
 
 def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
     scratch = Scratch()
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader):
             batches = window.batches[np.flatnonzero(_has_horizon(window.batches))]
             if not len(batches):

@@ -126,7 +126,7 @@ class _DirectoryRun:
             with ThreadPoolExecutor(self._how.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
-            if result.offline is None and self._directory.is_marked and not self._how.dry_run:
+            if result.offline is None and self._directory.is_log_directory and not self._how.dry_run:
                 self._write_checkpoints()
                 self._write_marker(marker)
         except OSError as error:
@@ -251,7 +251,7 @@ class _DirectoryRun:
         if not self._how.close or self._directory.is_partial or None in served:
             return
         changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
-        words = names.MARKER_OF_NO_BROKER if marker is None or changed else marker
+        words = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
 
 

@@ -39,7 +39,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
+from siltstone.log.overflow import could_overflow, overflowed, split_overflowed_segment
 from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
 from siltstone.log.recovery.scan import (
     SegmentScan,
@@ -50,7 +50,7 @@ from siltstone.log.recovery.scan import (
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
-from siltstone.log.segments import Segment, segment_holding, segments_among, windows
+from siltstone.log.segments import Segment, floor_segment_index, segments_among, windows
 
 # Changes to a partition directory: carried out, or in a dry run only counted.
 #
@@ -294,7 +294,9 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
             if overflowed([segment, following]):
                 bases = []
                 if not changes.dry_run:
-                    bases = split_overflowed(changes.directory, segment, interval=interval, index_bytes=size)
+                    bases = split_overflowed_segment(
+                        changes.directory, segment, interval=interval, index_bytes=size
+                    )
                 split[segment.base_offset] = bases
     if split:
         changes.any = True
@@ -445,7 +447,7 @@ class _Recovery:
         # so that an unsound tail concerns the active segment alone.
         first = len(self.segments)
         if end is None:
-            holding = segment_holding(self.segments, recovery_point)
+            holding = floor_segment_index(self.segments, recovery_point)
             first = len(self.segments) - 1 if self._clean else max(holding, 0)
         tail_checked = end is not None and not check  # the active segment's indexes were, too
         for number in range(min(first, len(self.segments) - tail_checked)):

@@ -31,9 +31,9 @@ from siltstone.log.indexes import (
     IndexBuilder,
     NamedFile,
     differs_from_log,
-    entries_before_base,
-    entries_until_damage,
+    entries_before_damage,
     read_entries,
+    sanity_check,
 )
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
@@ -303,8 +303,8 @@ def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int)
     """Do all entries ascend, within the segment?"""
     index = _named_index(segment, kind)
     data = files.read_bytes(index.path)
-    entries, damage = entries_until_damage(data, index)
-    if damage or len(entries) * entries.itemsize != len(data) or any(entries_before_base(index, entries)):
+    entries, damage = entries_before_damage(data, index)
+    if damage or len(entries) * entries.itemsize != len(data) or any(sanity_check(index, entries)):
         return False
     return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
 
