@@ -12,7 +12,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.compaction.inplace.destination import DryRun
 from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.overflow import overflowed, split_overflowed_segment
+from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
@@ -33,9 +33,9 @@ def wide_log(path: Path, at: list[int] = WIDE) -> Path:
 
 def test_only_closed_segments_that_reach_too_far_are_found(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
-    assert [each.base_offset for each in overflowed(list_segments(partition))] == [0]
+    assert [each.base_offset for each in overflowed_segments(list_segments(partition))] == [0]
     near = wide_log(tmp_path / "near", [0, INT_MAX])
-    assert overflowed(list_segments(near)) == []
+    assert overflowed_segments(list_segments(near)) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     assert b"".join(after[base] for base in bases) == before[0]
     assert sorted(after) == [*bases, active.base_offset]
     found = list_segments(partition)
-    assert overflowed(found) == []
+    assert overflowed_segments(found) == []
     assert {each.modified_ns for each in found[:-1]} == {source.modified_ns}
     indexes = [(partition / f"{base:020d}.txnindex").read_bytes() for base in bases]
     assert b"".join(indexes) == entries.tobytes()
@@ -103,7 +103,7 @@ def test_a_clean_in_place_splits_it_first(tmp_path: Path) -> None:
     assert result.status == CLEANED
     assert any(note.startswith("split ") for note in result.notes)
     assert offsets(partition) == [INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX, 4 * FAR]
-    assert overflowed(list_segments(partition)) == []
+    assert overflowed_segments(list_segments(partition)) == []
     check_indexes(partition)
 
 

@@ -114,7 +114,7 @@ class Fetched:
         return data[: scan.end], scan.batches, len(data) - scan.end
 
     def position_after(self, batches: BatchHeaders) -> FetchPosition | None:
-        """Where a reader continues after ``batches``, the first ones of the slice; None when there are none."""
+        """Where a reader continues after ``batches``, the first ones of the slice; None if it has none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]

@@ -21,7 +21,7 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
-from siltstone.log.overflow import overflowed, split_overflowed_segment
+from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
 _SWAP_THREADS = 4
@@ -176,7 +176,7 @@ class InPlace(Destination):
         assert state.config is not None
         interval, size = (state.config.integer(name) for name in INDEX_SETTINGS)
         done = []
-        for segment in overflowed(state.segments()):
+        for segment in overflowed_segments(state.segments()):
             bases = split_overflowed_segment(state.path, segment, interval=interval, index_bytes=size)
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done

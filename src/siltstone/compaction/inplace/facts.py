@@ -31,7 +31,7 @@ from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import uncovered
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
-from siltstone.log.overflow import overflowed
+from siltstone.log.overflow import overflowed_segments
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import (
@@ -241,7 +241,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
     reason = _refusal_by_settings(state)
     if reason is not None:
         return reason
-    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
+    wide = [] if state.opened else overflowed_segments(state.segments() if segments is None else segments)
     if wide:
         return f"{wide[0].path}: {OVERFLOWED}"
     left = swap_leftovers(state.path)

@@ -39,7 +39,7 @@ from siltstone.log.names import (
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.overflow import could_overflow, overflowed, split_overflowed_segment
+from siltstone.log.overflow import could_overflow, overflowed_segments, split_overflowed_segment
 from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
 from siltstone.log.recovery.scan import (
     SegmentScan,
@@ -291,7 +291,7 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
         if not everywhere and not impossible_indexes(segment, limit, listing, every_entry=False):
             continue
         with contextlib.suppress(CorruptRecordError):
-            if overflowed([segment, following]):
+            if overflowed_segments([segment, following]):
                 bases = []
                 if not changes.dry_run:
                     bases = split_overflowed_segment(
