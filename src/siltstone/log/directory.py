@@ -42,7 +42,6 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, reason_ignored
 
-_NAME_A_LOG_DIRECTORY = "pass a Kafka log directory (an entry of log.dirs) or one of its partitions"
 _EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
 _MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
@@ -98,7 +97,7 @@ class LogDirectory:
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         if not files.is_directory(path):
-            raise NotALogDirectoryError("no such directory", path=path, advice=_NAME_A_LOG_DIRECTORY)
+            raise NotALogDirectoryError("no such directory", path=path)
         real = resolve_directory(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
@@ -166,18 +165,13 @@ class LogDirectory:
                 "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
                 "directory with segments",
                 path=self.path,
-                advice=_NAME_A_LOG_DIRECTORY,
             )
 
     def _take_lock(self) -> None:
         try:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
-            raise DirectoryLockedError(
-                f"another process holds {names.LOCK}",
-                path=self.path,
-                advice="stop the broker, or wait for the other run, and try again",
-            ) from None
+            raise DirectoryLockedError(f"another process holds {names.LOCK}", path=self.path) from None
 
     @property
     def place(self) -> tuple[int, int]:

@@ -131,11 +131,7 @@ class ReadOnlyLogs:
     def directory_of(self, where: TopicPartition) -> Path:
         """A partition's directory; its log is not read. Raises UnknownTopicError."""
         if where not in self._places:
-            raise UnknownTopicError(
-                "the opened log directories have no such partition",
-                path=str(where),
-                advice="iterate over the logs to list the partitions",
-            )
+            raise UnknownTopicError("the log directories have no such partition", path=str(where))
         return self._places[where][0].partitions[where]
 
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:

@@ -127,7 +127,6 @@ def open_unchanged(segment: Segment, path: str | None = None) -> files.Reader:
             raise SourceChangedError(
                 "the segment has changed since the cleaning was planned; nothing was swapped",
                 path=segment.path,
-                advice="run the command again",
             )
     return reader
 
