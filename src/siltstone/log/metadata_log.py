@@ -32,11 +32,11 @@ from siltstone.base.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
-    DamagedMetadataError,
     EndTransactionRecord,
     MetadataRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UndecodableMessageError,
     decode_metadata,
 )
 from siltstone.log.checkpoints import read_topic_id
@@ -225,7 +225,7 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
         position = window.origin + int(columns.value_start[record]) if is_plain else start
         try:
             decoded = decode_metadata(columns.value(record) or b"")
-        except DamagedMetadataError as error:
+        except UndecodableMessageError as error:
             position += error.position if is_plain else 0
             raise CorruptFileError(path, position, str(error)) from None
         if decoded is not None:

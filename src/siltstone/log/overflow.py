@@ -26,7 +26,7 @@ from siltstone.base.records.layout import BatchHeaders
 from siltstone.log.directory import has_own_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers, read_batch
-from siltstone.log.names import SEGMENT_KINDS, STAGING, segment_file
+from siltstone.log.names import STAGING, segment_file
 from siltstone.log.replacement import rename_to_cleaned, replace_segments
 from siltstone.log.segments import Segment, windows
 
@@ -89,24 +89,18 @@ def split_overflowed_segment(
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)
     try:
-        plan = _plan_split(segment)
-        for new in plan:
-            _write_segment(folder, segment, new, interval, index_bytes)
+        staged = {
+            new.base_offset: _write_segment(folder, segment, new, interval, index_bytes)
+            for new in _plan_split(segment)
+        }
     except CorruptRecordError:
         _remove_staging(folder)
         raise
     files.sync_directory(folder)
-    bases = [new.base_offset for new in plan]
-    staged = {
-        base: {
-            kind: path for kind in SEGMENT_KINDS if files.exists(path := folder / segment_file(base, kind))
-        }
-        for base in bases
-    }
     rename_to_cleaned(directory, staged)
     _remove_staging(folder)
-    replace_segments(directory, bases, [segment.base_offset])
-    return bases
+    replace_segments(directory, list(staged), [segment.base_offset])
+    return list(staged)
 
 
 def _remove_staging(folder: Path) -> None:
@@ -172,11 +166,16 @@ def _first_offset(reader: files.Reader, batch: BatchHeaders, expected: int) -> i
     return first
 
 
-def _write_segment(folder: Path, segment: Segment, new: _NewSegment, interval: int, index_bytes: int) -> None:
-    """Write a new segment, durably: its log, its indexes, and its entries of the old transaction index."""
+def _write_segment(
+    folder: Path, segment: Segment, new: _NewSegment, interval: int, index_bytes: int
+) -> dict[str, Path]:
+    """Write a new segment, durably: its log, its indexes, and its entries of the old transaction index.
+
+    Returns its files by kind.
+    """
     indexes, last_offset = IndexBuilder(new.base_offset, interval, index_bytes), new.base_offset
-    paths = [folder / segment_file(new.base_offset, "log")]
-    with files.Reader(segment.path) as reader, files.Writer(paths[0]) as writer:
+    paths = {"log": folder / segment_file(new.base_offset, "log")}
+    with files.Reader(segment.path) as reader, files.Writer(paths["log"]) as writer:
         for window in windows(reader, start=new.start, end=new.end):
             last = window.batches[-1]
             writer.write(window.data[: int(last["position"]) + int(last["size"])])
@@ -191,10 +190,11 @@ def _write_segment(folder: Path, segment: Segment, new: _NewSegment, interval: i
         entries = entries[(markers >= new.base_offset) & (markers <= last_offset)]
         built |= {"txnindex": entries.tobytes()} if len(entries) else {}
     for kind, data in built.items():
-        paths.append(folder / segment_file(new.base_offset, kind))
-        with files.Writer(paths[-1]) as writer:
+        paths[kind] = folder / segment_file(new.base_offset, kind)
+        with files.Writer(paths[kind]) as writer:
             writer.write(data)
-    for path in paths:
+    for path in paths.values():
         files.copy_attributes(segment.path, path)
         files.set_modified(path, segment.modified_ns)
-    files.sync_files(paths)
+    files.sync_files(paths.values())
+    return paths
