@@ -242,10 +242,14 @@ def flip(path: Path, position: int, mask: int = 1) -> None:
 @pytest.mark.parametrize(
     ("kind", "position", "reason"),
     [
-        ("index", 15, "offset 24 position 2653: no batch starts there in the log"),
-        ("index", 11, "offset 25 position 2652: the batch there ends at offset 24"),
-        ("timeindex", 7, "timestamp 1795223655392 offset 7: that batch's largest timestamp is 1795223655393"),
-        ("timeindex", 34, "timestamp 1795227265165 offset 330: no batch of the log holds that offset"),
+        ("index", 15, "offset 24 position 2653: no batch of the log starts at that position"),
+        ("index", 11, "offset 25 position 2652: the batch at that position ends at offset 24"),
+        (
+            "timeindex",
+            7,
+            "timestamp 1795223655392 offset 7: its batch has largest timestamp 1795223655393",
+        ),
+        ("timeindex", 34, "timestamp 1795227265165 offset 330: no batch of the log has that offset"),
     ],
 )
 def test_a_damaged_index_is_found(segment: Path, dump: Any, kind: str, position: int, reason: str) -> None:

@@ -2,17 +2,24 @@
 
 Kafka's ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``.
 
-::
+One entry of each, with the byte at which each field begins::
 
-    .index      relative offset 4 | position 4                         8 bytes an entry
-    .timeindex  timestamp 8 | relative offset 4                       12
-    .txnindex   version 2 | producer id 8 | first offset 8 | last offset 8 | last stable offset 8   34
+               0                 4                 8                12
+    .index     | relative offset | position        |                           OffsetIndex, 8 bytes
 
-Big-endian, no header, no checksum; offsets are relative to the segment's base. The batch that holds an
-offset entry's offset starts at its position; a time entry has the largest timestamp up to its offset. All of
-them can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have built:
-before a batch, when more than ``index.interval.bytes`` were written since the last entry, one offset entry,
-and one time entry if a larger timestamp has been seen; one more time entry at the end.
+    .timeindex | timestamp in ms                   | relative offset |          TimeIndex, 12 bytes
+
+               0         2             10             18            26                   34
+    .txnindex  | version | producer id | first offset | last offset | last stable offset |    TransactionIndex
+
+Numbers are signed and big-endian. A file has entries and nothing else: no header, no checksum. A relative
+offset is an offset less the segment's base offset. The batch with an offset entry's offset starts at its
+position in the ``.log``; a time entry has the largest timestamp up to its offset. A broker preallocates
+``.index`` and ``.timeindex``, so zeros may follow the last entry.
+
+All of them can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have
+built: before a batch, when more than ``index.interval.bytes`` were written since the last entry, one offset
+entry, and one time entry if a larger timestamp has been seen; one more time entry at the end.
 
 Recovery builds an index again that its log contradicts; ``dump`` shows what is wrong with it. Brokers differ
 in what they write, so an entry is compared with what every one of them keeps:
@@ -61,7 +68,9 @@ ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi"
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
 
-_SINCE, _LARGEST, _LARGEST_OFFSET, _LAST_TIME, _POSITION, _LAST_OFFSET, _OFFSETS, _TIMES = range(8)
+_SINCE_ENTRY, _LARGEST, _LARGEST_OFFSET, _LAST_TIME, _POSITION = range(5)
+"""The state of a builder: bytes since the last entry, the largest timestamp and the last offset of its batch,
+the last time entry's timestamp, the position of the next batch."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -88,34 +97,37 @@ def _index_batches(
     max_timestamp: Int64,
     size: Int64,
     interval: int,
-    room: int,
+    limit: int,
     state: Int64,
     offsets: Int32,
     times: Int64,
-) -> None:
-    """Add consecutive batches; entries are written to ``offsets`` and ``times`` at the counts in ``state``.
+) -> tuple[int, int]:
+    """Add consecutive batches as Kafka's ``LogSegment.append`` does, one batch a call.
 
-    ``state``: 0 bytes since the last entry, 1 largest timestamp and 2 its batch's last offset, 3 the last
-    time entry's timestamp, 4 file position, 5 last offset, 6 and 7 how many entries were written.
+    Writes at most ``limit`` offset entries to ``offsets`` and their time entries to ``times``, one row an
+    entry; returns how many of each. ``state`` goes on from call to call.
     """
+    offset_count = time_count = 0
     for i in range(len(size)):
-        # As in Kafka's ``LogSegment.append``: the timestamp counts before the entry, the bytes after it.
-        if max_timestamp[i] > state[1]:
-            state[1] = max_timestamp[i]
-            state[2] = last_offset[i]
-        if state[0] > interval and state[6] < room:
-            offsets[state[6], 0] = last_offset[i] - base_offset
-            offsets[state[6], 1] = state[4]
-            state[6] += 1
-            if state[1] > state[3]:
-                times[state[7], 0] = state[1]
-                times[state[7], 1] = state[2] - base_offset
-                state[7] += 1
-                state[3] = state[1]
-            state[0] = 0
-        state[4] += size[i]
-        state[0] += size[i]
-        state[5] = last_offset[i]
+        # The batch's timestamp counts before an entry is added, so a time entry covers this batch too.
+        if max_timestamp[i] > state[_LARGEST]:
+            state[_LARGEST] = max_timestamp[i]
+            state[_LARGEST_OFFSET] = last_offset[i]
+        if state[_SINCE_ENTRY] > interval and offset_count < limit:
+            offsets[offset_count, 0] = last_offset[i] - base_offset
+            offsets[offset_count, 1] = state[_POSITION]
+            offset_count += 1
+            # ``TimeIndex.maybeAppend``: no entry unless the largest timestamp has grown since the last one.
+            if state[_LARGEST] > state[_LAST_TIME]:
+                times[time_count, 0] = state[_LARGEST]
+                times[time_count, 1] = state[_LARGEST_OFFSET] - base_offset
+                time_count += 1
+                state[_LAST_TIME] = state[_LARGEST]
+            state[_SINCE_ENTRY] = 0
+        # Its bytes count after that: the first batch of a segment never has an entry.
+        state[_POSITION] += size[i]
+        state[_SINCE_ENTRY] += size[i]
+    return offset_count, time_count
 
 
 class IndexBuilder:
@@ -128,12 +140,11 @@ class IndexBuilder:
     def __init__(self, base_offset: int, interval: int, size_limit: int) -> None:
         self._base_offset = base_offset
         self._interval = interval
-        self._room = size_limit // OFFSET_ENTRY.itemsize
-        self._state = np.zeros(8, np.int64)
-        self._state[[_LARGEST, _LAST_TIME, _LAST_OFFSET]] = -1
+        self._limit = size_limit // OFFSET_ENTRY.itemsize
+        self._state = np.zeros(5, np.int64)
+        self._state[[_LARGEST, _LAST_TIME]] = -1
         self._offsets: list[Int32] = []
         self._times: list[Int64] = []
-        self._count = 0
 
     @property
     def largest_timestamp(self) -> int:
@@ -144,22 +155,20 @@ class IndexBuilder:
         """Add consecutive batches: int64 arrays, one row a batch."""
         offsets = np.empty((len(size), 2), np.int32)
         times = np.empty((len(size), 2), np.int64)
-        room = self._room - self._count
-        self._state[[_OFFSETS, _TIMES]] = 0
-        _index_batches(
+        offset_count, time_count = _index_batches(
             self._base_offset,
             last_offset,
             max_timestamp,
             size,
             self._interval,
-            room,
+            self._limit,
             self._state,
             offsets,
             times,
         )
-        self._offsets.append(offsets[: self._state[_OFFSETS]].copy())
-        self._times.append(times[: self._state[_TIMES]].copy())
-        self._count += int(self._state[_OFFSETS])
+        self._offsets.append(offsets[:offset_count].copy())
+        self._times.append(times[:time_count].copy())
+        self._limit -= offset_count
 
     def add_batches(self, batches: BatchHeaders) -> None:
         """Add batches by their headers."""
@@ -183,10 +192,11 @@ class IndexBuilder:
 
 
 def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
-    """An index file's entries (see the drawing), preallocated zeros at the end cut off.
+    """An index file's entries (see the drawing), without preallocated zeros at the end.
 
     ``kind`` is "index", "timeindex" or "txnindex". Raises CorruptFileError when the size is not a whole
-    number of entries, an offset index does not ascend, or a time index goes back.
+    number of entries, a transaction index has another version, an offset index does not ascend, or a time
+    index descends.
     """
     dtype = ENTRY_OF_KIND[kind]
     if len(data) % dtype.itemsize:
@@ -220,12 +230,13 @@ _LOGS_OF = {
     SWAP: (SWAP, CLEANED, ""),
     DELETED: (DELETED, ""),
 }
-"""By an index's suffix: the suffixes that its log may have during a swap, which renames file by file."""
+"""By an index's suffix: the suffixes that its log may have during a swap, which renames file by file; the
+likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A file of a log directory by its name: kind, the base offset in it (-1: none), swap suffix or ""."""
+    """A file of a log directory by its name: its kind, base offset (-1: none) and swap suffix or ""."""
 
     path: str
     kind: str
@@ -233,7 +244,7 @@ class NamedFile:
     suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The log of this index, whatever its state of a swap; None where there is no log."""
+        """The log of this index, in whatever state of a swap; None where there is no log."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
@@ -302,8 +313,8 @@ def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[
         yield CorruptFileError(index.path, number * entries.dtype.itemsize, reason)
 
 
-def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
-    """``values[rows]``, and -2, which is no offset or position, for a row behind the last."""
+def _take(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
+    """``values[rows]``, and -2, which is no offset or position, for a row after the last one."""
     padded = np.append(values, np.int64(-2))
     return padded[np.minimum(rows, len(values))]
 
@@ -311,37 +322,37 @@ def _picked(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
 def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each offset entry that its log contradicts; entries behind damage pass."""
+    """(entry, reason) of each offset entry that its log contradicts, below ``readable_end``."""
     rows = np.searchsorted(batches["position"], positions)
-    starts, ends = _picked(batches["position"], rows), _picked(batches["last_offset"], rows)
+    starts, ends = _take(batches["position"], rows), _take(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
     following = np.append(positions[1:], LONG_MAX)
     # An entry may be for a whole append: its offset then ends a later batch before the next entry.
     ends_later = (
-        (_picked(batches["last_offset"], later) == offsets)
+        (_take(batches["last_offset"], later) == offsets)
         & (later >= rows)
-        & (_picked(batches["position"], later) < following)
+        & (_take(batches["position"], later) < following)
     )
     readable = positions < readable_end
     for number in np.flatnonzero(readable & ((starts != positions) | ~ends_later)).tolist():
         entry = f"offset {offsets[number]} position {positions[number]}"
         if starts[number] != positions[number]:
-            yield number, f"{entry}: no batch starts there in the log"
+            yield number, f"{entry}: no batch of the log starts at that position"
         else:
-            yield number, f"{entry}: the batch there ends at offset {ends[number]}"
+            yield number, f"{entry}: the batch at that position ends at offset {ends[number]}"
 
 
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each time entry that its log contradicts; entries behind damage pass."""
+    """(entry, reason) of each time entry that its log contradicts, if its batch was read."""
     rows = np.searchsorted(batches["last_offset"], offsets)
-    inside = (rows < len(batches)) & (_picked(batches["base_offset"], rows) <= offsets)
-    largest = _picked(batches["max_timestamp"], rows)
+    inside = (rows < len(batches)) & (_take(batches["base_offset"], rows) <= offsets)
+    largest = _take(batches["max_timestamp"], rows)
     readable = (rows < len(batches)) | (readable_end == LONG_MAX)
     for number in np.flatnonzero(readable & (~inside | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"
         if inside[number]:
-            yield number, f"{entry}: that batch's largest timestamp is {largest[number]}"
+            yield number, f"{entry}: its batch has largest timestamp {largest[number]}"
         else:
-            yield number, f"{entry}: no batch of the log holds that offset"
+            yield number, f"{entry}: no batch of the log has that offset"
