@@ -2,22 +2,21 @@
 
 ::
 
-    00000000000000000155-0000000001.checkpoint   all there was below offset 155, in epoch 1: a header (control
-                                                 batch, type 3), the records, a footer (type 4) (KIP-630)
+    00000000000000000155-0000000001.checkpoint   the state below offset 155, in epoch 1 (KIP-630): a header
+                                                 (control batch, type 3), the records, a footer (type 4)
     00000000000000000000.log                     the log, a segment file like any other
 
-A snapshot that is damaged, or lacks its header or footer, is incomplete: the snapshot before it is used, as
-long as the log reaches back to it. The log has no gaps, since it is not compacted. Control batches (leader
-changes, voters) have no topics or settings.
+A snapshot that is damaged, or lacks its header or footer, is incomplete: then the snapshot before it is used,
+if the log starts at its end offset or below. The log has no gaps, since it is not compacted. Control batches
+(leader changes, voters) have no topics or settings.
 
-A broker keeps this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
-all the same, records at or above it are not read. Else the whole log is read, with any last change that the
-other controllers had not confirmed when the broker stopped; with a single controller there is none.
+A broker holds this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
+all the same, records at or above it are not read. Otherwise the whole log is read, with any last change that
+the other controllers had not confirmed when the broker stopped; with a single controller there is none.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,26 +40,23 @@ from siltstone.base.records.metadata import (
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition, parse_metadata_snapshot
 from siltstone.log.segments import Segment, Window, list_segments, windows
 
-# The image of a cluster: topics by name, settings by resource, built record by record from the metadata log.
-#
-# A transaction's records (KIP-868) are applied all at once when it ends; those of a transaction that was
-# aborted, or is still open at the log's end, are not applied. See ``MetadataDelta``, ``MetadataBatchLoader``.
-
 TOPIC, BROKER = 2, 4
-"""Types of resources whose settings are kept; others are ignored (``ConfigResource.Type``)."""
+"""Types of resources whose settings are retained; others are ignored (``ConfigResource.Type``)."""
 ALL_BROKERS = ""
 """The resource name of the settings for all brokers."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterImage:
-    """Topics (name → id) and settings ((resource type, name) → key → text) below ``end_offset``.
+    """The image of a cluster: topics (name → id) and settings ((resource type, name) → key → text) below
+    ``end_offset`` (Kafka's ``MetadataImage``, ``MetadataDelta`` and ``MetadataBatchLoader``).
 
-    ``apply`` is called with the records in the order of the log; the records of an open transaction wait in
-    ``_pending``.
+    ``apply`` is called with the records in the order of the log. A transaction's records (KIP-868) wait in
+    ``_pending`` and are applied all at once when it ends; those of a transaction that was aborted, or is
+    still open at the log's end, are not applied.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
@@ -84,8 +80,8 @@ class ClusterImage:
                 if self._pending is None:
                     raise ValueError("a transaction ends that has not begun")
                 pending, self._pending = self._pending, None
-                for waiting in pending if isinstance(record, EndTransactionRecord) else ():
-                    self.apply(waiting)
+                for earlier in pending if isinstance(record, EndTransactionRecord) else ():
+                    self.apply(earlier)
             case _ if self._pending is not None:
                 self._pending.append(record)
             case TopicRecord(name, topic_id):
@@ -104,7 +100,7 @@ class ClusterImage:
 
 
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
-_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
+"""Types of control records (``ControlRecordType``)."""
 
 
 class MetadataBatch(NamedTuple):
@@ -149,14 +145,16 @@ def read_cluster_metadata(
             raise failure
         _apply_log(image, segments, offset, high_watermark, torn_tail)
         return image
-    raise AssertionError("the log without a snapshot is always tried")
+    raise AssertionError("the loop ends with the log without a snapshot")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
     """(end offset, path) of the snapshots, the newest last, without unfinished and deleted ones."""
-    named = ((_SNAPSHOT.match(entry.name), entry) for entry in files.entries(partition) if entry.is_file)
-    ordered = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
-    return [(offset, partition / name) for offset, _, name in ordered]
+    named = (
+        (parse_metadata_snapshot(entry.name), entry) for entry in files.entries(partition) if entry.is_file
+    )
+    ordered = sorted((name, entry.name) for name, entry in named if name is not None)
+    return [(offset, partition / name) for (offset, _), name in ordered]
 
 
 def _apply_snapshot(image: ClusterImage, path: str) -> None:
@@ -221,7 +219,7 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
                 raise CorruptFileError(path, start, "the key of a control record is too short")
             batch.control.append(int.from_bytes(key[2:4], "big", signed=True))
             continue
-        # Of a compressed batch the file has no position of a record.
+        # A record of a compressed batch has no position in the file: the batch's stands for it.
         position = window.origin + int(columns.value_start[record]) if is_plain else start
         try:
             decoded = decode_metadata(columns.value(record) or b"")
@@ -233,22 +231,22 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
     return batch
 
 
-# The settings of a KRaft broker's topics: the topic's own, over this broker's, over those of all brokers.
-#
-#     DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
-#     DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
-#     DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
-#     STATIC_BROKER_CONFIG           its ``server.properties``, where the caller has it
-#
-# A setting's source has one of these names. Where one of a topic's own settings has a bad value, the topic's
-# settings are unknown.
-
 METADATA_PARTITION = TopicPartition(CLUSTER_METADATA, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """A cluster's topics, ids and settings. ``broker``: the settings of a topic without its own."""
+    """A cluster's topics, ids and settings. ``broker``: the settings of a topic without its own.
+
+    Of several values of a setting the first in this order counts; a setting's source has its name::
+
+        DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
+        DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
+        DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
+        STATIC_BROKER_CONFIG           its ``server.properties``, where the caller has it
+
+    If one of a topic's own settings has a bad value, the topic's settings are unknown.
+    """
 
     path: Path
     image: ClusterImage
@@ -313,20 +311,20 @@ def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
     """The one of a broker's log directories that has the metadata log, None where none has it.
 
-    Raises DirectoryRefusedError where two have it.
+    Raises DirectoryRefusedError where several have it.
     """
-    holders = {
+    owners = {
         directory.path: directory
         for directory in directories
         if files.is_directory(directory.path / str(METADATA_PARTITION))
     }
-    if len(holders) > 1:
+    if len(owners) > 1:
         raise DirectoryRefusedError(
-            f"the metadata log is in {' and in '.join(map(str, holders))}",
+            f"the metadata log is in {' and in '.join(map(str, owners))}",
             path=str(METADATA_PARTITION),
             advice="remove the directory that the broker does not use",
         )
-    return next(iter(holders.values()), None)
+    return next(iter(owners.values()), None)
 
 
 def read_cluster_settings(
