@@ -23,7 +23,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceCh
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.layout import MAGIC_POSITION, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
-from siltstone.log.directory import partition_files, refuse_kind
+from siltstone.log.directory import partition_files, require_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
@@ -90,7 +90,7 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
         with contextlib.suppress(FileNotFoundError):
             listed[name] = files.stat(directory / name, follow=False)
     for name, facts in listed.items():
-        refuse_kind(directory / name, facts, files.FILE)
+        require_kind(directory / name, facts, files.FILE)
     return _segment(directory, base_offset, listed)
 
 

@@ -19,7 +19,7 @@ from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
+from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
@@ -325,7 +325,7 @@ class CleanedCopy(Destination):
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
         facts = files.stat(source, follow=False)
         if facts.kind != files.DIRECTORY:
-            refuse_kind(source, facts, files.FILE)
+            require_kind(source, facts, files.FILE)
             return files.copy(source, target)
         try:
             refuse_unsafe_files(source)
