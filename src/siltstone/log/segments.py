@@ -89,21 +89,21 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
         name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
             listed[name] = files.stat(directory / name, follow=False)
-    for name, facts in listed.items():
-        require_kind(directory / name, facts, files.FILE)
+    for name, status in listed.items():
+        require_kind(directory / name, status, files.FILE)
     return _segment(directory, base_offset, listed)
 
 
 def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
-    facts = listed[segment_file(base_offset, "log")]
+    log = listed[segment_file(base_offset, "log")]
     indexes = (listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
     offset_index, time_index, transaction_index = (stat.size if stat else 0 for stat in indexes)
     return Segment(
         directory=str(directory),
         base_offset=base_offset,
-        size=facts.size,
-        modified_ns=facts.modified_ns,
-        inode=facts.inode,
+        size=log.size,
+        modified_ns=log.modified_ns,
+        inode=log.inode,
         offset_index_size=offset_index,
         time_index_size=time_index,
         transaction_index_size=transaction_index,
@@ -111,7 +111,10 @@ def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileS
 
 
 def floor_segment_index(segments: list[Segment], offset: int) -> int:
-    """Index of the last segment with a base at or below ``offset``, -1 when all are above."""
+    """Index of the last segment with a base offset at or below ``offset``, -1 if all are above.
+
+    (Kafka's ``LogSegments.floorSegment``.)
+    """
     return bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1
 
 
@@ -144,14 +147,16 @@ def windows(
     With ``verify`` every batch's checksum is checked. Yields the batches before the first one that is damaged
     or incomplete, and then raises CorruptRecordError with its path, position and reason.
     """
-    limit = reader.stat.size if end is None else end
-    buffer = np.empty(min(window_size, max(limit - start, 1)), np.uint8)
-    origin, kept = start, 0
-    while origin + kept < limit or kept:
-        got = reader.read_into(buffer[kept : min(len(buffer), limit - origin)], origin + kept)
-        data = buffer[: kept + got]
+    end = reader.stat.size if end is None else end
+    buffer = np.empty(min(window_size, max(end - start, 1)), np.uint8)
+    # ``buffer[0]`` is byte ``origin`` of the file. The first ``carried`` bytes of the buffer are the
+    # incomplete batch at the end of the window before.
+    origin, carried = start, 0
+    while origin + carried < end or carried:
+        read = reader.read_into(buffer[carried : min(len(buffer), end - origin)], origin + carried)
+        data = buffer[: carried + read]
         scan = scan_batches(data)
-        at_end = origin + len(data) >= limit or got == 0
+        at_end = origin + len(data) >= end or read == 0
         if len(scan.batches):
             if verify:
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
@@ -162,10 +167,11 @@ def windows(
         if at_end:
             return
         if not len(scan.batches):
-            room = max(scan.needed, 2 * len(buffer))
-            buffer = np.empty(min(room, limit - origin, LARGEST_BATCH), np.uint8)
+            # The batch does not fit into the buffer: its header says how large it is, if that was read.
+            size = max(scan.needed, 2 * len(buffer))
+            buffer = np.empty(min(size, end - origin, LARGEST_BATCH), np.uint8)
         buffer[: len(rest)] = rest.copy()
-        origin, kept = origin + scan.end, len(rest)
+        origin, carried = origin + scan.end, len(rest)
 
 
 def largest_timestamp(segment: Segment) -> int:
@@ -196,7 +202,7 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment begin with a message set of magic 0 or 1? They are never behind batches of magic 2.
+    """Does the segment begin with a message set of magic 0 or 1? None follows a batch of magic 2.
 
     Raises OSError.
     """
