@@ -1,4 +1,4 @@
-"""Shows the contents of a log directory's files as rows, and what is wrong (Kafka's ``DumpLogSegments``).
+"""Shows the contents of a log directory's files as rows, and their damage (Kafka's ``DumpLogSegments``).
 
 ::
 
@@ -82,8 +82,6 @@ class DumpOptions:
         return self.print_data_log or self.decoder is not None
 
 
-# The kind of a file follows from its name.
-
 KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
@@ -139,14 +137,11 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
             yield error
 
 
-# A log is read window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that
-# damage in one hides no other.
-
-
 def log_rows(path: str, options: DumpOptions) -> Output:
-    """A row of each batch of a log file, with ``options`` its records after it, and findings.
+    """A row of each batch of a log file, with ``options`` its records after it, and findings (``dumpLog``).
 
-    Damage ends the file, after the rows before it. Raises OSError.
+    Batches are decoded one at a time, so that damage in one hides no other. A batch without a valid header
+    ends the file, after the rows before it. Raises OSError.
     """
     scratch = Scratch()
     with files.Reader(path) as reader:
@@ -181,8 +176,9 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
     yield row
     if finding is not None:
         yield finding
-    for number in range(0 if columns is None else len(columns)):
-        assert columns is not None
+    if columns is None:
+        return
+    for number in range(len(columns)):
         record = _record_row(row, columns, number, options)
         yield record
         if valid and not record.get("isValid", True):
@@ -264,7 +260,7 @@ def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOp
 
 
 def _message_checksum(columns: RecordColumns, number: int) -> Row:
-    """The CRC32 of one message (magic 0 and 1), and whether it holds."""
+    """The CRC32 of one message (magic 0 and 1), and whether it is right."""
     start = int(columns.start[number])
     entry = columns.data[start : start + int(columns.size[number])].tobytes()
     stored = int.from_bytes(entry[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
@@ -273,7 +269,7 @@ def _message_checksum(columns: RecordColumns, number: int) -> Row:
 
 
 def _control_fields(key: bytes, value: bytes) -> Row:
-    """What a control record says: its type, and of a transaction's end the coordinator's epoch.
+    """The fields of a control record: its type, and for a transaction's end the coordinator's epoch.
 
     Key: version 2, type 2. Value of ABORT and COMMIT: version 2, coordinator epoch 4.
     """
@@ -331,7 +327,7 @@ def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
 
 
 def _producer_row(producer: ProducerEntry) -> Row:
-    """A producer's row; without a last batch where it has no data left."""
+    """A producer's row; without a last batch if the snapshot has none."""
     open_offset, last_sequence = producer.open_transaction_offset, producer.last_sequence
     row: Row = {
         "type": "producer",
@@ -373,11 +369,6 @@ def _property_rows(path: str) -> Iterator[Row]:
         yield {"type": "property", "name": parts[1].strip(), "value": parts[2].strip()}
 
 
-# Rows as lines of text, in the manner of Kafka's tool.
-#
-# Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes are
-# not: the JSON form has the exact bytes.
-
 _BATCH_START = (
     "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
     "partitionLeaderEpoch isTransactional isControl"
@@ -410,7 +401,11 @@ def printable(content: bytes | str) -> str:
 
 
 def render(row: Row) -> str:
-    """One row as text: a line, or two for the start of a log."""
+    """One row as Kafka's tool prints it: a line, or two for the start of a log.
+
+    Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes
+    are not: the JSON form has the exact bytes.
+    """
     match row["type"]:
         case "file":
             line = f"Dumping {printable(row['file'])}"

@@ -36,7 +36,11 @@ READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """Kafka's special timestamps of ListOffsets."""
 _HEAD = struct.Struct(">qi4xB")
-"""The start of an entry: its offset, the size of what follows these two fields, its magic byte."""
+"""The start of a batch or message set, in every format::
+
+    0              8          12            16
+    | base offset  | size     | (4 bytes)   | magic |        ``size`` counts the bytes after itself
+"""
 Result = TypeVar("Result")
 
 
@@ -156,8 +160,8 @@ def answer(
     """The answer to one fetch: up to ``max_bytes`` of the log from ``offset`` on (``MessageSetSend``).
 
     The bytes are read once and not copied again. They may end within a batch, also within the first: a client
-    that gets no whole batch asks for more bytes. An offset out of range and a damaged log become the answer's
-    error code, as in Kafka. Raises OSError.
+    that gets no whole batch asks for more bytes. An offset out of range and a damaged log are reported by the
+    answer's error code, as in Kafka. Raises OSError.
     """
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)

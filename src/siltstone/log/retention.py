@@ -1,15 +1,18 @@
-"""Retention: which of a log's oldest segments may be deleted (Kafka's ``UnifiedLog.deleteOldSegments``).
+"""Retention: which of a log's oldest segments are deleted (Kafka's ``UnifiedLog.deleteOldSegments``).
 
-    segments   0      11      23      31 (active)        log start 25
-               └ next base 11 ≤ 25    │
-                       └ next base 23 ≤ 25: the first two are deleted under any policy; the third holds 25
-                              └──────────── then, under ``cleanup.policy=delete``, the deletion policy
+For a log with log start offset 25::
 
-The result is always a prefix of the segments. It has no segment at or above the high watermark and no empty
-active segment; when all segments may be deleted, ``PartitionLog.delete_prefix`` begins a new active segment
-first. Where the log has a compacted ledger, the policy deletes only segments that the ledger covers: its
-cursor is a subscription, whose backlog stays (Pulsar). Segments below the log start are always deleted: their
-records were deleted when the log start was raised.
+    base offset
+     0   the next segment begins at 11, not above 25: deleted under any policy
+    11   the next segment begins at 23, not above 25: deleted under any policy
+    23   has offset 25: deleted if ``cleanup.policy`` has ``delete`` and the deletion policy says so
+    31   the active segment: the same, and then a new active segment begins
+
+The result is always a prefix of the segments. It has no segment that ends above the high watermark, and no
+empty active segment; when all segments are deleted, ``PartitionLog.delete_prefix`` begins a new active segment
+first. If the log has a compacted ledger, the policy deletes only segments that the ledger covers: its cursor
+is a subscription, and its backlog is retained (Pulsar). Segments below the log start offset are always
+deleted: their records were deleted when it was raised.
 
 A deletion policy is a plain function of segments (oldest first), the time and the settings. It returns how
 many of the oldest may be deleted, or a ``Decision`` for each of them. ``register_policy`` gives it a name,
@@ -32,10 +35,10 @@ NOT_READ = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentMetadata:
-    """What a policy decides by: sizes in bytes, times in ms.
+    """A segment as a deletion policy sees it: sizes in bytes, times in ms.
 
-    ``end_offset`` is the next segment's base, the log's end for the active one. ``largest_timestamp`` is the
-    time index's last entry if that is over 0, else the file's modification time.
+    ``end_offset`` is the next segment's base offset, or the log end offset for the active one.
+    ``largest_timestamp`` is the time index's last entry if that is over 0, else the file's modification time.
     """
 
     base_offset: int
@@ -102,10 +105,10 @@ def decide(
 ) -> tuple[Decision, ...]:
     """A decision for each segment that is to be deleted now, oldest first.
 
-    Segments below the log start come first; on logs that are only compacted no others are deleted.
+    Segments below the log start offset come first; in a log that is only compacted no others are deleted.
     ``retain_from``: the offset from which on the policy deletes nothing (``LedgerStore.held_horizon``).
     ``retain_active``: the caller cannot begin a new active segment, so the active one stays, and with it the
-    log's end.
+    log end offset.
     """
     decisions = below_log_start(segments, log_start_offset)
     below_start = len(decisions)
@@ -134,18 +137,22 @@ def below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) 
 
 
 def by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Decision]:
-    """The oldest segments, as long as the rest has at least ``retention_bytes``; none when negative."""
+    """The oldest segments, as long as the others have at least ``retention_bytes``; none if negative.
+
+    (Kafka's ``deleteRetentionSizeBreachedSegments``.)
+    """
     sizes = [segment.size for segment in segments]
-    over = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
-    count = sum(removed <= over for removed in accumulate(sizes)) if over >= 0 else 0
+    excess = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
+    count = sum(removed <= excess for removed in accumulate(sizes)) if excess >= 0 else 0
     return _decisions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
 
 
 def by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) -> list[Decision]:
-    """Segments whose largest timestamp is older than ``retention_ms``; none when negative.
+    """Segments whose largest timestamp is older than ``retention_ms``; none if negative.
 
-    A closed segment that cleaning has emptied is deleted with the next one: in Kafka the modification time of
-    its file, which is that of the cleaning's source, keeps the segments behind it.
+    (Kafka's ``deleteRetentionMsBreachedSegments``.) A closed segment without records, which a cleaning can
+    leave, is deleted with the next one. (In Kafka it is judged by the modification time of its file, which is
+    that of the cleaning's source, and may retain the segments after it.)
     """
     count = 0
     for number, segment in enumerate(segments if retention_ms >= 0 else ()):
@@ -161,7 +168,7 @@ def _decisions(segments: Iterable[SegmentMetadata], reason: str) -> list[Decisio
 
 
 def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Decision]:
-    """By size first, then what is left by age."""
+    """By size first, then the remaining ones by age."""
     decisions = by_size(segments, config.retention_bytes)
     return decisions + by_age(segments[len(decisions) :], now_ms, config.retention_ms)
 
@@ -169,13 +176,13 @@ def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogCo
 def _oldest_of(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
 ) -> list[Decision]:
-    """A policy's decisions about the oldest segments, up to the first that it does not name."""
-    answer = policy(segments, now_ms, config)
-    if isinstance(answer, int):
-        return _decisions(segments[: max(answer, 0)], f"policy {config.retention_policy}")
-    decisions = {decision.base_offset: decision for decision in answer}
-    named = takewhile(lambda segment: segment.base_offset in decisions, segments)
-    return [decisions[segment.base_offset] for segment in named]
+    """A policy's decisions about the oldest segments, up to the first that it does not delete."""
+    deleted = policy(segments, now_ms, config)
+    if isinstance(deleted, int):
+        return _decisions(segments[: max(deleted, 0)], f"policy {config.retention_policy}")
+    decisions = {decision.base_offset: decision for decision in deleted}
+    oldest = takewhile(lambda segment: segment.base_offset in decisions, segments)
+    return [decisions[segment.base_offset] for segment in oldest]
 
 
 register_policy(KAFKA, kafka_policy)
