@@ -145,8 +145,7 @@ class StagedVerifier:
         done = self.follow(size)
         if self.kept != kept:
             raise CheckFailedError(f"{self._path}: {self.kept} records on disk, but {kept} were kept")
-        built = self._again.finish()
-        if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
+        if any(staged[kind] != data for kind, data in self._again.finish().items()):
             raise CheckFailedError(f"{self._path}: its indexes are not those of what was written")
         return done
 
@@ -337,8 +336,7 @@ def _stage(
     read_back = StagedVerifier(work, group, log, lambda: record_filter.retained, buffers.read_back)
     with _Sink(work, group, log, buffers, read_back) as sink:
         transactions = _fill(work, group, record_filter, carried, sink, report)
-        indexes, linked = sink.indexes.finish(), sink.linked()
-        staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
+        staged, linked = sink.indexes.finish(), sink.linked()
         if transactions:
             staged["txnindex"] = transactions
         for kind, data in staged.items():

@@ -83,13 +83,6 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class Indexes(NamedTuple):
-    """A segment's finished indexes as bytes."""
-
-    offset_index: bytes
-    time_index: bytes
-
-
 @kernel
 def _index_batches(
     base_offset: int,
@@ -178,8 +171,8 @@ class IndexBuilder:
             batches["size"].astype(np.int64),
         )
 
-    def finish(self) -> Indexes:
-        """The finished indexes, the closing time entry included."""
+    def finish(self) -> dict[str, bytes]:
+        """The content of the index files by kind, "index" and "timeindex", with the last time entry."""
         offsets = np.concatenate([*self._offsets, np.empty((0, 2), np.int32)])
         times = np.concatenate([*self._times, np.empty((0, 2), np.int64)])
         if self._state[_LARGEST] > self._state[_LAST_TIME]:
@@ -188,7 +181,7 @@ class IndexBuilder:
             times = np.concatenate([times, last])
         entries = np.empty(len(times), TIME_ENTRY)
         entries["timestamp"], entries["relative_offset"] = times[:, 0], times[:, 1]
-        return Indexes(offset_index=offsets.astype(">i4").tobytes(), time_index=entries.tobytes())
+        return {"index": offsets.astype(">i4").tobytes(), "timeindex": entries.tobytes()}
 
 
 def read_entries(data: bytes, kind: str, path: str = "") -> Entries:

@@ -181,7 +181,7 @@ def _write_segment(
             writer.write(window.data[: int(last["position"]) + int(last["size"])])
             indexes.add_batches(window.batches)
             last_offset = int(last["last_offset"])
-    built = dict(zip(("index", "timeindex"), indexes.finish(), strict=True))
+    built = indexes.finish()
     if segment.transaction_index_size:
         path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
         entries = read_entries(files.read_bytes(path), "txnindex", str(path))

@@ -524,12 +524,8 @@ class _Recovery:
         self, segment: Segment, scan: SegmentScan, failing: Sequence[str] | None = None
     ) -> None:
         """Write a scanned segment's indexes: those ``failing`` and those that are missing; None: all."""
-        indexes = scan.indexes.finish()
-        built = {
-            "index": indexes.offset_index,
-            "timeindex": indexes.time_index,
-            "txnindex": np.array(scan.aborted, TRANSACTION_ENTRY).tobytes(),
-        }
+        built = scan.indexes.finish()
+        built["txnindex"] = np.array(scan.aborted, TRANSACTION_ENTRY).tobytes()
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
             known = name in self._changes.listing
