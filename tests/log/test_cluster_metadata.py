@@ -10,6 +10,7 @@ import pytest
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.metadata_log import BROKER, TOPIC, ClusterImage, read_cluster_metadata
 from tests.support.cleaning.logs import write_segment
+from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import (
     LEADER_CHANGE,
     control,
@@ -117,23 +118,22 @@ def test_a_snapshot_that_is_not_complete_is_made_up_for_by_what_is_there(tmp_pat
 def test_without_a_complete_snapshot_the_log_must_reach_back(tmp_path: Path) -> None:
     damaged = write_snapshot(tmp_path, 3, [topic("users", 1)], footer=False)
     write_metadata_log(tmp_path, [COMPACT], base=3)
-    with pytest.raises(CorruptFileError, match="not complete") as caught:
+    with raises_error(CorruptFileError, path=damaged, position=0, about="footer"):
         read_cluster_metadata(tmp_path)
-    assert caught.value.path == str(damaged)
     damaged.unlink()
-    with pytest.raises(CorruptFileError, match="begins at 3"):
+    with raises_error(CorruptFileError, path=tmp_path / f"{3:020d}.log", about="offset 3"):
         read_cluster_metadata(tmp_path)
 
 
 def test_a_directory_without_any_metadata_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFileError, match="neither"):
+    with raises_error(CorruptFileError, path=tmp_path, position=0):
         read_cluster_metadata(tmp_path)
 
 
 def test_a_missing_segment_is_noticed(tmp_path: Path) -> None:
     write_metadata_log(tmp_path, [topic("users", 1), COMPACT])
     write_metadata_log(tmp_path, [frames.NO_OP], base=3)
-    with pytest.raises(CorruptFileError, match="missing"):
+    with raises_error(CorruptFileError, path=tmp_path / f"{3:020d}.log", about="base offset 3, but 2"):
         read_cluster_metadata(tmp_path)
 
 

@@ -13,10 +13,11 @@ import pytest
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
+from tests.support.errors import raises_error
 
 HOLD = """
 import fcntl, sys
@@ -57,9 +58,9 @@ def can_lock(lock: Path) -> bool:
 
 def test_a_live_processs_lock_is_respected(where: Path) -> None:
     with held_by_another_process(where / ".lock"):
-        with pytest.raises(DirectoryLockedError, match="stop the broker"):
+        with raises_error(DirectoryLockedError, path=where, about=".lock", advice="stop the broker"):
             LogDirectory.open(where)
-        with pytest.raises(DirectoryLockedError):
+        with raises_error(DirectoryLockedError, path=where):
             LogDirectory.open(where / "topic-0")
         LogDirectory.open(where, lock=False).close()
     LogDirectory.open(where).close()
@@ -131,7 +132,7 @@ def test_checkpoints_are_read_and_one_entry_is_written(where: Path) -> None:
         directory.write_cleaner_checkpoint(topic, None)
         directory.write_cleaner_checkpoint(topic, None)
         assert directory.checkpoints().cleaner == {other: 9}
-        assert not directory.was_stopped_cleanly
+        assert not directory.had_clean_shutdown
 
 
 def _opened(path: Path, properties: str, partition: str = "topic-0") -> LogDirectory:
@@ -145,7 +146,7 @@ def test_directories_of_one_broker(tmp_path: Path) -> None:
     same = "cluster.id=a\nnode.id=1\ndirectory.id=x\n"
     first = _opened(tmp_path / "0", same)
     second = _opened(tmp_path / "1", "cluster.id=a\nnode.id=1\ndirectory.id=y\n", "topic-1")
-    refuse_strangers([first, second])
+    require_one_broker([first, second])
 
 
 @pytest.mark.parametrize(
@@ -153,14 +154,14 @@ def test_directories_of_one_broker(tmp_path: Path) -> None:
     [
         ("cluster.id=b\nnode.id=1\n", "topic-1", "cluster.id is a and b"),
         ("cluster.id=a\nnode.id=2\n", "topic-1", "node.id is 1 and 2"),
-        ("cluster.id=a\nnode.id=1\n", "topic-0", "topic-0 is in"),
+        ("cluster.id=a\nnode.id=1\n", "topic-0", "0/topic-0"),
     ],
 )
 def test_strangers_are_refused(tmp_path: Path, properties: str, partition: str, reason: str) -> None:
     first = _opened(tmp_path / "0", "cluster.id=a\nnode.id=1\n")
     second = _opened(tmp_path / "1", properties, partition)
-    with pytest.raises(DirectoryRefusedError, match=reason):
-        refuse_strangers([first, second])
+    with raises_error(DirectoryRefusedError, about=reason):
+        require_one_broker([first, second])
 
 
 def test_a_checkpoint_is_read_once_for_each_file_that_it_was(

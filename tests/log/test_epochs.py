@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
+from tests.support.errors import raises_error
 
 FIVE = [(2, 0), (3, 10), (5, 20), (6, 35), (9, 40)]
 
@@ -111,7 +112,7 @@ DAMAGED = (
 def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / LEADER_EPOCH_CHECKPOINT
     path.write_bytes(raw)
-    with pytest.raises(CorruptFileError, match=LEADER_EPOCH_CHECKPOINT):
+    with raises_error(CorruptFileError, path=path):
         LeaderEpochs(tmp_path)
 
 

@@ -40,8 +40,8 @@ def _same_indexes(path: Path, config) -> int:
     for start in range(0, len(batches), 7):
         builder.add_batches(batches[start : start + 7])
     built = builder.finish()
-    assert built.offset_index == path.with_suffix(".index").read_bytes(), path
-    assert built.time_index == path.with_suffix(".timeindex").read_bytes(), path
+    assert built["index"] == path.with_suffix(".index").read_bytes(), path
+    assert built["timeindex"] == path.with_suffix(".timeindex").read_bytes(), path
     return 1
 
 
@@ -93,7 +93,7 @@ def test_the_builder_against_its_twin(
         columns = np.array(rows[start : start + part], np.int64).reshape(-1, 3)
         builder.add(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
     built = builder.finish()
-    assert (built.offset_index, built.time_index) == twin(base, interval, room, rows)
+    assert (built["index"], built["timeindex"]) == twin(base, interval, room, rows)
     assert builder.largest_timestamp == max((row[1] for row in rows), default=-1)
 
 

@@ -14,13 +14,14 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.layout import Bytes, Int64
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import (
-    BatchPlace,
-    RecordPlace,
+    BatchPosition,
+    TimestampAndOffset,
     batch_headers,
     first_offset_at_or_after,
     position_of_offset,
 )
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.records import twin
 from tests.support.records.twin import LOG_APPEND
@@ -174,7 +175,7 @@ def test_times_in_all_formats(
 ) -> None:
     with files.Reader(write(tmp_path, of_all_formats())) as reader:
         found = first_offset_at_or_after(reader, time, from_offset=from_offset, first_read=first_read)
-    expected = RecordPlace(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
+    expected = TimestampAndOffset(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
     assert found == expected
 
 
@@ -197,7 +198,7 @@ def test_a_gap_gives_the_next_higher_batch(tmp_path: Path) -> None:
         *(entries[i].position for i in (1, 4, 4, 5, 6)),
         None,
     ]
-    assert places[3] == BatchPlace(
+    assert places[3] == BatchPosition(
         position=entries[5].position, size=entries[5].size, base_offset=25, last_offset=27
     )
 
@@ -271,6 +272,5 @@ def test_a_record_that_is_served_by_time_was_checked(tmp_path: Path) -> None:
     last = list(twin.decode_log(of_all_formats()))[-1].position
     with files.Reader(write(tmp_path, bytes(data))) as reader:
         assert position_of_offset(reader, 32) is not None
-        with pytest.raises(CorruptRecordError, match="checksum") as error:
+        with raises_error(CorruptRecordError, position=last, about="checksum"):
             first_offset_at_or_after(reader, 600, start=last)
-    assert error.value.position == last

@@ -17,6 +17,7 @@ from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import find_segment, list_segments
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
+from tests.support.errors import raises_error
 from tests.support.operator.staged import is_root
 
 LOG = f"{4:020d}.log"
@@ -96,7 +97,7 @@ def test_a_name_of_kafkas_is_a_regular_file(partition: Path, name: str, kind: st
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_name_of_ours_is_a_directory(partition: Path, name: str, kind: str) -> None:
     (KINDS | {"regular file": Path.touch})[kind](partition / name)
-    with pytest.raises(UnsafeFileError, match=f"{name}: a {kind}, but a directory"):
+    with raises_error(UnsafeFileError, path=partition / name, about=f"a {kind}, but must be a directory"):
         list_segments(partition)
 
 
@@ -119,7 +120,7 @@ def test_whoever_changes_a_log_wants_its_files_to_be_the_directorys_owners(
     (partition / name).mkdir() if name in FOLDERS else (partition / name).touch()
     os.chown(partition / name, 12345, -1)
     assert len(list_segments(partition)) == 3
-    with pytest.raises(UnsafeFileError, match=r"user 12345, but its partition directory to user 0;.*chown 0"):
+    with raises_error(UnsafeFileError, path=partition / name, about="user 12345", advice="chown 0"):
         list_segments(partition, owned=True)
     (partition / "strange").touch()
     for path in (partition, *partition.iterdir()):
@@ -156,7 +157,7 @@ def test_a_partition_whose_segments_are_all_links_is_still_one(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "directory"])
 def test_a_topic_id_that_is_no_file_makes_no_sense(partition: Path, kind: str) -> None:
     KINDS[kind](partition / "partition.metadata")
-    with pytest.raises(CorruptFileError, match="no regular file"):
+    with raises_error(CorruptFileError, path=partition / "partition.metadata", about="regular file"):
         read_topic_id(partition)
 
 

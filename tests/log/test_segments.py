@@ -12,14 +12,15 @@ from siltstone.base.errors import CorruptRecordError, SourceChangedError
 from siltstone.log.segments import (
     Segment,
     first_batch_timestamp,
+    floor_segment_index,
     largest_timestamp,
     list_segments,
-    segment_holding,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
@@ -32,7 +33,7 @@ def batches_of(path: Path, window_size: int, size: int | None = None) -> list[by
     """Every batch's bytes, copied out of its window."""
     found = []
     with files.Reader(path) as reader:
-        for window in windows(reader, window_size=window_size, size=size):
+        for window in windows(reader, window_size=window_size, end=size):
             at = window.origin
             for row in window.batches:
                 start = int(row["position"])
@@ -97,7 +98,7 @@ def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: i
 def test_a_claimed_size_does_not_allocate_beyond_the_file(tmp_path: Path) -> None:
     data = bytearray(SAMPLE[0])
     data[8:12] = (0x7FFFFF00).to_bytes(4, "big")
-    with pytest.raises(CorruptRecordError, match="beyond the end"):
+    with raises_error(CorruptRecordError, position=0, about="beyond the end"):
         batches_of(write(tmp_path, bytes(data)), 64)
 
 
@@ -117,7 +118,7 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")]})
     segment = only_segment(partition)
     path = Path(segment.path)
-    with unchanged(segment):
+    with open_unchanged(segment):
         pass
     data, stamp = path.read_bytes(), (segment.modified_ns, segment.modified_ns)
     if change == "size":
@@ -130,8 +131,8 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         other.write_bytes(data)
         os.utime(other, ns=stamp)
         other.rename(path)
-    with pytest.raises(SourceChangedError, match="changed since"):
-        unchanged(segment)
+    with raises_error(SourceChangedError, path=path, advice="again"):
+        open_unchanged(segment)
 
 
 def test_listing(tmp_path: Path) -> None:
@@ -145,8 +146,8 @@ def test_listing(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in found] == [0, 4, 30]
     assert [segment.time_index_size for segment in found] == [12, 12, 12]
     assert found[0].size == len(one(0, "a"))
-    assert [segment_holding(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
-    assert segment_holding(found[1:], 3) == -1
+    assert [floor_segment_index(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert floor_segment_index(found[1:], 3) == -1
 
 
 def test_largest_timestamp(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.report import FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.overflow import split_overflowed
+from siltstone.log.overflow import split_overflowed_segment
 from siltstone.log.recovery.directories import Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import list_segments
@@ -59,8 +59,8 @@ def as_anothers(path: Path, victim: Path) -> None:
 
 
 KINDS: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
-    "a symbolic link, but a directory is wanted": ("remove it", as_link),
-    "a regular file, but a directory is wanted": ("remove it", as_file),
+    "a symbolic link, but must be a directory": ("remove it", as_link),
+    "a regular file, but must be a directory": ("remove it", as_file),
     "belongs to user 12345": ("chown", as_anothers),
 }
 
@@ -169,7 +169,7 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     (victim / "split" / "precious").write_bytes(b"more")
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
-        split_overflowed(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
     how = Recovery(config_of=lambda where: LogConfig(), now_ms=NOW, threads=1, check=True)
     with LogDirectory.open(tmp_path / "data") as directory:
         (found,) = recover_directories([directory], how, None)[0].logs

@@ -29,7 +29,7 @@ from siltstone.compaction.explain import (
     explain_logs,
     observe_here,
 )
-from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_here
 from siltstone.verify.checking import verify as verify_directories
@@ -130,14 +130,14 @@ def explain(
     if request.top < 0:
         raise UsageError(f"--top {request.top}: must not be negative")
     directories = open_directories(request.directories, lock=False)
-    refuse_strangers(directories)
+    require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    unclean = (one for one in directories if one.is_marked and not one.was_stopped_cleanly)
+    unclean = (one for one in directories if one.is_log_directory and not one.had_clean_shutdown)
     notes = [*policies.notes, *(_UNCLEAN.format(path=one.path) for one in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 

@@ -35,7 +35,7 @@ from siltstone.compaction.inplace.planning import (
     refusal,
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
-from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
@@ -246,7 +246,7 @@ class Watch:
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
         snapshot = self._open(now_ms)
-        refuse_strangers(snapshot.directories)
+        require_one_broker(snapshot.directories)
         paths = self._chosen_logs(snapshot)
         self._room = HORIZON_BYTES
         for kept in (self._settled, self._known):

@@ -38,7 +38,7 @@ from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, gro
 from siltstone.compaction.report import SKIPPED, LogFailure, Summable, failure_of
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.log.transactions import (
     NOTHING,
     Aborted,
@@ -282,7 +282,7 @@ def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
             return None
         entry = entries[np.argmin(np.abs(entries["position"].astype(np.int64) - position))]
         start, last = int(entry["position"]), segment.base_offset + int(entry["relative_offset"])
-        with unchanged(segment) as reader:
+        with open_unchanged(segment) as reader:
             batch = next(windows(reader, start=start, window_size=_FIRST_READ)).batches[0]
     except (OSError, SiltstoneError, StopIteration):
         return None
@@ -333,7 +333,7 @@ def paced_windows(
 ) -> Iterator[Window]:
     """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the pacer's rate."""
     start, behind = span
-    for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
+    for window in windows(reader, start=start, end=behind, window_size=window_size, verify=verify):
         pacer.done(len(window.data))
         yield window
 
@@ -472,7 +472,7 @@ def _extract_split(
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
     pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
         for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):

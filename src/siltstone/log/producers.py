@@ -47,7 +47,7 @@ from siltstone.base.records.control import EndTransactionMarker, marker_of
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
-from siltstone.log.segments import Segment, segment_holding, windows
+from siltstone.log.segments import Segment, floor_segment_index, windows
 from siltstone.log.validation import Origin, at_position
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
@@ -479,7 +479,7 @@ def load_producers(
         if entries is None:
             continue
         states, end = ProducerStates.load(entries, offset), 0
-        for segment in segments[max(segment_holding(list(segments), offset), 0) :]:
+        for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
             if segment.base_offset < end_offset:
                 end = max(end, replay(states, segment, offset, end_offset))
         last_base = segments[-1].base_offset if segments else 0

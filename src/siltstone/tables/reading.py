@@ -236,7 +236,7 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
         if options.isolation == READ_COMMITTED:
             scan = TransactionScan(Aborted.among(part.aborted, reader.path))
         size = part.end_position
-        for window in windows(reader, start=part.position, size=size, window_size=WINDOW_BYTES):
+        for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
             batches, wanted = window.batches, with_records(part, window.batches)
             # A piece may share bytes with others, but it knows of its own aborted transactions only.
             rows = np.flatnonzero(
@@ -407,7 +407,7 @@ def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts
     position, offset, doubtful = piece.position, piece.start, -1
     while position < end:
         try:
-            for window in windows(reader, start=position, size=end, window_size=_SEARCH_BYTES, verify=False):
+            for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
                 for part in _judged(source._replace(origin=window.origin), window, offset, limit):
                     doubtful = -1
                     if not isinstance(part, BadBatch):

@@ -232,8 +232,7 @@ def _wanted_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[
         return {}
     builder = IndexBuilder(segment.base_offset, interval, pair.terms.index_bytes)
     builder.add(batches.last_offset, batches.max_timestamp, batches.size)
-    built = builder.finish()
-    return {"index": built.offset_index, "timeindex": built.time_index}
+    return builder.finish()
 
 
 def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -> tuple[int, str] | None:

@@ -30,7 +30,7 @@ from siltstone.base.records.layout import (
     Words,
     delete_horizons,
 )
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.verify import keys
 from siltstone.verify.findings import TOMBSTONE, Findings
 from siltstone.verify.pairs import LogPair
@@ -96,7 +96,7 @@ def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> I
     ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
     scratch = Scratch()
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader):
             inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
             mine = window if inside.all() else replace(window, batches=window.batches[inside])
@@ -114,7 +114,7 @@ class AfterStream:
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
         self._path = segment.path
         self._following, self._end = segment.base_offset, end
-        self._reader: files.Reader = unchanged(segment)
+        self._reader: files.Reader = open_unchanged(segment)
         self._windows = windows(self._reader)
         self._rest: Window | None = None
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings

@@ -16,7 +16,7 @@ from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import SegmentFacts, decide
+from siltstone.log.retention import SegmentMetadata, decide
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning import logs
 from tests.support.errors import raises_error
@@ -31,9 +31,9 @@ DELETES = LogConfig(retention_ms=0)
 # Decisions
 
 
-def segments(*bases: int, end: int) -> tuple[SegmentFacts, ...]:
+def segments(*bases: int, end: int) -> tuple[SegmentMetadata, ...]:
     return tuple(
-        SegmentFacts(
+        SegmentMetadata(
             base_offset=base,
             end_offset=following,
             size=100,
@@ -45,30 +45,30 @@ def segments(*bases: int, end: int) -> tuple[SegmentFacts, ...]:
 
 
 @pytest.mark.parametrize(
-    ("held_from", "gone"),
+    ("retain_from", "gone"),
     [(None, 3), (0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (29, 2), (30, 3), (99, 3)],
 )
-def test_a_policy_takes_only_what_is_covered_as_a_whole(held_from: int | None, gone: int) -> None:
+def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None, gone: int) -> None:
     decisions = decide(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
         log_start_offset=0,
         high_watermark=30,
-        held_from=held_from,
+        retain_from=retain_from,
     )
     assert len(decisions) == gone
 
 
-@pytest.mark.parametrize(("held_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
-def test_what_was_given_up_goes_all_the_same(held_from: int, gone: int) -> None:
+@pytest.mark.parametrize(("retain_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
+def test_what_was_given_up_goes_all_the_same(retain_from: int, gone: int) -> None:
     decisions = decide(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
         log_start_offset=25,
         high_watermark=30,
-        held_from=held_from,
+        retain_from=retain_from,
     )
     assert len(decisions) == gone
 

@@ -25,9 +25,9 @@ from siltstone.compaction.inplace.planning import LogState, Planned, staging_fol
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
+from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
-from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
 _SWAP_THREADS = 4
@@ -183,8 +183,8 @@ class InPlace(Destination):
         interval = state.config.integer("index.interval.bytes")
         index_bytes = state.config.integer("segment.index.bytes")
         # ``undo`` cannot join the parts of a split, so with kept originals the log is skipped instead.
-        for segment in overflowed(state.segments()) if self._originals is None else ():
-            bases = split_overflowed(state.path, segment, interval=interval, index_bytes=index_bytes)
+        for segment in overflowed_segments(state.segments()) if self._originals is None else ():
+            bases = split_overflowed_segment(state.path, segment, interval=interval, index_bytes=index_bytes)
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
 
@@ -348,7 +348,7 @@ class CleanedCopy(Destination):
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
         status = files.stat(source, follow=False)
         if status.kind != files.DIRECTORY:
-            refuse_kind(source, status, files.FILE)
+            require_kind(source, status, files.FILE)
             return files.copy(source, target)
         try:
             refuse_unsafe_files(source)

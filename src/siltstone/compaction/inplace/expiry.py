@@ -34,7 +34,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.retention import SegmentFacts, decide
+from siltstone.log.retention import SegmentMetadata, decide
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
@@ -60,7 +60,7 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
                 records += int(batches["count"].sum())
                 has_message_sets |= bool((batches["magic"] < 2).any())
             if has_message_sets:
-                parts = windows(reader, size=segment.size)
+                parts = windows(reader, end=segment.size)
                 keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
                 records = sum(map(len, keys))
     except CorruptRecordError:
@@ -166,8 +166,8 @@ def find_expiry(
         now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
         high_watermark=committed_below or 0,
-        held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
-        keeps_active=True,
+        retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
+        retain_active=True,
     )
     decisions = decide_with(config=config)
     is_default = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
@@ -192,13 +192,13 @@ def find_expiry(
     )
 
 
-def _segment_facts(remaining: Sequence[RemainingSegment], *, with_times: bool) -> list[SegmentFacts]:
+def _segment_facts(remaining: Sequence[RemainingSegment], *, with_times: bool) -> list[SegmentMetadata]:
     """What ``log.retention`` needs to know. The active segment stays, so its end and its time are not
     needed."""
     ends = [*(one.segment.base_offset for one in remaining[1:]), LONG_MAX]
     last = len(remaining) - 1
     return [
-        SegmentFacts(
+        SegmentMetadata(
             base_offset=one.segment.base_offset,
             end_offset=end,
             size=one.segment.size,

@@ -33,7 +33,7 @@ from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
-from siltstone.log.overflow import overflowed
+from siltstone.log.overflow import overflowed_segments
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import (
@@ -42,7 +42,7 @@ from siltstone.log.segments import (
     has_message_sets,
     largest_timestamp,
     list_segments,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from siltstone.log.transactions import transaction_indexes
@@ -128,7 +128,7 @@ def _newest_in(segment: Segment) -> int | None:
 def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bool:
     """Is there a marker, or a tombstone below offset ``kept_from``, with a delete horizon?"""
     scratch = Scratch()
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader):
             batches = window.batches[np.flatnonzero(_has_horizon(window.batches))]
             if not len(batches):
@@ -261,7 +261,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
     if reason is not None:
         return reason
     if state.opened is None:
-        too_wide = overflowed(state.segments() if segments is None else segments)
+        too_wide = overflowed_segments(state.segments() if segments is None else segments)
         if too_wide:
             return f"{too_wide[0].path}: {OVERFLOWED}"
     leftovers = swap_leftovers(state.path)

@@ -413,8 +413,8 @@ class _Sink:
             return
         writer, self._writer = self._writer, None
         indexes = self._indexes.finish()
-        files.write_new(f"{self._stem}.index", indexes.offset_index)
-        files.write_new(f"{self._stem}.timeindex", indexes.time_index)
+        for kind, data in indexes.items():
+            files.write_new(f"{self._stem}.{kind}", data)
         for kind in KINDS:
             files.inherit_owner(f"{self._stem}.{kind}")
         writer.sync()
@@ -423,8 +423,8 @@ class _Sink:
             base_offset=self._base,
             size=writer.size,
             crc=self._crc,
-            index_crc=crc32c(indexes.offset_index),
-            time_index_crc=crc32c(indexes.time_index),
+            index_crc=crc32c(indexes["index"]),
+            time_index_crc=crc32c(indexes["timeindex"]),
         )
 
     def drop(self) -> None:
@@ -515,8 +515,7 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
                     raise CheckFailedError(f"{path}: holds other records than were written")
                 seen += len(piece.columns)
                 following = int(piece.batches["last_offset"][-1]) + 1
-        built = again.finish()
-        for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
+        for kind, data in again.finish().items():
             if files.read_bytes(f"{stem}.{kind}") != data:
                 raise CheckFailedError(f"{stem}.{kind}: is not the index of what was written")
     if seen != len(offsets):

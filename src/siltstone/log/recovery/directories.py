@@ -26,7 +26,6 @@ from siltstone.base.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
-from siltstone.log.indexes import Finding, finding_of
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.recovery.partition import Recovered, recover_partition
 
@@ -48,7 +47,7 @@ class LogRecovery:
     status: str
     reason: str = ""
     recovered: Recovered | None = None
-    damage: tuple[Finding, ...] = ()
+    damage: tuple[CorruptFileError, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -127,7 +126,7 @@ class _DirectoryRun:
             with ThreadPoolExecutor(self._how.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
-            if result.offline is None and self._directory.is_marked and not self._how.dry_run:
+            if result.offline is None and self._directory.is_log_directory and not self._how.dry_run:
                 self._write_checkpoints()
                 self._write_marker(marker)
         except OSError as error:
@@ -194,7 +193,7 @@ class _DirectoryRun:
                 dry_run=how.dry_run,
             )
         except CorruptFileError as error:
-            return replace(log, reason=str(error), damage=(finding_of(error),))
+            return replace(log, reason=str(error), damage=(error.with_traceback(None),))
         except DirectoryRefusedError as error:
             return replace(log, reason=str(error))
         except OSError as error:
@@ -252,7 +251,7 @@ class _DirectoryRun:
         if not self._how.close or self._directory.is_partial or None in served:
             return
         changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
-        words = names.MARKER_OF_NO_BROKER if marker is None or changed else marker
+        words = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
 
 

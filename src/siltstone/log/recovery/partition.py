@@ -40,14 +40,14 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, Finding
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET
 from siltstone.log.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
+from siltstone.log.overflow import could_overflow, overflowed_segments, split_overflowed_segment
 from siltstone.log.producers import ProducerEntry, ProducerStates, newest_snapshots, replay
 from siltstone.log.recovery.scan import (
     SegmentScan,
@@ -58,7 +58,7 @@ from siltstone.log.recovery.scan import (
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
-from siltstone.log.segments import Segment, segment_holding, segments_among
+from siltstone.log.segments import Segment, floor_segment_index, segments_among
 from siltstone.log.transactions import encode_aborted
 
 _REPLACED_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA)
@@ -277,10 +277,12 @@ def split_overflowed_segments(
         if not all_candidates and not impossible_indexes(segment, limit, listing, all_entries=False):
             continue
         with contextlib.suppress(CorruptRecordError):
-            if overflowed([segment, following]):
+            if overflowed_segments([segment, following]):
                 bases = []
                 if not changes.dry_run:
-                    bases = split_overflowed(changes.directory, segment, interval=interval, index_bytes=size)
+                    bases = split_overflowed_segment(
+                        changes.directory, segment, interval=interval, index_bytes=size
+                    )
                 split[segment.base_offset] = bases
     if split:
         changes.any = True
@@ -327,7 +329,7 @@ class Recovered:
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
     removed_files: tuple[str, ...]
-    damage: tuple[Finding, ...]
+    damage: tuple[CorruptFileError, ...]
     notes: tuple[str, ...]
     changed: bool
 
@@ -400,7 +402,7 @@ class _Recovery:
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
         self.rebuilt: list[str] = []
-        self.damage: list[Finding] = []
+        self.damage: list[CorruptFileError] = []
         self.notes: list[str] = []
         for base, bases in split.items():
             outcome = f"was split: {', '.join(map(str, bases))}" if bases else "is to be split"
@@ -441,7 +443,7 @@ class _Recovery:
         if end is not None:
             durable += self._check
         elif not self._clean:
-            durable = max(segment_holding(self.segments, recovery_point), 0)
+            durable = max(floor_segment_index(self.segments, recovery_point), 0)
         for number in range(durable):
             self._check_durable(number)
         if end is not None:
@@ -518,12 +520,8 @@ class _Recovery:
         self, segment: Segment, scan: SegmentScan, invalid: Sequence[str] | None = None
     ) -> None:
         """Write a scanned segment's indexes: those ``invalid`` and those that are missing; None: all."""
-        indexes = scan.indexes.finish()
-        built = {
-            "index": indexes.offset_index,
-            "timeindex": indexes.time_index,
-            "txnindex": encode_aborted(scan.aborted),
-        }
+        built = scan.indexes.finish()
+        built["txnindex"] = encode_aborted(scan.aborted)
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
             exists = name in self._changes.listing

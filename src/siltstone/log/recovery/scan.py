@@ -28,14 +28,12 @@ from siltstone.log.indexes import (
     LARGEST_RELATIVE_OFFSET,
     OFFSET_ENTRY,
     AbortedTransaction,
-    Finding,
     IndexBuilder,
     NamedFile,
     differs_from_log,
-    entries_before_base,
-    entries_until_damage,
-    finding_of,
+    entries_before_damage,
     read_entries,
+    sanity_check,
 )
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
@@ -113,8 +111,8 @@ class SegmentScan:
         base, interval = segment.base_offset, config.index_interval_bytes
         self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
         self.size, self.next_offset, self.gaps = 0, base, 0
-        self.damage: Finding | None = None
-        self.skipped: list[Finding] = []
+        self.damage: CorruptFileError | None = None
+        self.skipped: list[CorruptFileError] = []
         self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
         self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
@@ -152,7 +150,7 @@ class SegmentScan:
                 try:
                     window = next(unchecked, None)
                 except CorruptRecordError as error:
-                    self.damage = finding_of(error)
+                    self.damage = error.with_traceback(None)
                     return
                 if window is None:
                     return
@@ -161,7 +159,7 @@ class SegmentScan:
                     if bad:
                         yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
                     position = window.origin + int(rest["position"][bad])
-                    damage = Finding(path=path, position=position, reason=BAD_CHECKSUM)
+                    damage = CorruptRecordError(path, position, BAD_CHECKSUM)
                     if not self._keep_going:
                         self.damage = damage
                         return
@@ -188,7 +186,7 @@ class SegmentScan:
         if not any(base == whole & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
-        self.damage = Finding(path=self._segment.path, position=position, reason=UNWRITTEN)
+        self.damage = CorruptRecordError(self._segment.path, position, UNWRITTEN)
         return batches[:row]
 
     def _expected(self, batches: BatchHeaders) -> Int64:
@@ -313,8 +311,8 @@ def _all_are_possible(segment: Segment, kind: str, limit_offset: int) -> bool:
     """Do all entries ascend, within the segment?"""
     index = _named_index(segment, kind)
     data = files.read_bytes(index.path)
-    entries, damage = entries_until_damage(data, index)
-    if damage or len(entries) * entries.itemsize != len(data) or any(entries_before_base(index, entries)):
+    entries, damage = entries_before_damage(data, index)
+    if damage or len(entries) * entries.itemsize != len(data) or any(sanity_check(index, entries)):
         return False
     return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
 
