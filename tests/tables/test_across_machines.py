@@ -18,7 +18,7 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, Two
 from siltstone.log import replacement
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import Split
+from siltstone.tables.splits import TaskSplit
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import NOW, one
@@ -43,7 +43,7 @@ def other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.FileStat, "device", device)
 
 
-def read(splits: list[Split], options: ReadOptions) -> list[int]:
+def read(splits: list[TaskSplit], options: ReadOptions) -> list[int]:
     """The offsets of some splits, which travel as Spark ships them."""
     shipped = pickle.loads(pickle.dumps(splits))
     found = [batch for split in shipped for batch in read_split(split, options)]

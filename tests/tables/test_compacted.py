@@ -13,7 +13,7 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import Predicate
+from siltstone.tables.splits import PushedFilters
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import NOW, Rec, batch
 from tests.support.log.views import write_segments
@@ -74,7 +74,7 @@ def test_bounds_and_filters_hold_in_the_ledger_too(root: Path) -> None:
     assert offsets(root, view="compacted", startingTimestamp="29") == [at for at in whole if at >= 29]
     end = {"endingOffsets": '{"t":{"0":36}}'}
     assert offsets(root, view="compacted", **end) == [at for at in whole if at < 36]
-    narrow = Predicate(low=29, high=35)
+    narrow = PushedFilters(low=29, high=35)
     assert offsets(root, narrow, view="compacted") == [at for at in whole if 29 <= at < 35]
 
 

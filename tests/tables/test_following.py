@@ -14,7 +14,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.tables import following
-from siltstone.tables.following import Follower, as_data, of_data
+from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import read_split
 from tests.support.log.managed import NOW, append, opened
@@ -47,7 +47,7 @@ class Stream:
         self.options = options_of(logs, **more)
         self.clock = ManualClock(NOW)
         self.follower = Follower(self.options, self.clock)
-        self.offsets = of_data(as_data(self.follower.initial()))
+        self.offsets = offsets_from_json(offsets_to_json(self.follower.initial()))
         self.read: list[tuple[int, int]] = []
         self.most = self.options.triggers.max_offsets_per_trigger
 
@@ -66,7 +66,7 @@ class Stream:
 
     def trigger(self) -> int:
         """One micro-batch; how many records it had."""
-        end = of_data(as_data(self.follower.latest(self.offsets, self.most)))
+        end = offsets_from_json(offsets_to_json(self.follower.latest(self.offsets, self.most)))
         found = self.between(self.offsets, end)
         self.offsets, self.read = end, self.read + found
         return len(found)
@@ -115,7 +115,7 @@ def test_a_trigger_takes_no_more_offsets_than_allowed_and_shares_them_out(logs: 
         grow(logs, 45, 5)
     stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="20")
     assert stream.trigger() == 20
-    assert as_data(stream.offsets) == {"events": {"0": 18, "1": 2}}
+    assert offsets_to_json(stream.offsets) == {"events": {"0": 18, "1": 2}}
     assert [stream.trigger() for _ in range(6)][:4] == [20, 20, 20, 20]
     assert sorted(stream.read) == all_of(90, 10)
 
@@ -235,7 +235,7 @@ def test_only_logs_that_changed_are_opened_again(logs: Path, monkeypatch: pytest
 def test_a_look_into_a_swap_is_taken_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(logs, 5, 5)
     stream = Stream(logs, startingOffsets="earliest")
-    real, left = following.chosen_of, [7]
+    real, left = following.selected_partitions, [7]
 
     def spoiled(*arguments: object) -> object:
         left[0] -= 1
@@ -243,7 +243,7 @@ def test_a_look_into_a_swap_is_taken_again(logs: Path, monkeypatch: pytest.Monke
             raise DirectoryRefusedError("a crash left it half changed")
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(following, "chosen_of", spoiled)
+    monkeypatch.setattr(following, "selected_partitions", spoiled)
     assert stream.follower.latest(stream.offsets) == stream.offsets
     assert stream.trigger() == 10
     left[0] = 1000

@@ -15,7 +15,7 @@ from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import EVERYTHING
+from siltstone.tables.splits import NO_FILTERS
 from siltstone.tables.table import plan, read_split, schema_of
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.golden_sets import case_names
@@ -27,7 +27,7 @@ RECORDS = 6
 
 def table_of(*paths: Path, **given: str) -> pa.Table:
     options = ReadOptions.of({"paths": "[" + ",".join(f'"{path}"' for path in paths) + "]", **given})
-    splits = plan(options, EVERYTHING)
+    splits = plan(options, NO_FILTERS)
     return pa.Table.from_batches(
         [each for split in splits for each in read_split(split, options)], schema_of(options)
     )

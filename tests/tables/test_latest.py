@@ -21,13 +21,13 @@ from siltstone.tables import table
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import (
-    FileSplit,
-    Predicate,
-    Split,
-    find_ranges,
+    FilePiece,
+    PushedFilters,
+    TaskSplit,
+    decode_offsets,
+    encode_offsets,
+    offset_ranges,
     open_logs,
-    pack_offsets,
-    unpack_offsets,
 )
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import Rec, batch
@@ -51,8 +51,8 @@ def test_it_is_the_last_of_each_key_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        ((where, wanted),) = find_ranges(logs, options).items()
-        found = table.find_latest(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
+        ((where, wanted),) = offset_ranges(logs, options).items()
+        found = table.find_latest_offsets(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
         assert found.tolist() == sorted(last.values())
 
 
@@ -89,20 +89,20 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
         mark = files.FileMark.of(reader.stat, may_grow=False)
-    piece = FileSplit(
+    piece = FilePiece(
         where=TopicPartition("t", 0),
         directory=str(partition),
         base_offset=0,
-        mark=mark,
+        identity=mark,
         start=0,
         end=far[-1] + 1,
         position=0,
         end_position=mark.size,
         size=mark.size,
-        retained=pack_offsets(np.array(far)),
+        retained=encode_offsets(np.array(far)),
     )
     options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})
-    found = read_split(Split(pieces=(piece,)), options)
+    found = read_split(TaskSplit(pieces=(piece,)), options)
     assert [at for batch in found for at in batch["offset"].to_pylist()] == far
 
 
@@ -116,8 +116,8 @@ def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> 
         root = log_directory(tmp_path / name, {name: {0: batches}})
         options = ReadOptions.of({"path": str(root), "view": "latest", "tombstones": "keep"})
         (split,) = plan(options)
-        retained = pack_offsets(np.array([0, missing], np.int64))
-        stale = Split(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
+        retained = encode_offsets(np.array([0, missing], np.int64))
+        stale = TaskSplit(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
         with pytest.raises(SourceChangedError, match="run the query again"):
             list(read_split(stale, options))
 
@@ -140,24 +140,24 @@ def test_deleted_keys_are_left_out_unless_told(root: Path) -> None:
 
 
 def test_filters_never_change_which_record_is_the_last(root: Path) -> None:
-    assert offsets(root, Predicate(low=0, high=4), view="latest") == [3, 0]
-    assert offsets(root, Predicate(low=0, high=3), view="latest") == [0]
-    assert offsets(root, Predicate(partitions=frozenset([0])), view="latest") == [3, 6]
-    assert offsets(root, Predicate(topics=frozenset(["u"])), view="latest") == []
+    assert offsets(root, PushedFilters(low=0, high=4), view="latest") == [3, 0]
+    assert offsets(root, PushedFilters(low=0, high=3), view="latest") == [0]
+    assert offsets(root, PushedFilters(partitions=frozenset([0])), view="latest") == [3, 6]
+    assert offsets(root, PushedFilters(topics=frozenset(["u"])), view="latest") == []
 
 
 def test_filters_read_less_of_a_log(root: Path) -> None:
-    assert offsets(root, Predicate(low=2, high=5) & Predicate(high=4)) == [2, 3]
-    assert offsets(root, Predicate(partitions=frozenset([1])) & Predicate(low=0)) == [0]
-    assert offsets(root, Predicate(from_ms=1 << 60)) == []
-    assert offsets(root, Predicate(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert offsets(root, PushedFilters(low=2, high=5) & PushedFilters(high=4)) == [2, 3]
+    assert offsets(root, PushedFilters(partitions=frozenset([1])) & PushedFilters(low=0)) == [0]
+    assert offsets(root, PushedFilters(from_ms=1 << 60)) == []
+    assert offsets(root, PushedFilters(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.sampled_from([1, 40, 1 << 20, 1 << 40]))
 def test_offsets_travel_packed(numbers: list[int], scale: int) -> None:
     ascending = np.array(sorted({number % (len(numbers) * scale) for number in numbers}), np.int64)
-    assert unpack_offsets(pack_offsets(ascending)).tolist() == ascending.tolist()
+    assert decode_offsets(encode_offsets(ascending)).tolist() == ascending.tolist()
 
 
 def test_dense_offsets_take_a_bit_each() -> None:
-    assert len(pack_offsets(np.arange(10**15, 10**15 + 8000, dtype=np.int64))) < 1100
+    assert len(encode_offsets(np.arange(10**15, 10**15 + 8000, dtype=np.int64))) < 1100

@@ -42,7 +42,7 @@ def plain(directory: Path, **options: str) -> list[dict[str, object]]:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut wherever there is a batch."""
-    monkeypatch.setattr(splits, "OPEN_COST", 1)
+    monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -73,7 +73,7 @@ def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.Data
         if data.draw(st.booleans()):
             more["maxRecordsPerPartition"] = str(data.draw(st.integers(1, 20)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(splits, "OPEN_COST", 1)
+            patch.setattr(splits, "OPEN_COST_BYTES", 1)
             found = table_of(
                 partition,
                 startingOffsets=f'{{"t":{{"0":{start}}}}}',
@@ -139,7 +139,7 @@ def test_damage_is_refused_with_its_place(tmp_path: Path) -> None:
 class TestWhatChangedSinceTheQueryWasPlanned:
     """A broker goes on while Spark reads."""
 
-    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.Split]]:
+    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.TaskSplit]]:
         options = ReadOptions.of({"path": str(root), "columns": "offset", **given})
         return options, plan(options)
 
@@ -147,7 +147,7 @@ class TestWhatChangedSinceTheQueryWasPlanned:
         closed = [one(at, f"k{at % 3}", "v") for at in range(10)]
         return log_directory(tmp_path, {"t-0": {0: closed, 10: [one(at, "k0", "v") for at in range(10, 15)]}})
 
-    def read(self, options: ReadOptions, planned: list[splits.Split]) -> list[int]:
+    def read(self, options: ReadOptions, planned: list[splits.TaskSplit]) -> list[int]:
         return [
             at
             for split in planned
@@ -222,7 +222,7 @@ def test_an_index_that_names_no_batches_costs_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Splits are cut at other places then, or not at all; every bit of the index flipped."""
-    monkeypatch.setattr("siltstone.tables.splits.OPEN_COST", 0)
+    monkeypatch.setattr("siltstone.tables.splits.OPEN_COST_BYTES", 0)
     batches = [
         batch([Rec(offset=at, key=b"k", value=bytes(60)) for at in (o, o + 1)]) for o in range(0, 24, 2)
     ]

@@ -24,13 +24,13 @@ from siltstone.base.records.hashing import partition_for_key, partitions_for_key
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.tables.commit import MOST_KEPT, Write, load_writes, staged_batches, store_write
+from siltstone.tables.commit import WRITES_MAX, Write, load_writes, staged_batches, store_write
 from siltstone.tables.writing import (
     WriteOptions,
     abort_plan,
     commit_plan,
     header_spans_of,
-    rows_of,
+    record_rows,
     spans_of,
     stage_task,
 )
@@ -84,7 +84,7 @@ def test_seconds_whose_milliseconds_do_not_fit_are_the_nearest_that_do() -> None
     times = pa.array([-longest - 1, -1, NOW, longest], pa.timestamp("s"))
     given = pa.record_batch({"value": pa.array([b"v"] * 4), "timestamp": times})
     most = longest // 1000 * 1000
-    assert rows_of(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
+    assert record_rows(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
 
 
 def test_every_column_of_a_record_is_written(logs: Path) -> None:
@@ -245,11 +245,11 @@ def test_a_streams_epochs_are_written_once_each(logs: Path) -> None:
 
 def test_ids_are_remembered_up_to_a_number_and_unfinished_ones_always(tmp_path: Path) -> None:
     writes: list[Write] = []
-    for number in range(MOST_KEPT + 5):
+    for number in range(WRITES_MAX + 5):
         entry = Write(write_id=f"w{number}", done=True, ranges={})
         writes = [*writes, entry] if number else [entry]
     kept = store_write(tmp_path, writes, Write(write_id="last", done=True, ranges={}))
-    assert len(kept) == MOST_KEPT
+    assert len(kept) == WRITES_MAX
     assert load_writes(tmp_path) == kept
     assert kept[-1].write_id == "last"
 

@@ -413,14 +413,14 @@ def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Itera
     """Of a second reading the records that the first one found to be their keys' last."""
     retained = latest_offsets(first)
     for polled in second:
-        rows = rows_of(polled.columns.offset, retained)
+        rows = matching_rows(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):
             yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
 
 
-def rows_of(present: Int64, offsets: Int64) -> Int64:
+def matching_rows(present: Int64, offsets: Int64) -> Int64:
     """The rows at which ascending ``offsets`` are found in ``present``, ascending too and not empty."""
     low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
     rows = np.searchsorted(present, offsets[low:high])

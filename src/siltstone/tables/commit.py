@@ -194,7 +194,7 @@ def remove_staged(folder: Path) -> None:
 # epochs ascend.
 
 WRITES_FILE = "siltstone-writes.json"
-MOST_KEPT = 1000
+WRITES_MAX = 1000
 """Ids that are remembered; the oldest are dropped first."""
 
 
@@ -257,7 +257,7 @@ def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
     """Put ``write`` in the place of an earlier one of its id, durably; the list then. Raises OSError."""
     others = [other for other in writes if other.write_id != write.write_id]
     kept = [other for other in others if other.is_named or not other.done]
-    return _store(root, [*kept[-MOST_KEPT + 1 :], write])
+    return _store(root, [*kept[-WRITES_MAX + 1 :], write])
 
 
 def forget_write(root: Path, writes: list[Write], write: Write) -> list[Write]:

@@ -35,12 +35,12 @@ from siltstone.tables.options import LATEST, OffsetLimit, ReadOptions
 from siltstone.tables.splits import (
     Logs,
     OffsetRange,
-    Split,
-    chosen_of,
-    find_ranges,
+    TaskSplit,
+    offset_ranges,
     readable_end,
+    selected_partitions,
+    snapshot_range,
     split_ranges,
-    view_range,
 )
 
 Offsets = Mapping[TopicPartition, int]
@@ -51,7 +51,7 @@ _TRIES = 5
 _logger = logging.getLogger("siltstone")
 
 
-def as_data(offsets: Offsets) -> dict[str, dict[str, int]]:
+def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     """``{"users": {"0": 5}}``, as Spark's Kafka source writes it into a checkpoint."""
     topics: dict[str, dict[str, int]] = {}
     for where, offset in sorted(offsets.items()):
@@ -59,8 +59,8 @@ def as_data(offsets: Offsets) -> dict[str, dict[str, int]]:
     return topics
 
 
-def of_data(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Offsets out of ``as_data``'s form."""
+def offsets_from_json(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Offsets out of ``offsets_to_json``'s form."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, offsets in data.items()
@@ -88,7 +88,7 @@ class Follower:
         starting = OffsetLimit(every=LATEST) if options.offsets.starting is None else options.offsets.starting
         limits = dataclasses.replace(options.offsets, starting=starting, ending=None, as_of=None)
         options = dataclasses.replace(options, offsets=limits)
-        return {where: wanted.start for where, wanted in find_ranges(self._open(), options).items()}
+        return {where: wanted.start for where, wanted in offset_ranges(self._open(), options).items()}
 
     def ends(self) -> dict[TopicPartition, int]:
         """The end of what may be read of each log now. Raises what opening raises."""
@@ -141,7 +141,7 @@ class Follower:
         waited_ms = self._clock.now_ms() - self._last_ms
         return total < triggers.min_offsets_per_trigger and waited_ms < triggers.max_trigger_delay_ms
 
-    def splits(self, start: Offsets, end: Offsets) -> list[Split]:
+    def splits(self, start: Offsets, end: Offsets) -> list[TaskSplit]:
         """The records between two offsets, cut for tasks. Raises OffsetOutOfRangeError for loss of data."""
         logs = self._open()
         ends = self._ends_of(logs)
@@ -155,7 +155,7 @@ class Follower:
                     self._lost(f"{where}: records from offset {first} were deleted before they were read; ")
                 first = min(max(first, log_start), ends[where])
                 wanted = OffsetRange(first, max(first, min(behind, ends[where])))
-                ranges.append(view_range(logs[where], wanted))
+                ranges.append(snapshot_range(logs[where], wanted))
         return split_ranges(ranges, self._options)
 
     def _refuse_gone(self, offsets: Offsets, ends: Offsets) -> None:
@@ -184,7 +184,7 @@ class Follower:
         # Files are listed before a log is opened: a change in between shows at the next trigger.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
-            for where in chosen_of(logs, self._options):
+            for where in selected_partitions(logs, self._options):
                 # A roll, a swap, a cut and an append change a name, a size or an inode of these.
                 inside = sorted(files.list_files(logs.directory_of(where)).items())
                 seen = checkpoints, [(name, at.size, at.inode) for name, at in inside if ".log" in name]

@@ -63,22 +63,22 @@ from siltstone.tables.arrow import (
     TIME_COLUMNS,
     RecordSource,
     batch_structs,
+    matching_rows,
     record_batches,
-    rows_of,
     schema,
 )
 from siltstone.tables.options import LOG, ReadOptions, Splitting
 from siltstone.tables.splits import (
-    FileSplit,
+    FilePiece,
     OffsetRange,
-    Split,
-    aborted_among,
+    TaskSplit,
     between,
-    open_again,
+    decode_offsets,
+    overlapping_transactions,
     readable_end,
+    reopen_log,
+    snapshot_range,
     split_ranges,
-    unpack_offsets,
-    view_range,
 )
 
 WINDOW_BYTES = 2 << 20
@@ -102,7 +102,7 @@ def record_schema(options: ReadOptions) -> pa.Schema:
     )
 
 
-def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The split's records as Arrow batches of ``record_schema``.
 
     Raises CorruptRecordError, OffsetOutOfRangeError where records were deleted since it was planned and
@@ -115,7 +115,7 @@ def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
     for piece in split.pieces:
         parts: Iterator[Chunk[Any]]
         if piece.retained is not None:
-            parts = _retained(piece, unpack_offsets(piece.retained), options)
+            parts = _retained(piece, decode_offsets(piece.retained), options)
         else:
             parts = _shown(piece, decoded(piece, options, decoder))
         for columns, batches, source in parts:
@@ -124,7 +124,7 @@ def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]
             )
 
 
-def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
+def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
     """The records in a piece's offsets, of no aborted transaction, by one of the functions of
     ``base.records.decode``; at least one a chunk.
 
@@ -145,20 +145,20 @@ def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -
                 yield columns, batches, source
 
 
-def _shown(piece: FileSplit, parts: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
+def _shown(piece: FilePiece, parts: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
     """All records but the hidden ones."""
     if piece.hidden is None:
         yield from parts
         return
-    hidden = unpack_offsets(piece.hidden)
+    hidden = decode_offsets(piece.hidden)
     for columns, batches, source in parts:
         shown = np.ones(len(columns), np.bool_)
-        shown[rows_of(columns.offset, hidden)] = False
+        shown[matching_rows(columns.offset, hidden)] = False
         if shown.any():
             yield select(columns, np.flatnonzero(shown)), batches, source
 
 
-def _retained(piece: FileSplit, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
+def _retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
     """The retained offsets, all of them; no other record of a v2 batch is decoded."""
     scratch, met = Scratch(), 0
     try:
@@ -176,7 +176,7 @@ def _retained(piece: FileSplit, retained: Int64, options: ReadOptions) -> Iterat
         raise _changed(piece, met, retained)
 
 
-def _changed(piece: FileSplit, met: int, retained: Int64) -> SourceChangedError:
+def _changed(piece: FilePiece, met: int, retained: Int64) -> SourceChangedError:
     return SourceChangedError(
         f"{piece.directory}: cleaned or cut since the query was planned: {met} of {len(retained)} "
         "records of the view are left; run the query again"
@@ -206,7 +206,7 @@ def _chosen(
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        some = select(columns, rows_of(columns.offset, retained)) if len(columns) else columns
+        some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
     mine = between(retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
     choice = ChosenOffsets(
@@ -221,11 +221,11 @@ def _chosen(
     return chosen.columns
 
 
-_PieceWindow = tuple[FileSplit, Window, RecordSource, Flags]
+_PieceWindow = tuple[FilePiece, Window, RecordSource, Flags]
 """Some bytes of a piece, and which of the window's batches have records for the caller."""
 
 
-def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
+def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
     """The piece's bytes, window by window.
 
     Raises CorruptFileError where a transaction index and the markers contradict each other, as far as this
@@ -249,7 +249,7 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
             yield part, window, RecordSource(part.where, reader.path, window.origin), wanted
 
 
-def with_records(piece: FileSplit, batches: Directory) -> Flags:
+def with_records(piece: FilePiece, batches: Directory) -> Flags:
     """Which batches may have records of the piece: no control batches, none without records."""
     is_set = batches["magic"] < 2
     wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
@@ -259,7 +259,7 @@ def with_records(piece: FileSplit, batches: Directory) -> Flags:
     return np.asarray(wanted)
 
 
-def open_pieces(piece: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSplit, files.Reader]]:
+def open_pieces(piece: FilePiece, options: ReadOptions) -> Iterator[tuple[FilePiece, files.Reader]]:
     """The piece with its open file; where that is another file now, what the log has of the same offsets.
 
     Raises OffsetOutOfRangeError, SourceChangedError.
@@ -273,24 +273,24 @@ def open_pieces(piece: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSp
             yield from open_pieces(part, options)
 
 
-def _open(piece: FileSplit) -> files.Reader | None:
+def _open(piece: FilePiece) -> files.Reader | None:
     try:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.mark.is_of(reader.stat) and reader.stat.size >= piece.end_position:
+    if piece.identity.is_of(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None
 
 
-def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
+def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
     """The same offsets by the directory as it is now."""
     if options.view != LOG or options.offsets.as_of is not None:
         raise SourceChangedError(
             f"{piece.directory}: changed since the query was planned, its view is lost; run the query again"
         )
-    log = open_again(piece.directory, piece.where)
+    log = reopen_log(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
     if options.offsets.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
@@ -299,7 +299,7 @@ def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
         )
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
     whole = dataclasses.replace(options, splitting=Splitting())
-    for split in split_ranges([view_range(log, wanted)], whole):
+    for split in split_ranges([snapshot_range(log, wanted)], whole):
         yield from split.pieces
 
 
@@ -320,7 +320,7 @@ _SEARCH_BYTES = 4 << 20
 _LARGEST_BATCH = 1 << 30
 
 
-def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The split's records, and a row for each bad batch, as Arrow batches of ``record_schema``.
 
     Raises as ``read_records``, but no CorruptRecordError.
@@ -345,13 +345,13 @@ def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBat
                     yield _bad_row(part, wanted)
 
 
-def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: Directory) -> Int64:
+def _wanted_rows(piece: FilePiece, columns: RecordColumns, batches: Directory) -> Int64:
     """The rows of the piece's records, without control records and those of aborted transactions. These are
     known by the indexes alone, since a damaged batch may have been a marker."""
     wanted = with_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
-        wanted &= ~in_aborted(batches, aborted_among(piece.aborted, first, last + 1))
+        wanted &= ~in_aborted(batches, overlapping_transactions(piece.aborted, first, last + 1))
     inside = (columns.offset >= piece.start) & (columns.offset < piece.end)
     return np.flatnonzero(wanted[columns.batch] & inside)
 
@@ -396,7 +396,7 @@ def _bad_row(bad: BadBatch, wanted: pa.Schema) -> pa.RecordBatch:
 _Parts = Iterator[Chunk[RecordColumns] | BadBatch]
 
 
-def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts:
+def _sound_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
     """Everything in the piece's bytes, in order: runs of sound batches with their records, and bad batches.
 
     ``limit``: what one batch may decompress to, in bytes. Columns hold until the next ones are asked for.

@@ -1,7 +1,7 @@
 """Plans a read: which offsets of which logs, cut into pieces that tasks read on their own.
 
-A ``FileSplit`` is a run of offsets of one partition in one segment's file, with a mark that identifies the
-file; a ``Split`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
+A ``FilePiece`` is a run of offsets of one partition in one segment's file, with a mark that identifies the
+file; a ``TaskSplit`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
 picklable. A task reads a piece from its file if that is still the same; else it finds the piece's offsets in
 the log as it is then, since a broker may have rolled, cleaned or deleted meanwhile.
 
@@ -44,7 +44,7 @@ _HEAD = struct.Struct("<qB")
 _U32, _I64, _BITS = 0, 1, 2
 
 
-def pack_offsets(offsets: Int64) -> bytes:
+def encode_offsets(offsets: Int64) -> bytes:
     """Ascending offsets (int64) in whichever form is smallest."""
     if not len(offsets):
         return _HEAD.pack(0, _U32)
@@ -60,8 +60,8 @@ def pack_offsets(offsets: Int64) -> bytes:
     return _HEAD.pack(base, _I64) + relative.astype("<i8").tobytes()
 
 
-def unpack_offsets(packed: bytes) -> Int64:
-    """What ``pack_offsets`` packed, ascending int64."""
+def decode_offsets(packed: bytes) -> Int64:
+    """What ``encode_offsets`` packed, ascending int64."""
     base, kind = _HEAD.unpack_from(packed)
     if kind == _BITS:
         bits = np.unpackbits(np.frombuffer(packed, np.uint8, offset=_HEAD.size), bitorder="little")
@@ -88,23 +88,23 @@ def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
     Raises what ``ReadOnlyLogs`` raises, and UnknownTopicError.
     """
     with ReadOnlyLogs(options.paths) as logs:
-        return {where: logs[where] for where in chosen_of(logs, options)}
+        return {where: logs[where] for where in selected_partitions(logs, options)}
 
 
 def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
     """The chosen partitions' directories; their logs are not opened. Raises as ``open_logs``."""
     with ReadOnlyLogs(options.paths) as logs:
-        return {where: logs.directory_of(where) for where in chosen_of(logs, options)}
+        return {where: logs.directory_of(where) for where in selected_partitions(logs, options)}
 
 
-def chosen_of(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
+def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
     """The chosen partitions of the directories. Raises UnknownTopicError."""
     named = options.selection.assign is not None or options.selection.subscribe is not None
     present = [where for where in logs if named or where.topic != CLUSTER_METADATA or len(logs) == 1]
     return options.selection.of(present)
 
 
-def open_again(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
+def reopen_log(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
     """One partition as it is now, from its own directory."""
     with ReadOnlyLogs([directory]) as logs:
         return logs[where]
@@ -128,11 +128,11 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
+def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
     """The offsets to read of each log. Raises UsageError, OffsetOutOfRangeError."""
     limits = options.offsets
     for limit, name in ((limits.starting, "starting"), (limits.ending, "ending"), (limits.as_of, "asOf")):
-        _refuse_others(limit, logs, name)
+        _require_exact_partitions(limit, logs, name)
     ranges = {}
     for where, log in logs.items():
         start = _start_offset(log, options)
@@ -145,7 +145,7 @@ def find_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offset
     return ranges
 
 
-def _refuse_others(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
+def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
     if limit is None or limit.every is not None or set(limit.by_partition) == set(logs):
         return
     missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
@@ -215,24 +215,24 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
         )
 
 
-OPEN_COST = 4 << 20
+OPEN_COST_BYTES = 4 << 20
 """The cost of a task, in bytes that it could have read in its time: smaller pieces share a task (Spark's
 ``files.openCostInBytes``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSplit:
+class FilePiece:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
     ``mark`` identifies the file on every machine. ``size``: the piece's share of these bytes, where two
     pieces read one batch. ``aborted``: transactions whose records are not read. ``retained``: None, or the
-    offsets to read; ``hidden``: None, or the offsets not to read (``pack_offsets``).
+    offsets to read; ``hidden``: None, or the offsets not to read (``encode_offsets``).
     """
 
     where: TopicPartition
     directory: str
     base_offset: int
-    mark: files.FileMark
+    identity: files.FileMark
     start: int
     end: int
     position: int
@@ -244,7 +244,7 @@ class FileSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewRange:
+class SnapshotRange:
     """Offsets of a partition that are read from one view of a directory, without the ``hidden`` ones."""
 
     where: TopicPartition
@@ -255,20 +255,20 @@ class ViewRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class TaskSplit:
     """What one task reads, piece after piece; of a table of files, ``paths``: files, each with its partition,
     None for a file of the log directory."""
 
-    pieces: tuple[FileSplit, ...] = ()
+    pieces: tuple[FilePiece, ...] = ()
     paths: tuple[tuple[str, TopicPartition | None], ...] = ()
 
 
-def view_range(log: ReadOnlyLog, wanted: OffsetRange) -> ViewRange:
+def snapshot_range(log: ReadOnlyLog, wanted: OffsetRange) -> SnapshotRange:
     """Offsets of a log as they are read from its own directory."""
-    return ViewRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
+    return SnapshotRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
 
 
-def split_ranges(ranges: Iterable[ViewRange], options: ReadOptions) -> list[Split]:
+def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
     """Cut offset ranges into splits, as ``options.splitting`` says, in their order.
 
     Empty ranges give nothing.
@@ -278,34 +278,34 @@ def split_ranges(ranges: Iterable[ViewRange], options: ReadOptions) -> list[Spli
     cut = [part for segment, piece in whole for part in _cut(segment, piece, target)]
     most = options.splitting.max_records_per_partition
     if most is not None:
-        cut = [part for piece in cut for part in _by_records(piece, most)]
-    groups = _packed(cut, target, most)
+        cut = [part for piece in cut for part in _by_offsets(piece, most)]
+    groups = _bin_pack(cut, target, most)
     wanted = options.splitting.min_partitions or 1
     if len(groups) < wanted:
         groups = [[piece] for piece in _divided(cut, wanted)]
-    return [Split(pieces=tuple(map(_with_own_aborted, group))) for group in groups]
+    return [TaskSplit(pieces=tuple(map(_with_own_aborted, group))) for group in groups]
 
 
-def _with_own_aborted(piece: FileSplit) -> FileSplit:
-    own = aborted_among(piece.aborted, piece.start, piece.end)
+def _with_own_aborted(piece: FilePiece) -> FilePiece:
+    own = overlapping_transactions(piece.aborted, piece.start, piece.end)
     return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
-def _target(pieces: list[FileSplit], options: ReadOptions) -> int:
+def _target(pieces: list[FilePiece], options: ReadOptions) -> int:
     """Bytes of a split: Spark's rule for files (``maxSplitBytes``), by the cores of this machine by
     default."""
     total = sum(piece.size for piece in pieces)
     splitting = options.splitting
     if splitting.min_partitions is not None:
         return max(1, min(splitting.max_partition_bytes, total // splitting.min_partitions))
-    for_a_core = (total + OPEN_COST * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST, for_a_core)))
+    bytes_per_core = (total + OPEN_COST_BYTES * len(pieces)) // (os.cpu_count() or 1)
+    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
 
 
-def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment, FileSplit]]:
+def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
     """A piece for every segment that holds some of the offsets."""
     view, wanted = source.view, source.wanted
-    aborted = aborted_of(view, wanted) if isolation == READ_COMMITTED else ()
+    aborted = aborted_transactions(view, wanted) if isolation == READ_COMMITTED else ()
     for number, segment in enumerate(view.segments):
         behind = _base_behind(view, number)
         start, end = max(wanted.start, segment.base_offset), min(wanted.end, behind)
@@ -320,18 +320,18 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment
         if end_position <= first.position:
             continue
         is_last = number == len(view.segments) - 1
-        piece = FileSplit(
+        piece = FilePiece(
             where=source.where,
             directory=source.directory,
             base_offset=segment.base_offset,
-            mark=files.FileMark.of(segment.reader.stat, may_grow=is_last),
+            identity=files.FileMark.of(segment.reader.stat, may_grow=is_last),
             start=start,
             end=end,
             position=first.position,
             end_position=end_position,
             size=end_position - first.position,
             aborted=aborted,
-            hidden=None if source.hidden is None else pack_offsets(between(source.hidden, start, end)),
+            hidden=None if source.hidden is None else encode_offsets(between(source.hidden, start, end)),
         )
         yield segment, piece
 
@@ -351,7 +351,7 @@ def _end_position(segment: LiveSegment, end: int, size: int) -> int:
     return place.position if is_above else place.position + place.size
 
 
-def aborted_of(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
+def aborted_transactions(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
     """All aborted transactions with records in the range: one may end in a later segment."""
     aborted = []
     for number, segment in enumerate(view.segments):
@@ -359,11 +359,11 @@ def aborted_of(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, 
             for producer_id, first, last, stable in segment.aborted():
                 aborted.append(AbortedTransaction(producer_id, first, last, stable))
                 if stable >= wanted.end:
-                    return aborted_among(tuple(aborted), wanted.start, wanted.end)
-    return aborted_among(tuple(aborted), wanted.start, wanted.end)
+                    return overlapping_transactions(tuple(aborted), wanted.start, wanted.end)
+    return overlapping_transactions(tuple(aborted), wanted.start, wanted.end)
 
 
-def _cut(segment: LiveSegment, piece: FileSplit, target: int) -> Iterator[FileSplit]:
+def _cut(segment: LiveSegment, piece: FilePiece, target: int) -> Iterator[FilePiece]:
     """A segment's piece in parts of about ``target`` bytes, at batches."""
     count = -(-piece.size // target)
     wanted = np.linspace(piece.position, piece.end_position, count, endpoint=False).astype(np.int64)[1:]
@@ -374,7 +374,7 @@ def _cut(segment: LiveSegment, piece: FileSplit, target: int) -> Iterator[FileSp
     yield piece
 
 
-def _batch_ends(segment: LiveSegment, piece: FileSplit, wanted: Int64) -> Iterator[tuple[int, int]]:
+def _batch_ends(segment: LiveSegment, piece: FilePiece, wanted: Int64) -> Iterator[tuple[int, int]]:
     """(offset, position) behind a batch near each of the positions."""
     if len(segment.offset_index):
         for position in wanted.tolist():
@@ -402,21 +402,21 @@ def _batch_ends(segment: LiveSegment, piece: FileSplit, wanted: Int64) -> Iterat
                 return
 
 
-def _cut_at(piece: FileSplit, offset: int, position: int, end_position: int) -> tuple[FileSplit, FileSplit]:
+def _cut_at(piece: FilePiece, offset: int, position: int, end_position: int) -> tuple[FilePiece, FilePiece]:
     """Two pieces: offsets below and from ``offset`` on; the bytes may overlap in a batch."""
     head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
     tail = replace(piece, start=offset, position=position, size=piece.end_position - position)
     return head, tail
 
 
-def aborted_among(
+def overlapping_transactions(
     aborted: tuple[AbortedTransaction, ...], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
     """The transactions that may have records in ``[start, end)``."""
     return tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
 
 
-def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
+def _by_offsets(piece: FilePiece, most: int) -> Iterator[FilePiece]:
     """Parts of at most ``most`` offsets. Each has the piece's bytes; its task skips the others' batches."""
     while piece.end - piece.start > most:
         share = piece.size * most // (piece.end - piece.start)
@@ -426,9 +426,9 @@ def _by_records(piece: FileSplit, most: int) -> Iterator[FileSplit]:
     yield piece
 
 
-def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[list[FileSplit]]:
+def _bin_pack(pieces: Iterable[FilePiece], target: int, most: int | None) -> list[list[FilePiece]]:
     """Neighbouring pieces together, a group for a split, as long as it stays within ``target``."""
-    splits: list[list[FileSplit]] = []
+    splits: list[list[FilePiece]] = []
     size = records = 0
     for piece in pieces:
         span = piece.end - piece.start
@@ -437,11 +437,11 @@ def _packed(pieces: Iterable[FileSplit], target: int, most: int | None) -> list[
         else:
             splits.append([piece])
             size = records = 0
-        size, records = size + piece.size + OPEN_COST, records + span
+        size, records = size + piece.size + OPEN_COST_BYTES, records + span
     return splits
 
 
-def _divided(cut: list[FileSplit], wanted: int) -> list[FileSplit]:
+def _divided(cut: list[FilePiece], wanted: int) -> list[FilePiece]:
     """The pieces, those with the most offsets halved until there are as many as wanted, or each has one
     offset."""
     pieces = list(cut)
@@ -450,7 +450,7 @@ def _divided(cut: list[FileSplit], wanted: int) -> list[FileSplit]:
         piece = pieces[number]
         if piece.end - piece.start < 2:
             break
-        pieces[number : number + 1] = _by_records(piece, -(-(piece.end - piece.start) // 2))
+        pieces[number : number + 1] = _by_offsets(piece, -(-(piece.end - piece.start) // 2))
     return pieces
 
 
@@ -458,7 +458,7 @@ def _divided(cut: list[FileSplit], wanted: int) -> list[FileSplit]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicate:
+class PushedFilters:
     """Rows whose topic and partition are among some (None: any), offsets ``[low, high)``, times from
     ``from_ms`` on."""
 
@@ -468,9 +468,9 @@ class Predicate:
     high: int = LONG_MAX
     from_ms: int = -1
 
-    def __and__(self, other: Predicate) -> Predicate:
+    def __and__(self, other: PushedFilters) -> PushedFilters:
         """What both leave."""
-        return Predicate(
+        return PushedFilters(
             topics=_both(self.topics, other.topics),
             partitions=_both(self.partitions, other.partitions),
             low=max(self.low, other.low),
@@ -500,4 +500,4 @@ def _both(one: frozenset[Value] | None, other: frozenset[Value] | None) -> froze
     return other if one is None else one if other is None else one & other
 
 
-EVERYTHING = Predicate()
+NO_FILTERS = PushedFilters()

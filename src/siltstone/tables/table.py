@@ -47,23 +47,23 @@ from siltstone.tables import file_tables
 from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions, Splitting
 from siltstone.tables.reading import decoded, read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
-    EVERYTHING,
-    FileSplit,
+    NO_FILTERS,
+    FilePiece,
     Logs,
     OffsetRange,
-    Predicate,
-    Split,
-    ViewRange,
-    aborted_of,
+    PushedFilters,
+    SnapshotRange,
+    TaskSplit,
+    aborted_transactions,
     between,
-    find_ranges,
-    open_again,
+    encode_offsets,
+    offset_ranges,
     open_directories,
     open_logs,
-    pack_offsets,
     readable_end,
+    reopen_log,
+    snapshot_range,
     split_ranges,
-    view_range,
 )
 
 _logger = logging.getLogger("siltstone")
@@ -74,7 +74,7 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return record_schema(options) if options.table == RECORDS else file_tables.schema_of(options)
 
 
-def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]:
+def plan(options: ReadOptions, predicate: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
     ``predicate`` only leaves out records that it excludes; it does not apply to the other tables. For
@@ -93,7 +93,7 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
             # Ledgers are held while it is planned; a task finds out when its files were deleted since.
             views = [held.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
             logs = {view.where: view for view in views}
-        ranges = find_ranges(logs, options)
+        ranges = offset_ranges(logs, options)
         chosen = predicate.chosen(logs)
         sources = [
             source
@@ -102,16 +102,16 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
         ]
         splits = split_ranges(sources, options)
     if options.view == LATEST_VIEW:
-        retained = {where: find_latest(log, ranges[where], options) for where, log in chosen.items()}
+        retained = {where: find_latest_offsets(log, ranges[where], options) for where, log in chosen.items()}
         splits = _with_retained(splits, retained)
     return splits
 
 
-def _sources(log: ReadOnlyLog, wanted: OffsetRange) -> list[ViewRange]:
-    return log.sources(wanted) if isinstance(log, CompactedLog) else [view_range(log, wanted)]
+def _sources(log: ReadOnlyLog, wanted: OffsetRange) -> list[SnapshotRange]:
+    return log.sources(wanted) if isinstance(log, CompactedLog) else [snapshot_range(log, wanted)]
 
 
-def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_split(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """A split as Arrow batches of ``schema_of``. Raises what ``reading.read_records`` raises."""
     if options.table in file_tables.FILE_TABLES:
         return file_tables.read_files(split, options)
@@ -123,7 +123,7 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 # badBatches=quarantine: every segment's whole file.
 
 
-def _plan_quarantine(options: ReadOptions) -> list[Split]:
+def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
     """A split for every segment: its whole file, since recovery ends a log at its first damage.
 
     Records at and above the last stable offset or the high watermark are left out, where that is below the
@@ -133,12 +133,12 @@ def _plan_quarantine(options: ReadOptions) -> list[Split]:
     directories, logs = open_directories(options), {}
     for where, directory in directories.items():
         try:
-            logs[where] = open_again(directory, where)
+            logs[where] = reopen_log(directory, where)
         except CorruptFileError as error:
             if options.offsets.starting is not None or options.offsets.ending is not None:
                 raise
             _logger.warning("%s: cannot be opened (%s): its files are read as they are", directory, error)
-    ranges, splits = find_ranges(logs, options), []
+    ranges, splits = offset_ranges(logs, options), []
     for where, directory in directories.items():
         limits = OffsetRange(0, LONG_MAX)
         aborted: tuple[AbortedTransaction, ...] = ()
@@ -148,17 +148,19 @@ def _plan_quarantine(options: ReadOptions) -> list[Split]:
             if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
                 limits = OffsetRange(limits.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:
-                aborted = aborted_of(log.view, OffsetRange(0, LONG_MAX))
+                aborted = aborted_transactions(log.view, OffsetRange(0, LONG_MAX))
         segments = list_segments(directory)
         for segment, following in itertools.zip_longest(segments, segments[1:]):
             behind = LONG_MAX if following is None else following.base_offset
             start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
             if start < end and segment.size:
-                piece = FileSplit(
+                piece = FilePiece(
                     where=where,
                     directory=str(directory),
                     base_offset=segment.base_offset,
-                    mark=files.FileMark(segment.inode, segment.size, segment.modified_ns, following is None),
+                    identity=files.FileMark(
+                        segment.inode, segment.size, segment.modified_ns, following is None
+                    ),
                     start=start,
                     end=end,
                     position=0,
@@ -166,7 +168,7 @@ def _plan_quarantine(options: ReadOptions) -> list[Split]:
                     size=segment.size,
                     aborted=aborted,
                 )
-                splits.append(Split(pieces=(piece,)))
+                splits.append(TaskSplit(pieces=(piece,)))
     return splits
 
 
@@ -233,7 +235,7 @@ class _Entries:
             self._file.close()
 
 
-def find_latest(
+def find_latest_offsets(
     log: ReadOnlyLog,
     wanted: OffsetRange,
     options: ReadOptions,
@@ -252,7 +254,7 @@ def find_latest(
         offsets=dataclasses.replace(options.offsets, as_of=None),
         splitting=Splitting(max_partition_bytes=part_bytes),
     )
-    splits = split_ranges([view_range(log, wanted)], plain)
+    splits = split_ranges([snapshot_range(log, wanted)], plain)
     pieces = [piece for split in splits for piece in split.pieces]
     cores = min(os.cpu_count() or 1, max(len(pieces), 1))
     size = sum(piece.size for piece in pieces)
@@ -260,7 +262,7 @@ def find_latest(
     hash_key = (secrets.randbits(64), secrets.randbits(64))
     with contextlib.closing(_Entries(buckets, memory_bytes)) as entries, ThreadPoolExecutor(cores) as pool:
 
-        def collect(piece: FileSplit) -> None:
+        def collect(piece: FilePiece) -> None:
             capacity = max(piece.size // ENTRY_BYTES, 1 << 12)
             collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=buckets, capacity=capacity)
             for columns, *_ in decoded(piece, plain, decode_record_keys):
@@ -272,16 +274,16 @@ def find_latest(
     return np.sort(np.concatenate([np.empty(0, np.int64), *latest]))
 
 
-def _with_retained(splits: list[Split], retained: Mapping[TopicPartition, Int64]) -> list[Split]:
+def _with_retained(splits: list[TaskSplit], retained: Mapping[TopicPartition, Int64]) -> list[TaskSplit]:
     """The splits with their share of the retained offsets; pieces without any are left out."""
     kept = []
     for split in splits:
         pieces = tuple(
-            dataclasses.replace(piece, retained=pack_offsets(own))
+            dataclasses.replace(piece, retained=encode_offsets(own))
             for piece in split.pieces
             if len(own := between(retained[piece.where], piece.start, piece.end))
         )
-        kept += [Split(pieces=pieces)] if pieces else []
+        kept += [TaskSplit(pieces=pieces)] if pieces else []
     return kept
 
 
@@ -314,12 +316,12 @@ class CompactedLog(ReadOnlyLog):
             return None
         return RecordPlace(offset=offset, timestamp=-1, leader_epoch=-1)
 
-    def sources(self, wanted: OffsetRange) -> list[ViewRange]:
+    def sources(self, wanted: OffsetRange) -> list[SnapshotRange]:
         """Where the wanted offsets are read from, in order."""
         if self._held is None:
-            return [view_range(self, wanted)]
+            return [snapshot_range(self, wanted)]
         ranges = [
-            ViewRange(
+            SnapshotRange(
                 where=self.where,
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
@@ -329,7 +331,7 @@ class CompactedLog(ReadOnlyLog):
             for part in self._held.parts
         ]
         behind = max(self._held.ledger.horizon, self.view.log_start_offset)
-        return [*ranges, view_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]
+        return [*ranges, snapshot_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]
 
     def close(self) -> None:
         """Release the ledger."""

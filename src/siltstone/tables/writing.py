@@ -6,7 +6,7 @@
     tasks    WritePlan, Arrow batches ─► stage_task ─► StagedFile
     driver   StagedFiles ─► commit_plan ─► Write                   see ``commit``
 
-    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► Filling: encoded ─► a batch when full
+    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► BatchBuilder: encoded ─► a batch when full
 
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes what is staged. A task does what Kafka's
 producer does with its accumulator, without a Python object a record. Base offsets are 0: the log assigns
@@ -102,14 +102,14 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """A topic's settings for tasks: ``most_bytes`` of a batch's records, ``largest_batch`` as a whole."""
+    """A topic's settings for tasks: ``records_bytes_max`` of a batch's records, ``batch_bytes_max`` as a whole."""
 
     name: str
     partitions: tuple[int, ...]
     codec: int
-    most_bytes: int
-    largest_batch: int
-    needs_keys: bool
+    records_bytes_max: int
+    batch_bytes_max: int
+    requires_keys: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +172,10 @@ def plan_write(
 
 def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
     """Raises UsageError unless these columns can be written as records."""
-    strange = [name for name in names if name not in (*WRITTEN, *PASSED_OVER)]
+    strange = [name for name in names if name not in (*RECORD_COLUMNS, *IGNORED_COLUMNS)]
     if strange:
         raise UsageError(
-            f"column {strange[0]!r} is no part of a record: a record has {', '.join(WRITTEN)}; "
+            f"column {strange[0]!r} is no part of a record: a record has {', '.join(RECORD_COLUMNS)}; "
             "put what else there is into value, or leave it out"
         )
     if "value" not in names:
@@ -223,9 +223,9 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
         name=name,
         partitions=numbers,
         codec=codec_number(codec),
-        most_bytes=max(most, 1),
-        largest_batch=largest,
-        needs_keys=config.compacts,
+        records_bytes_max=max(most, 1),
+        batch_bytes_max=largest,
+        requires_keys=config.compacts,
     )
 
 
@@ -251,31 +251,31 @@ class _TaskWork:
     def __init__(self, plan: WritePlan, writer: StagedWriter) -> None:
         self._plan, self._writer = plan, writer
         self._known = {shape.name: number for number, shape in enumerate(plan.topics)}
-        self._filling: dict[tuple[int, int], Filling] = {}
+        self._filling: dict[tuple[int, int], BatchBuilder] = {}
 
     def add(self, batch: pa.RecordBatch, *, sticky: int, now_ms: int) -> None:
-        rows = rows_of(batch, now_ms)
+        rows = record_rows(batch, now_ms)
         by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
-            by_topic = by_value(topics_of(batch, self._known))
+            by_topic = group_rows(topics_of(batch, self._known))
         for topic, of_topic in by_topic:
-            shape, keys = self._plan.topics[topic], taken(rows.keys, of_topic)
-            if shape.needs_keys and (keys.size < 0).any():
+            shape, keys = self._plan.topics[topic], take_rows(rows.keys, of_topic)
+            if shape.requires_keys and (keys.size < 0).any():
                 raise UsageError(f"topic {shape.name} is compacted: each of its records needs a key")
             partitions = partitions_of(rows.partition[of_topic], keys, shape.partitions, sticky)
-            for partition, picked in by_value(partitions):
+            for partition, picked in group_rows(partitions):
                 put = partial(self._put, topic, partition)
-                filling = Filling(shape.codec, shape.most_bytes, put)
+                filling = BatchBuilder(shape.codec, shape.records_bytes_max, put)
                 self._filling.setdefault((topic, partition), filling).add(rows, of_topic[picked])
         if sum(filling.pending for filling in self._filling.values()) > _MOST_PENDING:
             self.finish()
 
     def _put(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
         shape = self._plan.topics[topic]
-        if len(batch) > shape.largest_batch:
+        if len(batch) > shape.batch_bytes_max:
             raise MessageTooLargeError(
                 f"a record takes {len(batch)} bytes as a batch, over topic {shape.name}'s max.message.bytes "
-                f"(or segment.bytes), {shape.largest_batch}; raise that, or leave the record out"
+                f"(or segment.bytes), {shape.batch_bytes_max}; raise that, or leave the record out"
             )
         self._writer.put(topic, partition, batch, records)
 
@@ -386,9 +386,9 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
     return True
 
 
-WRITTEN = ("key", "value", "headers", "topic", "partition", "timestamp")
+RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 """The columns that are written; ``value`` is required."""
-PASSED_OVER = ("offset", "timestampType")
+IGNORED_COLUMNS = ("offset", "timestampType")
 """Columns of what was read that the log gives anew."""
 _FIRST_ROOM = 16 << 10
 _LARGEST_S = LONG_MAX // 1000
@@ -413,7 +413,7 @@ class Rows:
         return len(self.timestamp)
 
 
-def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
+def record_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
     """The columns of an Arrow batch as spans; records without a time get ``now_ms``. Raises UsageError."""
     count, columns = batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
     none = Spans(
@@ -431,7 +431,7 @@ def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
     )
 
 
-def taken(spans: Spans, rows: Int64) -> Spans:
+def take_rows(spans: Spans, rows: Int64) -> Spans:
     """Some rows of a column."""
     return spans._replace(start=spans.start[rows], size=spans.size[rows])
 
@@ -470,7 +470,7 @@ def partitions_of(named: Int64, keys: Spans, numbers: Sequence[int], sticky: int
     return named.astype(np.int32)
 
 
-def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
+def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:
     """(value, its rows in order), for each value that there is."""
     order = np.argsort(values, kind="stable").astype(np.int64)
     ordered = values[order]
@@ -480,16 +480,16 @@ def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
             yield int(ordered[first]), order[first:behind]
 
 
-class Filling:
+class BatchBuilder:
     """Builds one partition's batches: ``add`` rows, ``flush`` at the end; each goes to ``put(batch,
     records)``.
 
-    ``most_bytes``: of encoded records before compression; a record that is larger is a batch by itself.
+    ``records_bytes_max``: of encoded records before compression; a record that is larger is a batch by itself.
     ``pending``: encoded bytes of the batch that is not full yet.
     """
 
-    def __init__(self, codec: int, most_bytes: int, put: Callable[[Bytes, int], None]) -> None:
-        self._codec, self._most, self._put = codec, most_bytes, put
+    def __init__(self, codec: int, records_bytes_max: int, put: Callable[[Bytes, int], None]) -> None:
+        self._codec, self._most, self._put = codec, records_bytes_max, put
         self._out = np.empty(0, np.uint8)
         self.pending = 0
         self._count = 0
@@ -525,7 +525,7 @@ class Filling:
             self._base = self._largest = int(times[0])
         self._largest = max(self._largest, int(times.max()))
         deltas = np.arange(self._count, self._count + len(picked), dtype=np.int64)
-        keys, values, headers = (taken(part, picked) for part in (rows.keys, rows.values, rows.headers))
+        keys, values, headers = (take_rows(part, picked) for part in (rows.keys, rows.values, rows.headers))
         self.pending = encode_records(
             deltas, times - self._base, keys, values, headers, self._out, self.pending
         )

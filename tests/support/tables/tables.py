@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import EVERYTHING, Predicate
+from siltstone.tables.splits import NO_FILTERS, PushedFilters
 from siltstone.tables.table import plan, read_split, schema_of
 from tests.support.log.views import write_segments
 
@@ -22,7 +22,7 @@ def log_directory(root: Path, partitions: Mapping[str, Mapping[int, Sequence[byt
     return root
 
 
-def table_of(root: Path, predicate: Predicate = EVERYTHING, **given: str) -> pa.Table:
+def table_of(root: Path, predicate: PushedFilters = NO_FILTERS, **given: str) -> pa.Table:
     """The whole table: every split, through pickle as Spark ships it."""
     options = ReadOptions.of({"path": str(root), **given})
     batches = [batch for split in plan(options, predicate) for batch in read_split(split, options)]
@@ -39,6 +39,6 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     ).to_pylist()
 
 
-def offsets(root: Path, predicate: Predicate = EVERYTHING, **given: str) -> list[int]:
+def offsets(root: Path, predicate: PushedFilters = NO_FILTERS, **given: str) -> list[int]:
     """The offsets that a table has, as its splits give them."""
     return table_of(root, predicate, columns="offset", **given)["offset"].to_pylist()
