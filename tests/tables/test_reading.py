@@ -213,6 +213,27 @@ def test_min_partitions_cuts_batches_where_there_are_not_enough(tmp_path: Path) 
     assert offsets(root, minPartitions="4") == list(range(10))
 
 
+@pytest.mark.parametrize("limit", [{"maxRecordsPerPartition": "10"}, {"minPartitions": "10"}])
+@pytest.mark.parametrize("records_each", [1, 4])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_splits_by_records_share_only_the_batch_that_they_cut(
+    tmp_path: Path, limit: dict[str, str], records_each: int, has_index: bool
+) -> None:
+    batches = [
+        batch([Rec(offset=first + k, key=b"k", value=bytes(100)) for k in range(records_each)])
+        for first in range(0, 96, records_each)
+    ]
+    root = log_directory(tmp_path, {"t-0": {0: batches}})
+    if not has_index:
+        (root / "t-0" / f"{0:020}.index").unlink()
+    pieces = [piece for split in plan(ReadOptions.of({"path": str(root), **limit})) for piece in split.pieces]
+    assert len(pieces) in (10, 11)
+    read_bytes = sum(piece.end_position - piece.position for piece in pieces)
+    # A batch of one record counts as one that may begin below a cut (``splits._is_above``).
+    assert read_bytes <= sum(map(len, batches)) + 10 * len(batches[0])
+    assert offsets(root, **limit) == list(range(96))
+
+
 def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {7: []}})
     assert rows(table_of(root)) == [] and rows(table_of(root, view="latest")) == []

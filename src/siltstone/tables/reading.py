@@ -147,10 +147,10 @@ def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -
 
 def _shown(piece: FilePiece, parts: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
     """All records but the hidden ones."""
-    if piece.hidden is None:
+    if piece.superseded is None:
         yield from parts
         return
-    hidden = decode_offsets(piece.hidden)
+    hidden = decode_offsets(piece.superseded)
     for columns, batches, source in parts:
         shown = np.ones(len(columns), np.bool_)
         shown[matching_rows(columns.offset, hidden)] = False

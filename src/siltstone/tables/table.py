@@ -94,11 +94,11 @@ def plan(options: ReadOptions, predicate: PushedFilters = NO_FILTERS) -> list[Ta
             views = [held.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
             logs = {view.where: view for view in views}
         ranges = offset_ranges(logs, options)
-        chosen = predicate.chosen(logs)
+        chosen = predicate.select(logs)
         sources = [
             source
             for where, log in chosen.items()
-            for source in _sources(log, predicate.narrowed(ranges[where], log))
+            for source in _sources(log, predicate.restrict(ranges[where], log))
         ]
         splits = split_ranges(sources, options)
     if options.view == LATEST_VIEW:
@@ -326,7 +326,7 @@ class CompactedLog(ReadOnlyLog):
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
                 wanted=wanted,
-                hidden=part.superseded,
+                superseded=part.superseded,
             )
             for part in self._held.parts
         ]

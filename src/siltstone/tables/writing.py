@@ -102,7 +102,8 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """A topic's settings for tasks: ``records_bytes_max`` of a batch's records, ``batch_bytes_max`` as a whole."""
+    """A topic's settings for tasks; ``records_bytes_max``: bytes of a batch's records, ``batch_bytes_max``: of
+    the whole batch."""
 
     name: str
     partitions: tuple[int, ...]
@@ -484,7 +485,7 @@ class BatchBuilder:
     """Builds one partition's batches: ``add`` rows, ``flush`` at the end; each goes to ``put(batch,
     records)``.
 
-    ``records_bytes_max``: of encoded records before compression; a record that is larger is a batch by itself.
+    ``records_bytes_max``: of encoded records before compression; a larger record is a batch by itself.
     ``pending``: encoded bytes of the batch that is not full yet.
     """
 
