@@ -1,4 +1,4 @@
-"""The last record of each key, found on threads, against a dictionary; and what filters leave of it."""
+"""The last record of each key, found by threads, against a dictionary; and filters of it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from siltstone.tables.splits import (
 )
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.log.views import entries_of, random_segments, write_segments
 from tests.support.records import twin
 from tests.support.tables.tables import log_directory, offsets, rows, table_of
@@ -43,7 +44,7 @@ from tests.support.tables.tables import log_directory, offsets, rows, table_of
     st.sampled_from([0, 100, 1 << 30]),
     st.sampled_from([1, 1 << 26]),
 )
-def test_it_is_the_last_of_each_key_whatever_the_memory(
+def test_the_last_record_of_each_key_is_found_whatever_the_memory(
     seed: int, count: int, memory: int, part: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +59,9 @@ def test_it_is_the_last_of_each_key_whatever_the_memory(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.booleans())
-def test_its_rows_are_the_plain_readers(seed: int, count: int, size: int, keep: bool) -> None:
+def test_the_rows_are_those_of_the_reader_in_one_process(
+    seed: int, count: int, size: int, keep: bool
+) -> None:
     tombstones = "keep" if keep else "drop"
     with tempfile.TemporaryDirectory() as folder:
         partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
@@ -70,7 +73,7 @@ def test_its_rows_are_the_plain_readers(seed: int, count: int, size: int, keep: 
         assert rows(found) == rows(plain)
 
 
-def test_message_sets_in_front_of_batches_keep_their_winners(tmp_path: Path) -> None:
+def test_last_records_in_message_sets_before_batches_are_read(tmp_path: Path) -> None:
     old = [twin.message(at, b"k%d" % (at % 4), b"old", magic=at % 2) for at in range(8)]
     new = [batch([Rec(offset=at, key=b"k%d" % (at % 3), value=b"new")]) for at in range(8, 14)]
     root = log_directory(tmp_path, {"t-0": {0: [*old, *new]}})
@@ -83,7 +86,7 @@ def test_message_sets_in_front_of_batches_keep_their_winners(tmp_path: Path) -> 
     ]
 
 
-def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -> None:
+def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path) -> None:
     far = [0, 1, 1 << 31, (1 << 32) + 5, 1 << 33]
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
@@ -107,7 +110,7 @@ def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("missing", [1, 5, 9])
-def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> None:
+def test_a_missing_last_record_fails_the_query(tmp_path: Path, missing: int) -> None:
     present = [at for at in range(10) if at != missing]
     for name, batches in {
         "one-0": [batch([Rec(offset=at, key=b"k") for at in present])],
@@ -118,7 +121,7 @@ def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> 
         (split,) = plan(options)
         retained = encode_offsets(np.array([0, missing], np.int64))
         stale = TaskSplit(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
-        with pytest.raises(SourceChangedError, match="run the query again"):
+        with raises_error(SourceChangedError, path=root / name, about="of 2", advice="run the query again"):
             list(read_split(stale, options))
 
 
@@ -133,7 +136,7 @@ def root(tmp_path: Path) -> Path:
     )
 
 
-def test_deleted_keys_are_left_out_unless_told(root: Path) -> None:
+def test_deleted_keys_are_excluded_unless_tombstones_are_kept(root: Path) -> None:
     assert offsets(root, view="latest") == [3, 6, 0]
     assert offsets(root, view="latest", tombstones="keep") == [3, 4, 6, 0]
     assert table_of(root, view="latest")["value"].to_pylist() == [b"3", b"", b"x"]
@@ -154,7 +157,7 @@ def test_filters_read_less_of_a_log(root: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.sampled_from([1, 40, 1 << 20, 1 << 40]))
-def test_offsets_travel_packed(numbers: list[int], scale: int) -> None:
+def test_offsets_survive_encoding(numbers: list[int], scale: int) -> None:
     ascending = np.array(sorted({number % (len(numbers) * scale) for number in numbers}), np.int64)
     assert decode_offsets(encode_offsets(ascending)).tolist() == ascending.tolist()
 

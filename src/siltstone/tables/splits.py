@@ -126,7 +126,7 @@ def readable_end(log: ReadOnlyLog, isolation: str) -> int:
 # A limit by partition must name every selected partition and no other. With ``failOnDataLoss`` an offset that
 # is no longer in the log, or not yet, is an error. Gaps that cleaning left are none.
 
-_READ_WHAT_IS_LEFT = "set failOnDataLoss=false to read the records that are there"
+READ_WHAT_IS_LEFT = "set failOnDataLoss=false to read the records that are there"
 
 
 class OffsetRange(NamedTuple):
@@ -194,7 +194,7 @@ def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> in
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {first} to {end}: its records were deleted, or do not exist yet",
             path=str(log.where),
-            advice=_READ_WHAT_IS_LEFT,
+            advice=READ_WHAT_IS_LEFT,
         )
     return min(max(offset, first), end)
 
@@ -223,7 +223,7 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
         raise OffsetOutOfRangeError(
             f"its state as of offset {end - 1} is not known: {reason}",
             path=str(log.where),
-            advice=_READ_WHAT_IS_LEFT,
+            advice=READ_WHAT_IS_LEFT,
         )
 
 
