@@ -50,7 +50,7 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(flags.dir)
+    place = output.directories_of(flags.dir)
     time = commands.parse_time(flags.time)
     snapshot = place.snapshot()
     selected = commands.select_partitions(
@@ -95,7 +95,7 @@ def log_dirs(
     json_
         The same.
     """
-    place = output.place_of(dir)
+    place = output.directories_of(dir)
     output.refuse_if(not describe, "give --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
     document = commands.describe_log_dirs(place, topics)
@@ -130,7 +130,7 @@ def delete_records(
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(dir)
+    place = output.directories_of(dir)
     if offset_json_file is None:
         raise UsageError("say what to delete with --offset-json-file")
     deleted = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from siltstone.base.errors import UsageError
-from siltstone.commands.places import Place
+from siltstone.commands.directories import BrokerDirectories
 
 TABLE_WIDTH = 140
 """Columns of a table where standard output is no terminal."""
@@ -131,10 +131,10 @@ def refuse_if(is_wrong: object, message: str) -> None:
         raise UsageError(message)
 
 
-def place_of(directories: Sequence[Path], properties: Path | None = None) -> Place:
+def directories_of(directories: Sequence[Path], properties: Path | None = None) -> BrokerDirectories:
     """The directories of the flags. Raises UsageError without any."""
     refuse_if(not directories, "say which log directory with --dir")
-    return Place(directories=tuple(directories), server_properties=properties)
+    return BrokerDirectories(paths=tuple(directories), server_properties=properties)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,8 @@ from siltstone.cli.output import (
     NUMBER_OR_WORD,
     Json,
     TopicFlags,
+    directories_of,
     note,
-    place_of,
     plain,
     refuse_if,
     write_json,
@@ -230,7 +230,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: Json = False) -> int
     json_
         A JSON object a line.
     """
-    place = place_of(flags.dir)
+    place = directories_of(flags.dir)
     topic = flags.the_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
@@ -381,7 +381,7 @@ def produce(
     json_
         Print one JSON document about what was appended.
     """
-    place = place_of(flags.dir, flags.server_properties)
+    place = directories_of(flags.dir, flags.server_properties)
     topic = flags.the_topic()
     refuse_if(flags.tee and json_, "--tee and --json: choose what standard output is for")
     refuse_if(flags.count is not None and flags.count < 0, f"-c {flags.count}: must not be negative")

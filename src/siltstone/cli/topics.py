@@ -16,8 +16,8 @@ from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import compaction
 from siltstone.commands import topics as commands
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
-from siltstone.commands.places import Place
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
@@ -147,7 +147,7 @@ def topics(
     json_
         Print one JSON document instead.
     """
-    place = output.place_of(flags.dir, flags.server_properties)
+    place = output.directories_of(flags.dir, flags.server_properties)
     if topic is not None:
         if flags.topic is not None or word not in _WORDS:
             raise UsageError(f"{topic}: say it once, behind topics {' or topics '.join(_WORDS)}")
@@ -156,7 +156,7 @@ def topics(
     if action in _WORDS:
         return _compact(place, action, flags, as_json=json_)
     if action == "list":
-        names = commands.found_topics(place.snapshot().names(), flags.topic, if_exists=True)
+        names = commands.matching_topics(place.snapshot().names(), flags.topic, if_exists=True)
         if json_:
             output.write_json({"topics": names})
         else:
@@ -168,7 +168,7 @@ def topics(
     return 0
 
 
-def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+def _compact(place: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
     topic, dry_run = flags.the_topic(), flags.dry_run
     if action == "compact":
         done = compaction.compact_topic(place, topic, _engine_for(flags.dir), dry_run=dry_run)
@@ -180,7 +180,7 @@ def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) ->
     return _show_status(state, as_json=as_json)
 
 
-def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+def _change(place: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
     topic, dry_run = flags.the_topic(), flags.dry_run
     if action == "delete":
         return commands.delete_topics(place, topic, if_exists=flags.if_exists, dry_run=dry_run)
@@ -200,9 +200,9 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
     ]
 
 
-def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
+def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) -> int:
     snapshot = place.snapshot()
-    names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
+    names = commands.matching_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     described = [
         (topic, snapshot.own_texts(topic), commands.partitions_of(snapshot, topic))
         for topic in map(snapshot.topic, names)
@@ -318,7 +318,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     to_the_end = reads_to_the_end(flags.high_watermark)
     output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run")
     done = compaction.compact_topic(
-        output.place_of(flags.dir, None),
+        output.directories_of(flags.dir, None),
         topic,
         _engine_for(flags.dir, flags.master),
         reset=flags.reset,

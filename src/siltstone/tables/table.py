@@ -300,16 +300,16 @@ class CompactedLog(ReadOnlyLog):
         """Raises LedgerError, OSError."""
         super().__init__(log.where, log.directory, log.view, log.not_shown, log.first_dirty_offset)
         self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
-        self._open_ledger = LedgerStore(log.directory).open()
+        self._opened = LedgerStore(log.directory).open()
 
     @property
     def log_start_offset(self) -> int:
         """The ledger's first offset, the log's own without one."""
-        return self.view.log_start_offset if self._open_ledger is None else self._open_ledger.ledger.base_offset
+        return self.view.log_start_offset if self._opened is None else self._opened.ledger.base_offset
 
     def offset_for_time(self, timestamp: int) -> RecordPlace | None:
         """The view's first record at or after a time in ms; its own timestamp and epoch are given as -1."""
-        if self._open_ledger is None:
+        if self._opened is None:
             return super().offset_for_time(timestamp)
         self._reader.seek(AtTime(timestamp))
         offset = self._reader.offset
@@ -319,7 +319,7 @@ class CompactedLog(ReadOnlyLog):
 
     def sources(self, wanted: OffsetRange) -> list[SnapshotRange]:
         """The ranges that have the wanted offsets, in order: the ledger's runs, then the log."""
-        if self._open_ledger is None:
+        if self._opened is None:
             return [snapshot_range(self, wanted)]
         ranges = [
             SnapshotRange(
@@ -329,13 +329,13 @@ class CompactedLog(ReadOnlyLog):
                 wanted=wanted,
                 superseded=part.superseded,
             )
-            for part in self._open_ledger.parts
+            for part in self._opened.parts
         ]
-        horizon = max(self._open_ledger.ledger.horizon, self.view.log_start_offset)
+        horizon = max(self._opened.ledger.horizon, self.view.log_start_offset)
         return [*ranges, snapshot_range(self, OffsetRange(max(wanted.start, horizon), wanted.end))]
 
     def close(self) -> None:
         """Release the ledger."""
         self._reader.close()
-        if self._open_ledger is not None:
-            self._open_ledger.close()
+        if self._opened is not None:
+            self._opened.close()
