@@ -13,7 +13,7 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
-from siltstone.commands.places import Place
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.records import Range, TopicConsumer, parse_range
 from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
@@ -260,7 +260,7 @@ def test_ranges_that_make_no_sense() -> None:
 
 def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
     """Beside a manager that goes on appending; nothing waits, the writer is asked in between."""
-    place = Place(directories=(logs,))
+    place = BrokerDirectories(paths=(logs,))
     with LogManager.open([logs]) as manager:
         append(manager["orders", 0], [NewRecord(value=b"first")])
         consuming = TopicConsumer(place, "orders")

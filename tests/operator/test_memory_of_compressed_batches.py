@@ -18,7 +18,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.errors import CompactionFailedError, CorruptRecordError
 from siltstone.commands import clean as app
 from siltstone.commands import review
-from siltstone.commands.places import Place, Snapshot
+from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.report import LogResult
 from siltstone.log.read_only import ReadOnlyLogs
@@ -206,7 +206,7 @@ def _table(directory: Path) -> str:
 def _looked_at(directory: Path) -> str:
     properties = directory.parent / "server.properties"
     properties.write_text(f"{LIMIT}=1000000\n")
-    place = Place(directories=(directory,), server_properties=properties)
+    place = BrokerDirectories(paths=(directory,), server_properties=properties)
     reader = Snapshot([directory], place.broker_config()).log(WHERE).reader()
     with pytest.raises(CorruptRecordError) as error:
         list(reader)

@@ -27,7 +27,7 @@ from siltstone.base.errors import (
 )
 from siltstone.commands import clean as app
 from siltstone.commands import review
-from siltstone.commands.places import Place
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
@@ -283,7 +283,7 @@ def test_a_directory_that_is_named_twice_is_cleaned_once(directory: Path, tmp_pa
 def test_reading_commands_see_it_once(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
     both = (directory, tmp_path / "again")
-    assert Place(directories=both).snapshot().topic("topic").partitions == tuple(range(PARTITIONS))
+    assert BrokerDirectories(paths=both).snapshot().topic("topic").partitions == tuple(range(PARTITIONS))
     asked = review.ExplainRequest(
         directories=both, topics=["topic"], config=["cleanup.policy=compact"], no_spark=True
     )

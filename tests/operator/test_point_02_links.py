@@ -198,7 +198,7 @@ def test_a_tables_write_is_not_staged_behind_a_link(tmp_path: Path, victim: Path
     folder.symlink_to(victim)
     precious = listing(victim)
     with StagedWriter(folder / "run" / "0-0") as writer, pytest.raises(DirectoryRefusedError):
-        writer.put(0, 0, memoryview(b"batch"), 1)  # type: ignore[arg-type]
+        writer.append(0, 0, memoryview(b"batch"), 1)  # type: ignore[arg-type]
     with pytest.raises(DirectoryRefusedError):
         remove_staged(folder / "20200101T000000Z-abcdef")
     assert listing(victim) == precious

@@ -17,8 +17,8 @@ import pytest
 from siltstone.base.errors import DirectoryRefusedError, UnsafeFileError
 from siltstone.commands import clean as app
 from siltstone.commands import review
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.offsets import describe_log_dirs
-from siltstone.commands.places import Place
 from siltstone.compaction.report import LogResult, failures
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
@@ -208,7 +208,7 @@ def test_who_only_reads_passes_no_segment_over(spoiled: tuple[Several, Path]) ->
         with pytest.raises(UnsafeFileError, match=path.name):
             plan(ReadOptions.of({"path": str(directory), "subscribe": BAD, **options}))
         assert plan(ReadOptions.of({"path": str(directory), "subscribe": "basic", **options}))
-    place = Place(directories=(directory,))
+    place = BrokerDirectories(paths=(directory,))
     with pytest.raises(UnsafeFileError, match=path.name):
         place.snapshot().log(bad)
     assert path.name in describe_log_dirs(place)["brokers"][0]["logDirs"][0]["error"]

@@ -153,8 +153,8 @@ def test_pushed_filters_read_less(session: SparkSession, root: Path) -> None:
 def test_what_is_wrong_is_said_in_our_words(session: SparkSession, root: Path) -> None:
     for options, match in (
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"columns": "keys"}, "give some of key, value"),
-        ({"subscribe": "nobody"}, "nobody: there is no such topic"),
+        ({"columns": "keys"}, "there are key, value"),
+        ({"subscribe": "nobody"}, "nobody: no such topic"),
     ):
         with pytest.raises(AnalysisException, match=match):
             load(session, root, **options).collect()

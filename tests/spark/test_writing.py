@@ -90,7 +90,7 @@ def test_tasks_that_die_and_run_again_leave_no_duplicates(
 
 def test_what_cannot_be_written_is_refused_with_our_words(session: SparkSession, logs: Path) -> None:
     for frame, options, message in (
-        (rows(session, 1).drop("value"), {"topic": "users"}, "no column value"),
+        (rows(session, 1).drop("value"), {"topic": "users"}, "the column value is missing"),
         (rows(session, 1), {"topic": "user"}, "no topic 'user'"),
         (rows(session, 1), {"topic": "users", "compresion": "zstd"}, "did you mean 'compression'"),
     ):

@@ -18,10 +18,11 @@ from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, Two
 from siltstone.log import replacement
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import Split
+from siltstone.tables.splits import TaskSplit
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import NOW, one
+from tests.support.errors import raises_error
 from tests.support.operator.staged import in_process
 
 SEGMENTS = {0: [one(0, "a"), one(1, "b")], 2: [one(2, "a"), one(3, "c")], 4: [one(4, "b")]}
@@ -37,13 +38,13 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at a file finds another device number."""
+    """Each stat of a file returns another device number."""
     numbers = itertools.count()
     device = property(lambda stat: next(numbers), lambda stat, number: None)
     monkeypatch.setattr(files.FileStat, "device", device)
 
 
-def read(splits: list[Split], options: ReadOptions) -> list[int]:
+def read(splits: list[TaskSplit], options: ReadOptions) -> list[int]:
     """The offsets of some splits, which travel as Spark ships them."""
     shipped = pickle.loads(pickle.dumps(splits))
     found = [batch for split in shipped for batch in read_split(split, options)]
@@ -60,14 +61,16 @@ def read(splits: list[Split], options: ReadOptions) -> list[int]:
         ({"badBatches": "quarantine"}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_a_view_is_read_by_what_all_machines_see(
+def test_a_view_is_read_whatever_device_numbers_a_machine_has(
     root: Path, other_machines: None, given: dict[str, str], offsets: list[int]
 ) -> None:
     options = ReadOptions.of({"path": str(root), **given})
     assert read(plan(options), options) == offsets
 
 
-def test_a_ledger_is_made_and_read(root: Path, other_machines: None) -> None:
+def test_a_ledger_is_made_and_read_whatever_device_numbers_a_machine_has(
+    root: Path, other_machines: None
+) -> None:
     with ReadOnlyLogs([root]) as found:
         compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
         compactor.compact(found["topic", 0])
@@ -75,7 +78,7 @@ def test_a_ledger_is_made_and_read(root: Path, other_machines: None) -> None:
     assert read(plan(options), options) == LAST
 
 
-def test_what_a_task_has_read_back_is_not_read_again(
+def test_a_segment_that_a_task_has_verified_is_not_read_again(
     root: Path, other_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[Path] = []
@@ -89,7 +92,7 @@ def test_what_a_task_has_read_back_is_not_read_again(
 
 
 @pytest.mark.parametrize("change", ["touched", "cut", "another file", "longer"])
-def test_a_closed_segment_that_is_not_what_it_was_ends_a_view(root: Path, change: str) -> None:
+def test_a_changed_closed_segment_fails_a_view(root: Path, change: str) -> None:
     options = ReadOptions.of({"path": str(root), "view": "latest"})
     splits = plan(options)
     path = root / "topic-0" / f"{2:020d}.log"
@@ -103,7 +106,7 @@ def test_a_closed_segment_that_is_not_what_it_was_ends_a_view(root: Path, change
     else:
         path.write_bytes(data[:-1] if change == "cut" else data + data)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(SourceChangedError, match="run the query again"):
+    with raises_error(SourceChangedError, path=root / "topic-0", advice="run the query again"):
         read(splits, options)
 
 
@@ -119,7 +122,7 @@ def test_the_active_segment_may_grow(root: Path) -> None:
         read(splits, options)
 
 
-def test_a_mark(tmp_path: Path) -> None:
+def test_a_closed_file_is_identified_by_its_size_and_an_active_one_may_grow(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"four")
     closed, active = (files.FileMark.of(files.stat(path), may_grow=grows) for grows in (False, True))

@@ -22,6 +22,7 @@ from siltstone.runtime.embedded import Log
 from siltstone.tables import arrow as latest_module
 from siltstone.tables.arrow import COLUMNS, bytes_array, schema, to_arrow, to_batches
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names, read_records
 from tests.support.log.views import FixedLog, entries_of, random_segments, view_of, write_segments
 from tests.support.records import twin
@@ -42,7 +43,7 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def rows_of(directory: Path, control: frozenset[int] = frozenset()) -> list[dict[str, Any]]:
-    """What the table must be, by the twin."""
+    """The rows that the table must have, by the plain decoder."""
     return [
         {
             "key": record.key,
@@ -77,7 +78,7 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 700, 1 << 23])
-def test_golden_logs_are_the_twins_tables(golden: Path, batch_bytes: int) -> None:
+def test_golden_logs_have_the_records_of_the_plain_decoder(golden: Path, batch_bytes: int) -> None:
     kinds = set()
     for name in [*legacy_names(golden), *case_names(golden)[::5]]:
         log = FixedLog(view_of(golden / name / "before"))
@@ -147,16 +148,16 @@ def test_read_committed_is_the_default(golden: Path) -> None:
     assert set(latest) == {key for key in committed["key"].to_pylist() if key is not None}
 
 
-def test_columns_come_as_asked(tmp_path: Path) -> None:
+def test_a_table_has_the_requested_columns_in_their_order(tmp_path: Path) -> None:
     log = log_of(tmp_path, one(0, "a"))
     assert to_arrow(log, columns=["timestampType", "value"]).schema.names == ["timestampType", "value"]
     assert to_arrow(log, columns=["value"], include_headers=True).schema.names == ["value", "headers"]
     assert to_arrow(log, columns=[]).num_rows in (0, 1)
     for wrong in (["keys"], ["key", "key"]):
-        with pytest.raises(UsageError, match="give some of key, value"):
+        with raises_error(UsageError, about=", ".join(wrong), advice=", ".join(COLUMNS)):
             to_batches(log, columns=wrong)
     for options in ({"view": "all"}, {"tombstones": "no"}):
-        with pytest.raises(UsageError, match="give log or latest"):
+        with raises_error(UsageError, about=repr(*options.values()), advice="log or latest or compacted"):
             to_batches(log, **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="isolation"):
         to_batches(log, isolation="dirty")
@@ -180,7 +181,7 @@ def test_headers_with_nulls_and_without_utf8(tmp_path: Path) -> None:
     ]
 
 
-def test_what_was_compressed_comes_in_pieces_of_the_size_asked_for(tmp_path: Path) -> None:
+def test_a_compressed_batch_becomes_arrow_batches_of_the_requested_size(tmp_path: Path) -> None:
     records = [Rec(offset=at, key=None, value=bytes(1000)) for at in range(2000)]
     log = log_of(tmp_path, batch(records, codec=twin.ZSTD))
     batches = list(to_batches(log, batch_bytes=100_000))
@@ -189,7 +190,7 @@ def test_what_was_compressed_comes_in_pieces_of_the_size_asked_for(tmp_path: Pat
     assert all(each["key"].null_count == len(each) for each in batches)
 
 
-def test_times_that_arrow_cannot_hold_are_the_nearest(tmp_path: Path) -> None:
+def test_times_out_of_arrows_range_are_the_nearest_in_it(tmp_path: Path) -> None:
     times = [-1, 0, (1 << 62), -(1 << 62)]
     records = [Rec(offset=at, key=b"k", timestamp=time) for at, time in enumerate(times)]
     table = to_arrow(log_of(tmp_path, *(batch([each]) for each in records)))
@@ -197,18 +198,18 @@ def test_times_that_arrow_cannot_hold_are_the_nearest(tmp_path: Path) -> None:
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [-1000, 0, largest, -largest]
 
 
-def test_the_log_as_it_was_at_the_call(tmp_path: Path) -> None:
+def test_a_table_is_of_the_log_as_it_was_at_the_call(tmp_path: Path) -> None:
     log = log_of(tmp_path, one(0, "a"), one(1, "b"))
     batches = to_batches(log)
     log.view = log.view._replace(log_start_offset=2)
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == [0, 1]
-    with pytest.raises(OffsetOutOfRangeError):
+    with raises_error(OffsetOutOfRangeError):
         to_arrow(log, 0)
     empty = to_arrow(log)
     assert empty.num_rows == 0 and empty.schema == schema()
 
 
-def test_damage_is_refused(tmp_path: Path) -> None:
+def test_damage_is_an_error_after_the_batches_before_it(tmp_path: Path) -> None:
     bad = bytearray(one(1, "b"))
     bad[-1] ^= 1
     log = log_of(tmp_path, one(0, "a"), bytes(bad))
@@ -218,7 +219,7 @@ def test_damage_is_refused(tmp_path: Path) -> None:
         next(batches)
 
 
-def test_without_pyarrow_it_says_what_to_install() -> None:
+def test_without_pyarrow_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import siltstone.log.reading\n"
@@ -228,7 +229,7 @@ def test_without_pyarrow_it_says_what_to_install() -> None:
     assert "pip install 'siltstone[arrow]'" in done.stdout
 
 
-def test_kernels_against_plain_python() -> None:
+def test_the_kernels_gather_what_plain_python_gathers() -> None:
     source = np.random.default_rng(5)
     data = source.integers(0, 256, 500).astype(np.uint8)
     start = source.integers(0, 400, 300).astype(np.int32)
@@ -259,7 +260,7 @@ def test_the_compacted_view_is_the_ledger_and_then_the_log(tmp_path: Path) -> No
         assert to_arrow(log, end=7, view="compacted")["offset"].to_pylist() == [4]
         assert to_arrow(log)["offset"].to_pylist() == list(range(8))
         (log.directory / ".compacted" / "ledger-0.json").unlink()
-        with pytest.raises(LedgerError, match=r"ledger-0\.json"):
+        with raises_error(LedgerError, path=log.directory / ".compacted" / "ledger-0.json"):
             to_arrow(log, view="compacted")
-    with pytest.raises(UsageError, match="no compacted view"):
+    with raises_error(UsageError, path="topic-0", about="compacted view"):
         to_arrow(log_of(tmp_path), view="compacted")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.base.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
+from siltstone.base.errors import OffsetOutOfRangeError, SiltstoneError, UnknownTopicError, UsageError
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.cleaning.transactional import marker
+from tests.support.errors import raises_error
 from tests.support.log.views import write_aborted
 from tests.support.tables.tables import log_directory, offsets, table_of
 
@@ -25,6 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 ZERO = {"assign": '{"t":[0]}'}
+LOSS = "failOnDataLoss=false"
 
 
 @pytest.mark.parametrize(
@@ -55,26 +57,34 @@ ZERO = {"assign": '{"t":[0]}'}
         ({"endingOffsets": '{"t":{"0":99}}', "failOnDataLoss": "false"}, range(10, 20)),
     ],
 )
-def test_where_it_begins_and_ends(root: Path, given: dict[str, str], expected: list[int]) -> None:
+def test_a_table_begins_and_ends_at_its_bounds(
+    root: Path, given: dict[str, str], expected: list[int]
+) -> None:
     assert offsets(root, **ZERO, **given) == list(expected)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "match"),
+    ("options", "error", "about", "advice"),
     [
-        ({"startingTimestamp": "9999"}, UsageError, "no record at or after 9999"),
-        ({"startingOffsets": '{"t":{"0":5}}'}, OffsetOutOfRangeError, "5 is outside 10 to 20"),
-        ({"endingOffsets": '{"t":{"0":21}}'}, OffsetOutOfRangeError, "21 is outside 10 to 20"),
-        ({"startingOffsets": '{"t":{"1":0}}'}, UsageError, "missing: t-0 .*not read: t-1"),
-        ({"asOfOffset": "5"}, OffsetOutOfRangeError, "all before 10 was deleted"),
+        ({"startingTimestamp": "9999"}, UsageError, "9999", "startingOffsetsByTimestampStrategy"),
+        ({"startingOffsets": '{"t":{"0":5}}'}, OffsetOutOfRangeError, "5 is outside 10 to 20", LOSS),
+        ({"endingOffsets": '{"t":{"0":21}}'}, OffsetOutOfRangeError, "21 is outside 10 to 20", LOSS),
+        ({"asOfOffset": "5"}, OffsetOutOfRangeError, "below offset 10", LOSS),
     ],
 )
-def test_what_is_not_there(root: Path, given: dict[str, str], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        offsets(root, **ZERO, **given)
+def test_a_bound_outside_the_log_is_refused_with_the_log_and_the_option_that_allows_it(
+    root: Path, options: dict[str, str], error: type[SiltstoneError], about: str, advice: str
+) -> None:
+    with raises_error(error, path="t-0", about=about, advice=advice):
+        offsets(root, **ZERO, **options)
 
 
-def test_which_partitions(root: Path) -> None:
+def test_offsets_by_partition_must_name_the_partitions_that_are_read(root: Path) -> None:
+    with raises_error(UsageError, about="missing: t-0; not read: t-1", advice="-2"):
+        offsets(root, **ZERO, startingOffsets='{"t":{"1":0}}')
+
+
+def test_partitions_are_selected_by_name_list_or_pattern(root: Path) -> None:
     def chosen(**given: str) -> list[str]:
         found = table_of(root, **given)
         names = zip(found["topic"].to_pylist(), found["partition"].to_pylist(), strict=True)
@@ -85,12 +95,12 @@ def test_which_partitions(root: Path) -> None:
     assert chosen(subscribePattern="[a-t]") == ["t-0", "t-1"]
     assert chosen(subscribePattern="oth") == []
     assert chosen(assign='{"t":[1],"other":[0]}') == ["other-0", "t-1"]
-    for given in ({"subscribe": "t,u"}, {"assign": '{"t":[7]}'}):
-        with pytest.raises(UnknownTopicError, match=r"u|t-7"):
+    for given, missing in (({"subscribe": "t,u"}, "u"), ({"assign": '{"t":[7]}'}, "t-7")):
+        with raises_error(UnknownTopicError, path=missing, advice="siltstone topics"):
             chosen(**given)
 
 
-def test_nothing_beyond_the_high_watermark_or_the_last_stable_offset(root: Path) -> None:
+def test_a_table_ends_at_the_high_watermark(root: Path) -> None:
     (root / "replication-offset-checkpoint").write_text("0\n1\nt 0 14\n")
     assert offsets(root, **ZERO) == [10, 11, 12, 13]
     assert offsets(root, **ZERO, isolation="read_uncommitted") == [10, 11, 12, 13]
@@ -98,14 +108,14 @@ def test_nothing_beyond_the_high_watermark_or_the_last_stable_offset(root: Path)
 
 def test_the_state_at_an_offset_that_was_cleaned_since_is_not_known(root: Path) -> None:
     (root / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 16\n")
-    with pytest.raises(OffsetOutOfRangeError, match="cleaned up to 16"):
+    with raises_error(OffsetOutOfRangeError, path="t-0", about="cleaned up to 16", advice=LOSS):
         offsets(root, **ZERO, view="latest", asOfOffset="13")
     assert offsets(root, **ZERO, view="latest", asOfOffset="13", failOnDataLoss="false") == [10, 11, 12, 13]
     assert offsets(root, **ZERO, view="latest", asOfOffset="15") == [12, 13, 14, 15]
     assert offsets(root, **ZERO, asOfOffset="13") == [10, 11, 12, 13]
 
 
-def test_a_transaction_that_is_aborted_in_a_later_segment_never_counts(tmp_path: Path) -> None:
+def test_a_transaction_that_is_aborted_in_a_later_segment_is_not_read(tmp_path: Path) -> None:
     inside = [one(at, "k", producer_id=7, transactional=True) for at in range(4)]
     root = log_directory(tmp_path, {"t-0": {0: inside, 4: [marker(4, 7, commit=False), one(5, "k")]}})
     write_aborted(root / "t-0", 4, [(7, 0, 4, 5)])

@@ -1,4 +1,4 @@
-"""``view=compacted`` is what ``CompactedReader`` reads: the ledger to its horizon, then the originals."""
+"""``view=compacted`` has what ``CompactedReader`` reads: the ledger up to its horizon, then the log."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import Predicate
+from siltstone.tables.splits import PushedFilters
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import NOW, Rec, batch
+from tests.support.errors import raises_error
 from tests.support.log.views import write_segments
 from tests.support.tables.tables import log_directory, offsets, table_of
 
@@ -37,7 +38,7 @@ def compact(root: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Compacted twice, so that a run hides records, with a tail behind it."""
+    """Compacted twice, so that one run supersedes records of another, with new records after it."""
     log_directory(tmp_path, {"t-0": {0: [records(0, 20)], 20: [records(20, 30)]}})
     compact(tmp_path)
     write_segments(tmp_path / "t-0", {30: [records(30, 33)]}, 100)
@@ -51,14 +52,14 @@ def as_read(root: Path) -> list[int]:
         return [record.offset for record in reader.records()]
 
 
-def test_it_is_what_the_reader_of_the_view_reads(root: Path) -> None:
+def test_the_view_has_the_records_that_the_compacted_reader_reads(root: Path) -> None:
     found = offsets(root, view="compacted")
     assert found == as_read(root)
     assert 0 < len(found) < 20
     assert table_of(root, view="compacted")["key"].null_count == 0
 
 
-def test_the_originals_below_the_horizon_are_not_needed(root: Path) -> None:
+def test_segments_below_the_horizon_are_not_needed(root: Path) -> None:
     whole = offsets(root, view="compacted")
     for base in (0, 20):
         for path in (root / "t-0").glob(f"{base:020}.*"):
@@ -67,14 +68,14 @@ def test_the_originals_below_the_horizon_are_not_needed(root: Path) -> None:
     assert offsets(root) == list(range(30, 40))
 
 
-def test_bounds_and_filters_hold_in_the_ledger_too(root: Path) -> None:
+def test_bounds_and_filters_apply_to_the_ledger_too(root: Path) -> None:
     whole = offsets(root, view="compacted")
     start = {"startingOffsets": '{"t":{"0":29}}'}
     assert offsets(root, view="compacted", **start) == [at for at in whole if at >= 29]
     assert offsets(root, view="compacted", startingTimestamp="29") == [at for at in whole if at >= 29]
     end = {"endingOffsets": '{"t":{"0":36}}'}
     assert offsets(root, view="compacted", **end) == [at for at in whole if at < 36]
-    narrow = Predicate(low=29, high=35)
+    narrow = PushedFilters(low=29, high=35)
     assert offsets(root, narrow, view="compacted") == [at for at in whole if 29 <= at < 35]
 
 
@@ -83,12 +84,12 @@ def test_a_log_without_a_ledger_is_read_as_it_is(tmp_path: Path) -> None:
     assert offsets(root, view="compacted") == list(range(20))
 
 
-def test_a_ledger_that_went_since_the_query_was_planned_is_refused(root: Path) -> None:
+def test_a_ledger_that_was_deleted_since_the_query_was_planned_is_refused(root: Path) -> None:
     options = ReadOptions.of({"path": str(root), "view": "compacted"})
     planned = plan(options)
     write_segments(root / "t-0", {40: [records(40, 80)]}, 100)
     compact(root)
     LedgerStore(root / "t-0").collect()
-    with pytest.raises(SourceChangedError, match="run the query again"):
+    with raises_error(SourceChangedError, advice="run the query again"):
         for split in planned:
             list(read_split(split, options))

@@ -1,4 +1,4 @@
-"""Indexes, checkpoints, snapshots and what coordinators keep, as tables, against real brokers' listings."""
+"""Indexes, checkpoints, snapshots and coordinators' records as tables, against real brokers' listings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from siltstone.log.indexes import read_entries
 from siltstone.log.names import REPLICATION_CHECKPOINT
 from siltstone.log.producers import read_snapshot
 from tests.support.cleaning.logs import Rec, batch, one, write_log
+from tests.support.errors import raises_error
 from tests.support.golden_sets import unpack_brokers
-from tests.tables.test_forensics import table_of
+from tests.support.tables.tables import table_of
 
 BROKERS = ("whole_28", "whole_39", "whole_43")
 
@@ -70,7 +71,7 @@ def test_deleted_groups_are_tombstones_in_the_log_of_commits(
 
 
 @pytest.mark.parametrize("directories", BROKERS, indirect=True)
-def test_transactions_are_told_by_their_state(directories: tuple[list[Path], dict[str, Any]]) -> None:
+def test_transactional_ids_have_their_state(directories: tuple[list[Path], dict[str, Any]]) -> None:
     paths, _ = directories
     rows = table_of(*paths, table="transactionState", view="latest").to_pylist()
     assert rows
@@ -82,7 +83,7 @@ def test_transactions_are_told_by_their_state(directories: tuple[list[Path], dic
 
 
 @pytest.mark.parametrize("directories", ["whole_39", "whole_43"], indirect=True)
-def test_indexes_snapshots_and_epochs_have_the_files_rows(
+def test_indexes_snapshots_and_epochs_have_a_row_for_each_entry(
     directories: tuple[list[Path], dict[str, Any]],
 ) -> None:
     paths, _ = directories
@@ -117,7 +118,9 @@ def test_indexes_snapshots_and_epochs_have_the_files_rows(
 
 
 @pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
-def test_checkpoints_are_told_by_file_and_partition(directories: tuple[list[Path], dict[str, Any]]) -> None:
+def test_checkpoints_have_a_row_for_each_file_and_partition(
+    directories: tuple[list[Path], dict[str, Any]],
+) -> None:
     paths, _ = directories
     rows = table_of(*paths, table="checkpoints").to_pylist()
     for path in paths:
@@ -130,7 +133,9 @@ def test_checkpoints_are_told_by_file_and_partition(directories: tuple[list[Path
 
 
 @pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
-def test_batches_are_all_there_control_ones_too(directories: tuple[list[Path], dict[str, Any]]) -> None:
+def test_batches_has_a_row_for_each_batch_control_batches_too(
+    directories: tuple[list[Path], dict[str, Any]],
+) -> None:
     paths, _ = directories
     table = table_of(*paths, table="batches", subscribe="orders")
     rows = table.to_pylist()
@@ -141,21 +146,21 @@ def test_batches_are_all_there_control_ones_too(directories: tuple[list[Path], d
 
 
 @pytest.mark.parametrize("directories", ["whole_43"], indirect=True)
-def test_a_damaged_index_is_an_error_or_a_row(
+def test_a_damaged_index_is_an_error_or_with_quarantine_a_row(
     directories: tuple[list[Path], dict[str, Any]], tmp_path: Path
 ) -> None:
     paths, _ = directories
     shutil.copytree(paths[0] / "users-0", tmp_path / "users-0")
     index = max((tmp_path / "users-0").glob("*.timeindex"), key=lambda file: file.stat().st_size)
     index.write_bytes(index.read_bytes() + b"123")
-    with pytest.raises(CorruptFileError, match="whole number"):
+    with raises_error(CorruptFileError, path=index):
         table_of(tmp_path / "users-0", table="timeIndex")
     rows = table_of(tmp_path / "users-0", table="timeIndex", badBatches="quarantine").to_pylist()
     assert [row["file"] for row in rows if row["badBatch"] is not None] == [str(index)]
     assert len([row for row in rows if row["badBatch"] is None]) > 0
 
 
-def test_times_that_arrow_cannot_hold_are_the_nearest_that_it_can(tmp_path: Path) -> None:
+def test_times_out_of_arrows_range_are_the_nearest_in_it(tmp_path: Path) -> None:
     """As the delete horizon of tombstones that are kept for ever; a negative one is none."""
     longest = (1 << 63) - 1
     forever = batch([Rec(offset=0, key=b"a", value=None, timestamp=longest)], delete_horizon_ms=longest)

@@ -14,12 +14,14 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.tables import following
-from siltstone.tables.following import Follower, as_data, of_data
+from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import read_split
+from tests.support.errors import raises_error
 from tests.support.log.managed import NOW, append, opened
 
 A, B = TopicPartition("events", 0), TopicPartition("events", 1)
+LOSS = "failOnDataLoss=false"
 
 
 @pytest.fixture
@@ -41,13 +43,13 @@ def grow(logs: Path, *counts: int) -> None:
 
 
 class Stream:
-    """What Spark does: offsets written down, batches read between them."""
+    """A stream as Spark runs it: offsets go through its checkpoint, and batches between them are read."""
 
     def __init__(self, logs: Path, **more: str) -> None:
         self.options = options_of(logs, **more)
         self.clock = ManualClock(NOW)
         self.follower = Follower(self.options, self.clock)
-        self.offsets = of_data(as_data(self.follower.initial()))
+        self.offsets = offsets_from_json(offsets_to_json(self.follower.initial()))
         self.read: list[tuple[int, int]] = []
         self.most = self.options.triggers.max_offsets_per_trigger
 
@@ -66,7 +68,7 @@ class Stream:
 
     def trigger(self) -> int:
         """One micro-batch; how many records it had."""
-        end = of_data(as_data(self.follower.latest(self.offsets, self.most)))
+        end = offsets_from_json(offsets_to_json(self.follower.latest(self.offsets, self.most)))
         found = self.between(self.offsets, end)
         self.offsets, self.read = end, self.read + found
         return len(found)
@@ -76,7 +78,16 @@ def all_of(*counts: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
 
 
-def test_each_offset_once_over_rolls_and_restarts(logs: Path) -> None:
+def clean(logs: Path) -> None:
+    """Clean all logs in place, without Spark."""
+    request = app.CleanRequest(
+        directories=(logs,), in_place=True, config=["cleanup.policy=compact"], topics=["events"], force=True
+    )
+    report = app.clean(request, engine=lambda request, progress: InProcessEngine())
+    assert {result.status for result in report.results} <= {"cleaned", "nothing_to_do"}, report
+
+
+def test_each_offset_is_read_once_over_rolls_and_restarts(logs: Path) -> None:
     stream = Stream(logs, startingOffsets="earliest")
     assert stream.trigger() == 0
     total = [0, 0]
@@ -92,7 +103,7 @@ def test_each_offset_once_over_rolls_and_restarts(logs: Path) -> None:
     assert len(list((logs / "events-0").glob("*.log"))) > 2
 
 
-def test_a_stream_starts_at_the_end_unless_told(logs: Path) -> None:
+def test_a_stream_starts_at_the_end_unless_startingoffsets_is_set(logs: Path) -> None:
     grow(logs, 5, 5)
     latest, earliest = Stream(logs), Stream(logs, startingOffsets="earliest")
     told = Stream(logs, startingOffsets='{"events":{"0":2,"1":-1}}')
@@ -100,7 +111,7 @@ def test_a_stream_starts_at_the_end_unless_told(logs: Path) -> None:
     assert (latest.trigger(), earliest.trigger(), told.trigger()) == (1, 11, 4)
 
 
-def test_a_batch_that_is_read_again_is_the_same(logs: Path) -> None:
+def test_a_micro_batch_that_is_read_again_is_the_same(logs: Path) -> None:
     stream = Stream(logs, startingOffsets="earliest")
     grow(logs, 40, 10)
     start, end = dict(stream.offsets), stream.follower.latest(stream.offsets)
@@ -110,17 +121,17 @@ def test_a_batch_that_is_read_again_is_the_same(logs: Path) -> None:
     assert stream.between(start, end) == first == all_of(40, 10)
 
 
-def test_a_trigger_takes_no_more_offsets_than_allowed_and_shares_them_out(logs: Path) -> None:
+def test_maxoffsetspertrigger_is_shared_in_proportion(logs: Path) -> None:
     for _ in range(2):
         grow(logs, 45, 5)
     stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="20")
     assert stream.trigger() == 20
-    assert as_data(stream.offsets) == {"events": {"0": 18, "1": 2}}
+    assert offsets_to_json(stream.offsets) == {"events": {"0": 18, "1": 2}}
     assert [stream.trigger() for _ in range(6)][:4] == [20, 20, 20, 20]
     assert sorted(stream.read) == all_of(90, 10)
 
 
-def test_available_now_ends_at_what_was_there_when_it_began(logs: Path) -> None:
+def test_available_now_ends_at_the_offsets_of_its_start(logs: Path) -> None:
     grow(logs, 30, 10)
     stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="25")
     stream.follower.stop_at_ends()
@@ -136,7 +147,7 @@ def test_available_now_ends_at_what_was_there_when_it_began(logs: Path) -> None:
     assert stream.trigger() == 105
 
 
-def test_few_offsets_wait_for_more_or_for_the_delay(logs: Path) -> None:
+def test_too_few_offsets_wait_for_more_or_for_the_delay(logs: Path) -> None:
     stream = Stream(logs, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="5m")
     grow(logs, 1, 0)
     assert stream.trigger() == 1
@@ -160,7 +171,7 @@ def test_a_new_partition_is_read_from_its_beginning(logs: Path) -> None:
     assert stream.read == [(2, offset) for offset in range(7)]
 
 
-def test_gaps_that_cleaning_left_are_no_loss(logs: Path, tmp_path: Path) -> None:
+def test_gaps_that_cleaning_left_are_no_data_loss(logs: Path, tmp_path: Path) -> None:
     with opened(logs) as manager:
         manager.topics.alter("events", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         for _ in range(60):
@@ -178,25 +189,25 @@ def test_gaps_that_cleaning_left_are_no_loss(logs: Path, tmp_path: Path) -> None
     assert len(offsets) < 180
 
 
-def test_what_was_deleted_before_it_was_read_is_loss(logs: Path) -> None:
+def test_records_deleted_before_they_were_read_are_data_loss(logs: Path) -> None:
     grow(logs, 40, 0)
     careful = Stream(logs, startingOffsets="earliest")
     easy = Stream(logs, startingOffsets="earliest", failOnDataLoss="false")
     with opened(logs) as manager:
         manager.delete_records(A, 25)
-    with pytest.raises(OffsetOutOfRangeError, match="deleted before they were read"):
+    with raises_error(OffsetOutOfRangeError, path="events-0", about="0 to 25", advice=LOSS):
         careful.trigger()
     assert easy.trigger() == 15
     assert easy.read == [(0, offset) for offset in range(25, 40)]
 
 
-def test_a_log_that_was_cut_or_is_gone_is_loss(logs: Path) -> None:
+def test_a_truncated_or_deleted_log_is_data_loss(logs: Path) -> None:
     for _ in range(4):
         grow(logs, 10, 5)
     careful, easy = Stream(logs), Stream(logs, failOnDataLoss="false")
     with opened(logs) as manager:
         manager.truncate_to(A, 30)
-    with pytest.raises(OffsetOutOfRangeError, match="ends at offset 30, the stream was at 40"):
+    with raises_error(OffsetOutOfRangeError, path="events-0", about="40", advice=LOSS):
         careful.trigger()
     assert easy.trigger() == 0
     grow(logs, 4, 0)
@@ -204,7 +215,7 @@ def test_a_log_that_was_cut_or_is_gone_is_loss(logs: Path) -> None:
     careful.restart()
     careful.offsets = dict(easy.offsets)
     shutil.rmtree(logs / "events-1")
-    with pytest.raises(OffsetOutOfRangeError, match="events-1: was deleted"):
+    with raises_error(OffsetOutOfRangeError, path="events-1", advice=LOSS):
         careful.trigger()
     grow(logs, 2, 0)
     assert easy.trigger() == 2
@@ -232,30 +243,21 @@ def test_only_logs_that_changed_are_opened_again(logs: Path, monkeypatch: pytest
         assert opened_logs == ["events-1"]
 
 
-def test_a_look_into_a_swap_is_taken_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_the_middle_of_a_swap_is_opened_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(logs, 5, 5)
     stream = Stream(logs, startingOffsets="earliest")
-    real, left = following.chosen_of, [7]
+    real, left = following.selected_partitions, [7]
 
     def spoiled(*arguments: object) -> object:
         left[0] -= 1
         if left[0] >= 0:
-            raise DirectoryRefusedError("a crash left it half changed")
+            raise DirectoryRefusedError("a crash interrupted a change")
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(following, "chosen_of", spoiled)
+    monkeypatch.setattr(following, "selected_partitions", spoiled)
     assert stream.follower.latest(stream.offsets) == stream.offsets
     assert stream.trigger() == 10
     left[0] = 1000
     with pytest.raises(DirectoryRefusedError):
         for _ in range(5):
             stream.follower.latest(stream.offsets)
-
-
-def clean(logs: Path) -> None:
-    """Clean all logs in place, without Spark."""
-    request = app.CleanRequest(
-        directories=(logs,), in_place=True, config=["cleanup.policy=compact"], topics=["events"], force=True
-    )
-    report = app.clean(request, engine=lambda request, progress: InProcessEngine())
-    assert {result.status for result in report.results} <= {"cleaned", "nothing_to_do"}, report

@@ -1,4 +1,4 @@
-"""Batch metadata and quarantined batches: every sound record is read, and every bad byte is told of once."""
+"""Batch metadata and quarantine: every sound record is a row, and every bad byte is in one bad row."""
 
 from __future__ import annotations
 
@@ -8,29 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import EVERYTHING
-from siltstone.tables.table import plan, read_split, schema_of
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names
-from tests.support.tables.tables import log_directory
+from tests.support.tables.tables import log_directory, table_of
 
 RECORDS = 6
 """In each batch of ``spoiled``."""
-
-
-def table_of(*paths: Path, **given: str) -> pa.Table:
-    options = ReadOptions.of({"paths": "[" + ",".join(f'"{path}"' for path in paths) + "]", **given})
-    splits = plan(options, EVERYTHING)
-    return pa.Table.from_batches(
-        [each for split in splits for each in read_split(split, options)], schema_of(options)
-    )
 
 
 def sound(count: int = 8, **shape: Any) -> list[bytes]:
@@ -50,9 +40,9 @@ def spoiled(root: Path, batches: list[bytes]) -> Path:
     return root
 
 
-def read(root: Path, **given: str) -> tuple[list[int], list[tuple[int, str]]]:
+def read(root: Path, **options: str) -> tuple[list[int], list[tuple[int, str]]]:
     """(offsets of the records, (offset, reason) of the bad batches)."""
-    rows = table_of(root, badBatches="quarantine", **given).to_pylist()
+    rows = table_of(root, badBatches="quarantine", **options).to_pylist()
     records = [row["offset"] for row in rows if row["badBatch"] is None]
     return records, [(row["offset"], row["badBatch"]) for row in rows if row["badBatch"] is not None]
 
@@ -102,7 +92,7 @@ def test_a_records_sequence_counts_on_and_wraps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [0, 3])
-def test_a_bad_checksum_is_a_row_and_the_rest_is_read(tmp_path: Path, codec: int) -> None:
+def test_a_batch_with_a_bad_checksum_is_one_row_and_the_others_are_read(tmp_path: Path, codec: int) -> None:
     batches = sound(codec=codec)
     for number in (0, 3, 4, 7):
         batches[number] = batches[number][:-1] + bytes([batches[number][-1] ^ 1])
@@ -116,11 +106,13 @@ def test_without_quarantine_a_bad_checksum_fails_the_query(tmp_path: Path) -> No
     batches[3] = batches[3][:-1] + bytes([batches[3][-1] ^ 1])
     root = log_directory(tmp_path, {"users-0": {0: batches[:4], RECORDS * 4: batches[4:]}})
     for metadata in ("false", "true"):
-        with pytest.raises(CorruptRecordError, match="checksum does not match"):
+        log = root / "users-0" / f"{0:020}.log"
+        position = sum(map(len, batches[:3]))
+        with raises_error(CorruptRecordError, path=log, position=position, about="checksum"):
             table_of(root, includeBatchMetadata=metadata)
 
 
-def test_records_that_make_no_sense_are_a_row_with_a_sound_checksum(tmp_path: Path) -> None:
+def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path: Path) -> None:
     batches = sound()
     data = np.frombuffer(batches[2], np.uint8).copy()
     data[61] = 0xFF  # the first record's length
@@ -137,7 +129,7 @@ def test_records_that_make_no_sense_are_a_row_with_a_sound_checksum(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["zeros", "noise", "cut", "length"])
-def test_where_no_batch_can_be_told_reading_goes_on_at_the_next(tmp_path: Path, damage: str) -> None:
+def test_without_a_possible_header_reading_continues_at_the_next_batch(tmp_path: Path, damage: str) -> None:
     batches = sound()
     rng = random.Random(3)
     if damage == "zeros":
@@ -155,13 +147,13 @@ def test_where_no_batch_can_be_told_reading_goes_on_at_the_next(tmp_path: Path, 
     assert "hold no batch" in bad[0][1]
 
 
-def test_damage_to_the_end_is_one_row(tmp_path: Path) -> None:
+def test_bytes_without_a_batch_up_to_the_end_are_one_row(tmp_path: Path) -> None:
     records, bad = read(spoiled(tmp_path, [*sound(), bytes(300)]))
     assert records == without()
     assert [offset for offset, _ in bad] == [RECORDS * 8]
 
 
-def test_every_record_is_read_or_told_of_wherever_one_byte_is_bad(tmp_path: Path) -> None:
+def test_with_one_bad_byte_anywhere_all_batches_but_its_own_are_read(tmp_path: Path) -> None:
     rng = random.Random(20)
     whole = b"".join(sound(4))
     root = spoiled(tmp_path, sound(4))
@@ -182,7 +174,7 @@ def test_every_record_is_read_or_told_of_wherever_one_byte_is_bad(tmp_path: Path
 
 
 @pytest.mark.parametrize("most", ["1", "5", "100"])
-def test_splits_tell_of_a_bad_batch_once(tmp_path: Path, most: str) -> None:
+def test_a_bad_batch_is_one_row_in_however_many_splits(tmp_path: Path, most: str) -> None:
     batches = sound()
     batches[3] = batches[3][:-1] + b"\xff"
     root = spoiled(tmp_path, batches)
@@ -190,10 +182,10 @@ def test_splits_tell_of_a_bad_batch_once(tmp_path: Path, most: str) -> None:
     assert (sorted(records), len(bad)) == (without(3), 1)
 
 
-def test_what_a_closer_look_is_not_for_is_said(tmp_path: Path) -> None:
-    for given in (
-        {"includeBatchMetadata": "true", "view": "latest"},
-        {"table": "batches", "columns": "offset"},
+def test_batch_metadata_is_refused_for_views_and_columns_for_other_tables(tmp_path: Path) -> None:
+    for options, about in (
+        ({"includeBatchMetadata": "true", "view": "latest"}, "includeBatchMetadata"),
+        ({"table": "batches", "columns": "offset"}, "table=batches"),
     ):
-        with pytest.raises(UsageError):
-            ReadOptions.of({"path": str(tmp_path), **given})
+        with raises_error(UsageError, about=about):
+            ReadOptions.of({"path": str(tmp_path), **options})

@@ -1,4 +1,4 @@
-"""The last record of each key, found on threads, against a dictionary; and what filters leave of it."""
+"""The last record of each key, found by threads, against a dictionary; and filters of it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from siltstone.tables import table
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import (
-    FileSplit,
-    Predicate,
-    Split,
-    find_ranges,
+    FilePiece,
+    PushedFilters,
+    TaskSplit,
+    decode_offsets,
+    encode_offsets,
+    offset_ranges,
     open_logs,
-    pack_offsets,
-    unpack_offsets,
 )
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.log.views import entries_of, random_segments, write_segments
 from tests.support.records import twin
 from tests.support.tables.tables import log_directory, offsets, rows, table_of
@@ -43,7 +44,7 @@ from tests.support.tables.tables import log_directory, offsets, rows, table_of
     st.sampled_from([0, 100, 1 << 30]),
     st.sampled_from([1, 1 << 26]),
 )
-def test_it_is_the_last_of_each_key_whatever_the_memory(
+def test_the_last_record_of_each_key_is_found_whatever_the_memory(
     seed: int, count: int, memory: int, part: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -51,14 +52,16 @@ def test_it_is_the_last_of_each_key_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        ((where, wanted),) = find_ranges(logs, options).items()
-        found = table.find_latest(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
+        ((where, wanted),) = offset_ranges(logs, options).items()
+        found = table.find_latest_offsets(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
         assert found.tolist() == sorted(last.values())
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.booleans())
-def test_its_rows_are_the_plain_readers(seed: int, count: int, size: int, keep: bool) -> None:
+def test_the_rows_are_those_of_the_reader_in_one_process(
+    seed: int, count: int, size: int, keep: bool
+) -> None:
     tombstones = "keep" if keep else "drop"
     with tempfile.TemporaryDirectory() as folder:
         partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
@@ -70,7 +73,7 @@ def test_its_rows_are_the_plain_readers(seed: int, count: int, size: int, keep: 
         assert rows(found) == rows(plain)
 
 
-def test_message_sets_in_front_of_batches_keep_their_winners(tmp_path: Path) -> None:
+def test_last_records_in_message_sets_before_batches_are_read(tmp_path: Path) -> None:
     old = [twin.message(at, b"k%d" % (at % 4), b"old", magic=at % 2) for at in range(8)]
     new = [batch([Rec(offset=at, key=b"k%d" % (at % 3), value=b"new")]) for at in range(8, 14)]
     root = log_directory(tmp_path, {"t-0": {0: [*old, *new]}})
@@ -83,31 +86,31 @@ def test_message_sets_in_front_of_batches_keep_their_winners(tmp_path: Path) -> 
     ]
 
 
-def test_offsets_further_apart_than_32_bits_keep_their_winners(tmp_path: Path) -> None:
+def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path) -> None:
     far = [0, 1, 1 << 31, (1 << 32) + 5, 1 << 33]
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
         mark = files.FileMark.of(reader.stat, may_grow=False)
-    piece = FileSplit(
+    piece = FilePiece(
         where=TopicPartition("t", 0),
         directory=str(partition),
         base_offset=0,
-        mark=mark,
+        identity=mark,
         start=0,
         end=far[-1] + 1,
         position=0,
         end_position=mark.size,
         size=mark.size,
-        retained=pack_offsets(np.array(far)),
+        retained=encode_offsets(np.array(far)),
     )
     options = ReadOptions.of({"path": str(partition), "view": "latest", "columns": "offset"})
-    found = read_split(Split(pieces=(piece,)), options)
+    found = read_split(TaskSplit(pieces=(piece,)), options)
     assert [at for batch in found for at in batch["offset"].to_pylist()] == far
 
 
 @pytest.mark.parametrize("missing", [1, 5, 9])
-def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> None:
+def test_a_missing_last_record_fails_the_query(tmp_path: Path, missing: int) -> None:
     present = [at for at in range(10) if at != missing]
     for name, batches in {
         "one-0": [batch([Rec(offset=at, key=b"k") for at in present])],
@@ -116,9 +119,9 @@ def test_a_winner_that_is_gone_fails_the_query(tmp_path: Path, missing: int) -> 
         root = log_directory(tmp_path / name, {name: {0: batches}})
         options = ReadOptions.of({"path": str(root), "view": "latest", "tombstones": "keep"})
         (split,) = plan(options)
-        retained = pack_offsets(np.array([0, missing], np.int64))
-        stale = Split(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
-        with pytest.raises(SourceChangedError, match="run the query again"):
+        retained = encode_offsets(np.array([0, missing], np.int64))
+        stale = TaskSplit(pieces=(dataclasses.replace(split.pieces[0], retained=retained),))
+        with raises_error(SourceChangedError, path=root / name, about="of 2", advice="run the query again"):
             list(read_split(stale, options))
 
 
@@ -133,31 +136,31 @@ def root(tmp_path: Path) -> Path:
     )
 
 
-def test_deleted_keys_are_left_out_unless_told(root: Path) -> None:
+def test_deleted_keys_are_excluded_unless_tombstones_are_kept(root: Path) -> None:
     assert offsets(root, view="latest") == [3, 6, 0]
     assert offsets(root, view="latest", tombstones="keep") == [3, 4, 6, 0]
     assert table_of(root, view="latest")["value"].to_pylist() == [b"3", b"", b"x"]
 
 
 def test_filters_never_change_which_record_is_the_last(root: Path) -> None:
-    assert offsets(root, Predicate(low=0, high=4), view="latest") == [3, 0]
-    assert offsets(root, Predicate(low=0, high=3), view="latest") == [0]
-    assert offsets(root, Predicate(partitions=frozenset([0])), view="latest") == [3, 6]
-    assert offsets(root, Predicate(topics=frozenset(["u"])), view="latest") == []
+    assert offsets(root, PushedFilters(low=0, high=4), view="latest") == [3, 0]
+    assert offsets(root, PushedFilters(low=0, high=3), view="latest") == [0]
+    assert offsets(root, PushedFilters(partitions=frozenset([0])), view="latest") == [3, 6]
+    assert offsets(root, PushedFilters(topics=frozenset(["u"])), view="latest") == []
 
 
 def test_filters_read_less_of_a_log(root: Path) -> None:
-    assert offsets(root, Predicate(low=2, high=5) & Predicate(high=4)) == [2, 3]
-    assert offsets(root, Predicate(partitions=frozenset([1])) & Predicate(low=0)) == [0]
-    assert offsets(root, Predicate(from_ms=1 << 60)) == []
-    assert offsets(root, Predicate(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert offsets(root, PushedFilters(low=2, high=5) & PushedFilters(high=4)) == [2, 3]
+    assert offsets(root, PushedFilters(partitions=frozenset([1])) & PushedFilters(low=0)) == [0]
+    assert offsets(root, PushedFilters(from_ms=1 << 60)) == []
+    assert offsets(root, PushedFilters(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.sampled_from([1, 40, 1 << 20, 1 << 40]))
-def test_offsets_travel_packed(numbers: list[int], scale: int) -> None:
+def test_offsets_survive_encoding(numbers: list[int], scale: int) -> None:
     ascending = np.array(sorted({number % (len(numbers) * scale) for number in numbers}), np.int64)
-    assert unpack_offsets(pack_offsets(ascending)).tolist() == ascending.tolist()
+    assert decode_offsets(encode_offsets(ascending)).tolist() == ascending.tolist()
 
 
 def test_dense_offsets_take_a_bit_each() -> None:
-    assert len(pack_offsets(np.arange(10**15, 10**15 + 8000, dtype=np.int64))) < 1100
+    assert len(encode_offsets(np.arange(10**15, 10**15 + 8000, dtype=np.int64))) < 1100

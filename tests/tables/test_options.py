@@ -1,4 +1,4 @@
-"""Options: names, meanings, and what is refused with advice."""
+"""Options: names, values, defaults, and refusals with advice."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from siltstone.tables.options import (
     time_ms,
 )
 from siltstone.tables.writing import WRITE_OPTIONS
+from tests.support.errors import raises_error
 from tests.support.golden_sets import REPOSITORY
 
 PATH = {"path": "/logs"}
@@ -30,7 +31,7 @@ def test_the_defaults_are_those_of_sparks_kafka_source() -> None:
     assert (options.view, options.isolation, options.quarantine) == ("log", "read_committed", False)
 
 
-def test_names_are_read_whatever_their_case_and_what_spark_adds_is_passed_over() -> None:
+def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> None:
     given = {
         "PATH": "/logs",
         "STARTINGOFFSETS": "earliest",
@@ -44,53 +45,58 @@ def test_names_are_read_whatever_their_case_and_what_spark_adds_is_passed_over()
 
 
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("texts", "about", "advice"),
     [
-        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"kafka.bootstrap.servers": "x:9092"}, "talks to no broker"),
-        ({"kafka.isolation.level": "read_committed"}, "'isolation'"),
-        ({"subscribe": "a", "assign": '{"a":[0]}'}, "not several"),
-        ({"subscribe": " , "}, "at least one"),
-        ({"subscribePattern": "("}, "regular expression"),
-        ({"assign": '{"a":0}'}, "JSON such as"),
-        ({"assign": "a"}, "no JSON"),
-        ({"startingOffsets": "latest"}, "cannot start at the latest"),
-        ({"startingOffsets": '{"a":{"0":-1}}'}, "cannot start at the latest"),
-        ({"startingOffsets": '{"a":{"0":-3}}'}, "a-0: -3"),
-        ({"startingOffsets": '{"a":{"0":true}}'}, "got `bool`"),
-        ({"endingOffsets": "earliest"}, "cannot end at the earliest"),
-        ({"asOfOffset": "1", "asOfTimestamp": "1"}, "not several"),
-        ({"asOfOffset": "1", "endingOffsets": "latest"}, "not both"),
-        ({"asOfOffset": "1", "view": "compacted"}, "use view=latest"),
-        ({"asOfTimestamp": "yesterday"}, "2026-01-01T12"),
-        ({"view": "newest"}, "log or latest or compacted"),
-        ({"tombstones": "keep"}, "view=latest"),
-        ({"badBatches": "quarantine", "view": "latest"}, "may hold a key's last value"),
-        ({"minPartitions": "0"}, ">= 1"),
-        ({"failOnDataLoss": "yes"}, "true or false"),
-        ({"maxPartitionBytes": "0"}, "128m"),
+        ({"startingOfsets": "earliest"}, "startingOfsets", "'startingOffsets'"),
+        ({"nothing.like.it": "1"}, "nothing.like.it", "docs/tables.md"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "kafka.bootstrap.servers", "'path'"),
+        ({"kafka.isolation.level": "read_committed"}, "kafka.isolation.level", "'isolation'"),
+        ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe", "one of"),
+        ({"subscribe": " , "}, "subscribe=' , '", "at least one"),
+        ({"subscribePattern": "("}, "subscribePattern='('", "regular expression"),
+        ({"assign": '{"a":0}'}, "assign=", '{"topicA":[0,1],"topicB":[2]}'),
+        ({"assign": "a"}, "assign='a'", '{"topicA":[0,1],"topicB":[2]}'),
+        ({"startingOffsets": "latest"}, "latest", "startingOffsets"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "latest", "startingOffsets"),
+        ({"startingOffsets": '{"a":{"0":-3}}'}, "-3 of a-0", ">= -2"),
+        ({"startingOffsets": '{"a":{"0":true}}'}, "got `bool`", '{"topicA":{"0":23,"1":345}}'),
+        ({"endingOffsets": "earliest"}, "earliest", "endingOffsets"),
+        ({"asOfOffset": "1", "asOfTimestamp": "1"}, "asOfTimestamp", "one of"),
+        ({"asOfOffset": "1", "endingOffsets": "latest"}, "asOf", "one of"),
+        ({"asOfOffset": "1", "view": "compacted"}, "view=compacted", "view=latest"),
+        ({"asOfTimestamp": "yesterday"}, "asOfTimestamp='yesterday'", "2026-01-01T12"),
+        ({"view": "newest"}, "view='newest'", "log or latest or compacted"),
+        ({"tombstones": "keep"}, "tombstones=keep", "view=latest"),
+        ({"badBatches": "quarantine", "view": "latest"}, "badBatches=quarantine", "view=log"),
+        ({"minPartitions": "0"}, "minPartitions='0'", ">= 1"),
+        ({"minPartitions": "few"}, "minPartitions='few'", ">= 1"),
+        ({"failOnDataLoss": "yes"}, "failOnDataLoss='yes'", "true or false"),
+        ({"maxPartitionBytes": "0"}, "maxPartitionBytes='0'", "128m"),
+        ({"location": "file://elsewhere/kafka"}, "location=", "this machine"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, str], match: str) -> None:
-    with pytest.raises(UsageError, match=match):
-        ReadOptions.of({**PATH, **given})
+def test_a_wrong_option_is_refused_with_its_name_and_the_allowed_values(
+    texts: dict[str, str], about: str, advice: str
+) -> None:
+    with raises_error(UsageError, about=about, advice=advice):
+        ReadOptions.of({**PATH, **texts})
 
 
-def test_a_path_is_needed() -> None:
-    with pytest.raises(UsageError, match="'path' is missing"):
+def test_a_path_is_required() -> None:
+    with raises_error(UsageError, about="'path'", advice="log directory"):
         ReadOptions.of({})
 
 
-def test_streams_have_no_end_and_may_start_at_the_latest() -> None:
+def test_streams_have_no_ending_and_may_start_at_the_latest() -> None:
     assert ReadOptions.of(
         {**PATH, "startingOffsets": "latest"}, streaming=True
     ).offsets.starting == OffsetLimit(every=-1)
     for given in ({"view": "latest"}, {"asOfOffset": "1"}, {"endingOffsets": "latest"}):
-        with pytest.raises(UsageError, match="a stream reads view=log"):
+        with raises_error(UsageError, about="view=log", advice="batch query"):
             ReadOptions.of({**PATH, **given}, streaming=True)
 
 
-def test_one_time_for_all_goes_before_times_and_these_before_offsets() -> None:
+def test_one_time_for_all_precedes_times_by_partition_and_these_precede_offsets() -> None:
     times, offsets = {"startingOffsetsByTimestamp": '{"a":{"0":5}}'}, {"startingOffsets": "earliest"}
     one = {"startingTimestamp": "7"}
     assert ReadOptions.of(PATH | one | times | offsets).offsets.starting == OffsetLimit(every=7, is_time=True)
@@ -98,7 +104,7 @@ def test_one_time_for_all_goes_before_times_and_these_before_offsets() -> None:
     assert ReadOptions.of(PATH | times | offsets).offsets.starting == limit
 
 
-def test_sizes_times_and_durations() -> None:
+def test_sizes_times_and_durations_have_units() -> None:
     assert [size(text) for text in ("1", "64k", "128m", "1g")] == [1, 1 << 16, 128 << 20, 1 << 30]
     assert [duration_ms(text) for text in ("500", "500ms", "10s", "15m", "1h")] == [
         500,
@@ -116,7 +122,7 @@ def test_every_option_is_listed_once() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_page_tells_of_every_option() -> None:
+def test_the_documentation_lists_every_option() -> None:
     page = (REPOSITORY / "docs" / "tables.md").read_text()
     cells = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}

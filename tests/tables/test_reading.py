@@ -1,4 +1,4 @@
-"""Splits read back are the plain reading of the same log, however they are cut."""
+"""A table has the records of a plain reader of the same log, however its splits are cut."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan, read_split
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.log.views import random_segments, write_segments
 from tests.support.records import twin
@@ -27,7 +28,7 @@ from tests.support.tables.tables import log_directory, offsets, rows, table_of
 
 
 def plain(directory: Path, **options: str) -> list[dict[str, object]]:
-    """The same by the reader that goes through a log from its start to its end."""
+    """The records by the reader that reads a log from its start to its end."""
     with ReadOnlyLogs([directory]) as logs:
         found = [
             pa.Table.from_batches(
@@ -41,8 +42,8 @@ def plain(directory: Path, **options: str) -> list[dict[str, object]]:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut wherever there is a batch."""
-    monkeypatch.setattr(splits, "OPEN_COST", 1)
+    """Splits are cut at every batch."""
+    monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -61,7 +62,9 @@ def test_golden_logs_are_what_a_plain_reader_reads(golden: Path, isolation: str,
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.data())
-def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.DataObject) -> None:
+def test_any_range_in_any_splits_has_the_records_of_a_plain_reader(
+    seed: int, count: int, size: int, data: st.DataObject
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
         everything = plain(partition)
@@ -73,7 +76,7 @@ def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.Data
         if data.draw(st.booleans()):
             more["maxRecordsPerPartition"] = str(data.draw(st.integers(1, 20)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(splits, "OPEN_COST", 1)
+            patch.setattr(splits, "OPEN_COST_BYTES", 1)
             found = table_of(
                 partition,
                 startingOffsets=f'{{"t":{{"0":{start}}}}}',
@@ -88,7 +91,7 @@ def test_any_range_in_any_splits(seed: int, count: int, size: int, data: st.Data
 TIMES = ("timestampType", "offset", "topic", "timestamp", "partition")
 
 
-def test_columns_that_need_no_keys_and_values_are_the_same_without_them(golden: Path) -> None:
+def test_columns_without_key_and_value_are_the_same_when_only_these_are_decoded(golden: Path) -> None:
     for name in [*legacy_names(golden), *case_names(golden)[::9], "txn"]:
         with tempfile.TemporaryDirectory() as folder:
             partition = Path(folder) / "topic-0"
@@ -98,12 +101,12 @@ def test_columns_that_need_no_keys_and_values_are_the_same_without_them(golden: 
             assert rows(found) == [{each: row[each] for each in TIMES} for row in plain(partition)], name
 
 
-def test_values_that_make_no_sense_do_not_matter_to_who_asks_for_offsets(tmp_path: Path) -> None:
+def test_invalid_values_do_not_fail_a_query_of_offsets(tmp_path: Path) -> None:
     record = bytearray(twin.record(0, 0, b"key", b"value"))
     record[-7] = 0x7E  # the value's size
     root = log_directory(tmp_path, {"t-0": {0: [twin.batch([bytes(record)])]}})
     assert offsets(root) == [0]
-    with pytest.raises(CorruptRecordError, match="beyond its end"):
+    with raises_error(CorruptRecordError, path=root / "t-0" / f"{0:020}.log", position=0):
         table_of(root, columns="value")
 
 
@@ -115,7 +118,9 @@ def test_a_split_is_small_and_picklable(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_batches_hold_so_many_rows_and_bytes_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_batches_have_a_maximum_of_rows_and_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = [Rec(offset=at, key=b"k", value=bytes(100)) for at in range(1000)]
     root = log_directory(tmp_path, {"t-0": {0: [batch(records, codec=twin.ZSTD)]}})
     for rows_most, bytes_most, expected in ((300, 1 << 20, 300), (1000, 12_000, 120)):
@@ -126,20 +131,20 @@ def test_batches_hold_so_many_rows_and_bytes_at_most(tmp_path: Path, monkeypatch
         assert sum(sizes) == 1000 and expected // 2 < max(sizes) <= expected
 
 
-def test_damage_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_damage_is_an_error_with_file_and_position(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(9)], 9: [one(9, "k")]}})
     path = root / "t-0" / f"{0:020}.log"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(CorruptRecordError, match=r"t-0/0{20}\.log: byte \d+"):
+    with raises_error(CorruptRecordError, path=path, position=4 * (len(raw) // 9)):
         table_of(root)
 
 
 class TestWhatChangedSinceTheQueryWasPlanned:
-    """A broker goes on while Spark reads."""
+    """A broker continues to write while Spark reads."""
 
-    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.Split]]:
+    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.TaskSplit]]:
         options = ReadOptions.of({"path": str(root), "columns": "offset", **given})
         return options, plan(options)
 
@@ -147,7 +152,7 @@ class TestWhatChangedSinceTheQueryWasPlanned:
         closed = [one(at, f"k{at % 3}", "v") for at in range(10)]
         return log_directory(tmp_path, {"t-0": {0: closed, 10: [one(at, "k0", "v") for at in range(10, 15)]}})
 
-    def read(self, options: ReadOptions, planned: list[splits.Split]) -> list[int]:
+    def read(self, options: ReadOptions, planned: list[splits.TaskSplit]) -> list[int]:
         return [
             at
             for split in planned
@@ -162,7 +167,7 @@ class TestWhatChangedSinceTheQueryWasPlanned:
             path.rename(root / "t-0" / path.name)
         (root / "new").rmdir()
 
-    def test_a_cleaned_segment_is_read_anew_and_gaps_are_no_loss(self, tmp_path: Path) -> None:
+    def test_a_cleaned_segment_is_read_again_and_gaps_are_no_data_loss(self, tmp_path: Path) -> None:
         root = self.logs(tmp_path)
         options, planned = self.planned(root)
         self.replace(root, [7, 8, 9])
@@ -173,17 +178,17 @@ class TestWhatChangedSinceTheQueryWasPlanned:
         for view in ({"view": "latest"}, {"asOfOffset": "8"}):
             options, planned = self.planned(root, **view)
             self.replace(root, [7, 8])
-            with pytest.raises(SourceChangedError, match="run the query again"):
+            with raises_error(SourceChangedError, path=root / "t-0", advice="run the query again"):
                 self.read(options, planned)
 
-    def test_what_retention_deleted_is_loss(self, tmp_path: Path) -> None:
+    def test_records_that_retention_deleted_are_data_loss(self, tmp_path: Path) -> None:
         root = self.logs(tmp_path)
         for loss, expected in (("true", None), ("false", [10, 11, 12, 13, 14])):
             options, planned = self.planned(root, failOnDataLoss=loss)
             for path in (root / "t-0").glob(f"{0:020}.*"):
                 path.unlink()
             if expected is None:
-                with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss=false"):
+                with raises_error(OffsetOutOfRangeError, path="t-0", advice="failOnDataLoss=false"):
                     self.read(options, planned)
                 shutil.rmtree(root)
                 self.logs(root)
@@ -198,7 +203,7 @@ class TestWhatChangedSinceTheQueryWasPlanned:
         assert self.read(options, planned) == list(range(15))
 
 
-def test_partitions_that_hold_little_share_a_split(tmp_path: Path) -> None:
+def test_small_partitions_share_a_split(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {f"t-{each}": {0: [one(0, "k")]} for each in range(50)})
     options = ReadOptions.of({"path": str(root)})
     assert len(plan(options)) < 50
@@ -206,11 +211,32 @@ def test_partitions_that_hold_little_share_a_split(tmp_path: Path) -> None:
     assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "50"}))) == 50
 
 
-def test_min_partitions_cuts_batches_where_there_are_not_enough(tmp_path: Path) -> None:
+def test_min_partitions_cuts_within_batches_if_there_are_too_few(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {0: [batch([Rec(offset=at, key=b"k") for at in range(10)])]}})
     assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "4"}))) == 4
     assert len(plan(ReadOptions.of({"path": str(root), "minPartitions": "40"}))) == 10
     assert offsets(root, minPartitions="4") == list(range(10))
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerPartition": "10"}, {"minPartitions": "10"}])
+@pytest.mark.parametrize("records_each", [1, 4])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_splits_by_records_share_only_the_batch_that_they_cut(
+    tmp_path: Path, limit: dict[str, str], records_each: int, has_index: bool
+) -> None:
+    batches = [
+        batch([Rec(offset=first + k, key=b"k", value=bytes(100)) for k in range(records_each)])
+        for first in range(0, 96, records_each)
+    ]
+    root = log_directory(tmp_path, {"t-0": {0: batches}})
+    if not has_index:
+        (root / "t-0" / f"{0:020}.index").unlink()
+    pieces = [piece for split in plan(ReadOptions.of({"path": str(root), **limit})) for piece in split.pieces]
+    assert len(pieces) in (10, 11)
+    read_bytes = sum(piece.end_position - piece.position for piece in pieces)
+    # A batch of one record counts as one that may begin below a cut (``splits._is_above``).
+    assert read_bytes <= sum(map(len, batches)) + 10 * len(batches[0])
+    assert offsets(root, **limit) == list(range(96))
 
 
 def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
@@ -218,11 +244,11 @@ def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
     assert rows(table_of(root)) == [] and rows(table_of(root, view="latest")) == []
 
 
-def test_an_index_that_names_no_batches_costs_no_rows(
+def test_no_record_is_lost_if_the_offset_index_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Splits are cut at other places then, or not at all; every bit of the index flipped."""
-    monkeypatch.setattr("siltstone.tables.splits.OPEN_COST", 0)
+    """Splits are cut elsewhere then, or not at all; bits of the index are flipped one by one."""
+    monkeypatch.setattr("siltstone.tables.splits.OPEN_COST_BYTES", 0)
     batches = [
         batch([Rec(offset=at, key=b"k", value=bytes(60)) for at in (o, o + 1)]) for o in range(0, 24, 2)
     ]

@@ -1,4 +1,4 @@
-"""A write, step by step: what is in the logs is what was given, once, whole, or not at all."""
+"""A write, step by step: its records are in the logs once, all of them, or none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptMessageError,
     DirectoryLockedError,
     DirectoryRefusedError,
     InvalidTimestampError,
@@ -24,16 +26,17 @@ from siltstone.base.records.hashing import partition_for_key, partitions_for_key
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
-from siltstone.tables.commit import MOST_KEPT, Write, load_writes, staged_batches, store_write
+from siltstone.tables.commit import WRITES_MAX, Write, load_writes, staged_batches, store_write
 from siltstone.tables.writing import (
     WriteOptions,
     abort_plan,
     commit_plan,
     header_spans_of,
-    rows_of,
+    record_rows,
     spans_of,
     stage_task,
 )
+from tests.support.errors import raises_error
 from tests.support.tables.writes import (
     CLOCK,
     NOW,
@@ -76,15 +79,15 @@ def strings(spans: Spans) -> list[bytes | None]:
     return [spans.data[start : start + size].tobytes() if size >= 0 else None for start, size in places]
 
 
-# What arrives in the log
+# The records in the log
 
 
-def test_seconds_whose_milliseconds_do_not_fit_are_the_nearest_that_do() -> None:
+def test_seconds_out_of_the_range_of_milliseconds_are_the_nearest_in_it() -> None:
     longest = (1 << 63) - 1
     times = pa.array([-longest - 1, -1, NOW, longest], pa.timestamp("s"))
     given = pa.record_batch({"value": pa.array([b"v"] * 4), "timestamp": times})
     most = longest // 1000 * 1000
-    assert rows_of(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
+    assert record_rows(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
 
 
 def test_every_column_of_a_record_is_written(logs: Path) -> None:
@@ -116,7 +119,7 @@ def test_records_keep_the_order_of_tasks_and_rows(logs: Path) -> None:
     assert left_over(logs) == []
 
 
-def test_keys_go_where_kafkas_partitioner_sends_them_and_a_column_overrules_it(logs: Path) -> None:
+def test_a_keys_partition_is_that_of_kafkas_partitioner_unless_a_column_has_another(logs: Path) -> None:
     job(logs, [numbered(0, 300)], topic="users")
     for partition in range(3):
         keys = [each.key for each in records(logs, "users", partition)]
@@ -137,7 +140,7 @@ def test_keyless_records_of_a_batch_stay_together_and_batches_take_turns(logs: P
     assert counts == [10, 10, 10]
 
 
-def test_a_column_names_the_topic(logs: Path) -> None:
+def test_the_column_topic_has_each_records_topic(logs: Path) -> None:
     given = [{"topic": ["one", "users"][n % 2], "value": b"%d" % n, "partition": 0} for n in range(6)]
     job(logs, [rows(*given)])
     assert values(logs, "one") == [b"0", b"2", b"4"]
@@ -157,7 +160,7 @@ def test_a_topic_is_made_in_a_new_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_batches_have_the_codec_and_about_the_size_that_was_asked_for(logs: Path, codec: str) -> None:
+def test_batches_have_the_requested_codec_and_about_the_requested_size(logs: Path, codec: str) -> None:
     given = rows(*[{"value": b"x" * 900} for _ in range(100)])
     job(logs, [given], topic="one", compression=codec, batchSize="10k")
     found = batches_of(logs, "one")
@@ -166,13 +169,13 @@ def test_batches_have_the_codec_and_about_the_size_that_was_asked_for(logs: Path
     assert len(values(logs, "one")) == 100
 
 
-def test_the_topics_own_codec_counts_and_a_large_record_is_a_batch_by_itself(logs: Path) -> None:
+def test_the_topics_own_codec_is_used_and_a_large_record_is_a_batch_by_itself(logs: Path) -> None:
     set_config(logs, "one", compression_type="zstd")
     job(logs, [rows(*[{"value": b"y" * size} for size in (10, 5000, 10)])], topic="one", batchSize="1k")
     assert batches_of(logs, "one") == [(1, 4), (1, 4), (1, 4)]
 
 
-def test_the_partitioner_and_the_spans_are_those_of_their_plain_twins() -> None:
+def test_partitions_and_spans_are_those_of_plain_functions() -> None:
     rng = random.Random(11)
     keys = [None if rng.random() < 0.1 else rng.randbytes(rng.randrange(23)) for _ in range(500)]
     spans, found = Spans.of(keys), np.empty(500, np.int32)
@@ -188,7 +191,7 @@ def test_the_partitioner_and_the_spans_are_those_of_their_plain_twins() -> None:
     assert strings(spans) == expected
 
 
-# Once
+# Once: repeated jobs and attempts
 
 
 def test_a_job_that_runs_twice_with_its_id_leaves_no_duplicates(logs: Path) -> None:
@@ -211,7 +214,7 @@ def test_two_jobs_of_one_id_at_the_same_time_write_once(logs: Path) -> None:
     assert left_over(logs) == []
 
 
-def test_only_the_attempts_that_were_told_of_are_committed(logs: Path) -> None:
+def test_only_reported_attempts_are_committed(logs: Path) -> None:
     plan = planned(logs, topic="one")
     late = stage_task(plan, [numbered(0, 5)], task=0, clock=CLOCK)
     won = stage_task(plan, [numbered(0, 5)], task=0, clock=CLOCK)
@@ -243,21 +246,21 @@ def test_a_streams_epochs_are_written_once_each(logs: Path) -> None:
     assert [(each.write_id, each.epoch) for each in load_writes(logs)] == [("query", 2)]
 
 
-def test_ids_are_remembered_up_to_a_number_and_unfinished_ones_always(tmp_path: Path) -> None:
+def test_the_newest_writes_are_kept_up_to_a_number(tmp_path: Path) -> None:
     writes: list[Write] = []
-    for number in range(MOST_KEPT + 5):
+    for number in range(WRITES_MAX + 5):
         entry = Write(write_id=f"w{number}", done=True, ranges={})
         writes = [*writes, entry] if number else [entry]
     kept = store_write(tmp_path, writes, Write(write_id="last", done=True, ranges={}))
-    assert len(kept) == MOST_KEPT
+    assert len(kept) == WRITES_MAX
     assert load_writes(tmp_path) == kept
     assert kept[-1].write_id == "last"
 
 
-# Not at all
+# Not at all: failures
 
 
-def test_an_append_that_is_refused_half_way_is_taken_back_whole(logs: Path) -> None:
+def test_a_refused_append_rolls_the_whole_write_back(logs: Path) -> None:
     job(logs, [numbered(0, 3, partition=0)], topic="users")
     late = NOW * 1000 + 100 * 86_400_000_000
     good = [{"key": b"k", "value": b"%d" % n, "partition": n % 3, "timestamp": NOW * 1000} for n in range(9)]
@@ -270,11 +273,11 @@ def test_an_append_that_is_refused_half_way_is_taken_back_whole(logs: Path) -> N
     assert [len(values(logs, "users", partition)) for partition in range(3)] == [6, 3, 3]
 
 
-def test_a_live_lock_is_refused_before_and_at_the_commit(logs: Path) -> None:
+def test_a_locked_directory_is_refused_when_planning_and_at_the_commit(logs: Path) -> None:
     plan = planned(logs, topic="one")
     found = staged(plan, [numbered(0, 5)])
     with LogManager.open([logs], clock=CLOCK):
-        with pytest.raises(DirectoryLockedError):
+        with raises_error(DirectoryLockedError, path=logs, about=".lock", advice="stop the broker"):
             planned(logs, topic="one")
         with pytest.raises(DirectoryLockedError):
             commit_plan(plan, found, clock=CLOCK)
@@ -293,7 +296,7 @@ def test_an_aborted_job_leaves_nothing(logs: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["batches", "directory"])
 @pytest.mark.parametrize("spoil", ["gone", "cut", "flipped"])
-def test_staged_files_that_are_not_what_was_written_are_refused(logs: Path, ending: str, spoil: str) -> None:
+def test_missing_or_changed_staged_files_are_refused(logs: Path, ending: str, spoil: str) -> None:
     plan = planned(logs, topic="one")
     found = staged(plan, [numbered(0, 5)])
     path = Path(f"{found[0].stem}.{ending}")
@@ -303,13 +306,20 @@ def test_staged_files_that_are_not_what_was_written_are_refused(logs: Path, endi
         path.write_bytes(path.read_bytes()[:-1])
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(Exception, match=r"is (missing|not what)|has \d+ bytes|checksum"):
-        commit_plan(plan, found, clock=CLOCK)
+    if spoil == "gone":
+        with raises_error(DirectoryRefusedError, path=path, advice="file system"):
+            commit_plan(plan, found, clock=CLOCK)
+    elif ending == "batches" and spoil == "flipped":
+        with raises_error(CorruptMessageError, about="checksum"):
+            commit_plan(plan, found, clock=CLOCK)
+    else:
+        with raises_error(CorruptFileError, path=path, position=0, advice="run the job again"):
+            commit_plan(plan, found, clock=CLOCK)
     assert values(logs, "one") == []
     assert load_writes(logs) == []
 
 
-def test_staged_files_of_a_job_that_never_came_back_go_after_a_week(logs: Path) -> None:
+def test_staged_files_of_an_abandoned_job_are_removed_after_a_week(logs: Path) -> None:
     old, young = planned(logs, topic="one"), planned(logs, topic="one")
     staged(old, [numbered(0, 5)])
     staged(young, [numbered(0, 5)])
@@ -320,18 +330,18 @@ def test_staged_files_of_a_job_that_never_came_back_go_after_a_week(logs: Path) 
     assert Path(young.run).exists()
 
 
-def test_a_log_that_was_cleaned_since_an_interrupted_write_is_not_guessed_at(logs: Path) -> None:
+def test_an_interrupted_write_is_refused_if_the_log_was_cleaned_since(logs: Path) -> None:
     plan = planned(logs, topic="one")
     found = staged(plan, [numbered(0, 5)])
     ranges = {"one-0": (0, 5)}
     store_write(logs, [], Write(write_id="half", ranges=ranges, staged=tuple(found)))
     with LogManager.open([logs], clock=CLOCK) as manager:
         manager.directories[0].write_cleaner_checkpoint(TopicPartition("one", 0), 3)
-    with pytest.raises(DirectoryRefusedError, match="half"):
+    with raises_error(DirectoryRefusedError, path="one-0", about="half", advice="siltstone-writes.json"):
         job(logs, [numbered(0, 5)], topic="one")
 
 
-def test_an_interrupted_write_is_finished_by_the_next_one_behind_what_came_since(logs: Path) -> None:
+def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(logs: Path) -> None:
     plan = planned(logs, topic="one", batchSize="100")
     found = staged(plan, [numbered(0, 10)])
     ranges = {"one-0": (0, 10)}
@@ -345,58 +355,68 @@ def test_an_interrupted_write_is_finished_by_the_next_one_behind_what_came_since
     assert len(values(logs, "one")) == 12
 
 
-# What is refused, and how it is said
+# Refusals
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "message"),
+    ("names", "options", "about", "advice"),
     [
-        (("key",), {"topic": "one"}, "no column value"),
-        (("key", "value", "age"), {"topic": "one"}, "'age' is no part of a record"),
-        (("value",), {}, "no topic"),
-        (("value",), {"topic": "none"}, "no topic 'none'"),
-        (("value",), {"topic": "one", "codec": "zstd"}, "unknown option 'codec'"),
-        (("value",), {"topic": "one", "compression": "brotli"}, "give none or gzip"),
-        (("value",), {"topic": "one", "batchSize": "much"}, "give a size"),
-        (("value",), {"partitions": "3"}, "give the option topic too"),
+        (("key",), {"topic": "one"}, "value", "null values are tombstones"),
+        (("key", "value", "age"), {"topic": "one"}, "'age'", "value"),
+        (("value",), {}, "topic", "column topic"),
+        (("value",), {"topic": "one", "codec": "zstd"}, "'codec'", "docs/tables.md"),
+        (("value",), {"topic": "one", "compression": "brotli"}, "compression='brotli'", "none or gzip"),
+        (("value",), {"topic": "one", "batchSize": "much"}, "batchSize='much'", "128m"),
+        (("value",), {"partitions": "3"}, "partitions", "option topic"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is(
-    logs: Path, names: tuple[str, ...], options: dict[str, str], message: str
+def test_wrong_columns_and_options_are_refused_before_anything_is_written(
+    logs: Path, names: tuple[str, ...], options: dict[str, str], about: str, advice: str
 ) -> None:
-    with pytest.raises((UsageError, UnknownTopicError), match=message):
+    with raises_error(UsageError, about=about, advice=advice):
         planned(logs, names, **options)
 
 
-def test_rows_that_fit_no_record_are_refused_by_the_task(logs: Path) -> None:
-    def refused(batch: pa.RecordBatch, error: type[Exception], message: str, **options: str) -> None:
-        plan = planned(logs, batch.schema.names, **options)
-        with pytest.raises(error, match=message):
-            stage_task(plan, [batch], task=0, clock=CLOCK)
+def test_a_missing_topic_is_refused_unless_partitions_are_set(logs: Path) -> None:
+    with raises_error(UnknownTopicError, path=logs, about="'none'", advice="partitions"):
+        planned(logs, ("value",), topic="none")
 
-    refused(numbered(0, 1, partition=3), UsageError, "no partition 3", topic="users")
+
+def test_rows_that_fit_no_record_are_refused_by_the_task(logs: Path) -> None:
+    def refused(batch: pa.RecordBatch, about: str, advice: str, **options: str) -> UsageError:
+        plan = planned(logs, batch.schema.names, **options)
+        with raises_error(UsageError, about=about, advice=advice) as raised:
+            stage_task(plan, [batch], task=0, clock=CLOCK)
+        return raised.value
+
+    refused(numbered(0, 1, partition=3), "partition 3", "0, 1, 2", topic="users")
     beyond = pa.RecordBatch.from_pydict({"value": [b""], "partition": [1 << 32]})
-    refused(beyond, UsageError, "no partition 4294967296", topic="users")
-    refused(rows({"value": b"x" * 2_000_000}), MessageTooLargeError, "max.message.bytes", topic="one")
-    refused(rows({"topic": "none", "value": b""}), UsageError, "no topic 'none'")
-    refused(rows({"topic": None, "value": b""}), UsageError, "without a topic")
+    refused(beyond, "partition 4294967296", "0, 1, 2", topic="users")
+    refused(rows({"topic": "none", "value": b""}), "topic 'none'", "siltstone topics --create")
+    refused(rows({"topic": None, "value": b""}), "topic", "option topic")
     numbers = pa.RecordBatch.from_pydict({"value": pa.array([[1]])})
-    refused(numbers, UsageError, "neither text nor bytes", topic="one")
+    refused(numbers, "list<item: int64>", "string or binary", topic="one")
     nameless = rows({"value": b"", "headers": [{"key": None, "value": b""}]})
-    refused(nameless, UsageError, "header without a key", topic="one")
+    refused(nameless, "header", "key", topic="one")
     set_config(logs, "one", cleanup_policy="compact")
-    refused(rows({"value": b""}), UsageError, "needs a key", topic="one")
+    assert refused(rows({"value": b""}), "key", "key", topic="one").path == "one"
+
+
+def test_a_record_over_the_topics_maximum_is_refused_by_the_task(logs: Path) -> None:
+    plan = planned(logs, ("value",), topic="one")
+    with raises_error(MessageTooLargeError, path="one", about="max.message.bytes", advice="raise"):
+        stage_task(plan, [rows({"value": b"x" * 2_000_000})], task=0, clock=CLOCK)
 
 
 def test_an_internal_topic_is_not_written_to(tmp_path: Path) -> None:
     with LogManager.open([tmp_path / "logs"], clock=CLOCK) as manager:
         manager.get_or_create(TopicPartition("__consumer_offsets", 0))
-    with pytest.raises(UnknownTopicError):
+    with raises_error(UnknownTopicError, about="__consumer_offsets"):
         planned(tmp_path / "logs", topic="__consumer_offsets")
 
 
-def test_options_are_read_whatever_their_case() -> None:
+def test_names_of_options_are_not_case_sensitive() -> None:
     found = WriteOptions.of({"PATH": "/x", "batchsize": "64k", "CheckpointLocation": "/c", "writeid": "7"})
-    with pytest.raises(UsageError, match="path"):
+    with raises_error(UsageError, about="'path'", advice="log directory"):
         WriteOptions.of({"topic": "one"})
     assert found == WriteOptions(path="/x", batch_bytes=64 << 10, write_id="7")

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.cli import output
 from siltstone.commands import topics as commands
-from siltstone.commands.places import Place, Snapshot
+from siltstone.commands.directories import BrokerDirectories, Snapshot
 
 _TYPES = ("topics", "brokers", "namespaces")
 
@@ -107,7 +107,7 @@ def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: output.Json = False)
         Print one JSON document instead.
     """
     flags.refuse_contradictions()
-    place = flags.place(flags.server_properties)
+    place = flags.broker_directories(flags.server_properties)
     if flags.alter:
         _alter(place, flags, as_json=json_)
     else:
@@ -115,7 +115,7 @@ def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: output.Json = False)
     return 0
 
 
-def _alter(place: Place, flags: ConfigsFlags, *, as_json: bool) -> None:
+def _alter(place: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
     assert flags.entity_name is not None
     additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
     additions += [assignment for text in flags.add_config for assignment in split_additions(text)]

@@ -47,7 +47,7 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     json_
         Print one JSON document instead.
     """
-    place = flags.place()
+    place = flags.broker_directories()
     time = commands.parse_time(flags.time)
     snapshot = place.snapshot()
     selected = commands.select_partitions(
@@ -90,7 +90,7 @@ def log_dirs(
     json_
         The same.
     """
-    place = flags.place()
+    place = flags.broker_directories()
     output.refuse_if(not describe, "no action", "pass --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
     document = commands.describe_log_dirs(place, topics)
@@ -120,7 +120,7 @@ def delete_records(
     json_
         Print one JSON document instead.
     """
-    place = flags.place()
+    place = flags.broker_directories()
     if offset_json_file is None:
         raise UsageError("no offsets", advice="pass --offset-json-file FILE")
     deleted = commands.delete_records(place, commands.read_offsets(offset_json_file), dry_run=dry_run)

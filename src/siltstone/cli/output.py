@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from siltstone.base.errors import UsageError
-from siltstone.commands.places import Place
+from siltstone.commands.directories import BrokerDirectories
 
 TABLE_WIDTH = 140
 """Columns of a table where standard output is no terminal."""
@@ -149,10 +149,10 @@ class DirFlags:
 
     dir: Sequence[Path] = ()
 
-    def place(self, properties: Path | None = None) -> Place:
+    def broker_directories(self, properties: Path | None = None) -> BrokerDirectories:
         """The directories, with a broker's ``server.properties``. Raises UsageError without a directory."""
         refuse_if(not self.dir, "no log directory", "pass --dir DIR")
-        return Place(directories=tuple(self.dir), server_properties=properties)
+        return BrokerDirectories(paths=tuple(self.dir), server_properties=properties)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -226,7 +226,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False)
     json_
         One JSON object a line.
     """
-    place = flags.place()
+    place = flags.broker_directories()
     topic = flags.required_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
@@ -378,7 +378,7 @@ def produce(
     json_
         Print one JSON document with partitions, offsets and counts.
     """
-    place = flags.place(flags.server_properties)
+    place = flags.broker_directories(flags.server_properties)
     topic = flags.required_topic()
     both = flags.tee and json_
     output.refuse_if(both, "--tee and --json both write to standard output", "pass one of them")

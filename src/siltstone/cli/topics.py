@@ -16,8 +16,8 @@ from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import compaction
 from siltstone.commands import topics as commands
+from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
-from siltstone.commands.places import Place
 from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
@@ -150,7 +150,7 @@ def topics(
     json_
         Print one JSON document instead.
     """
-    place = flags.place(flags.server_properties)
+    place = flags.broker_directories(flags.server_properties)
     if topic is not None:
         output.refuse_if(flags.topic is not None, f"{topic}: two topics", "leave out --topic")
         flags = replace(flags, topic=topic)
@@ -158,7 +158,7 @@ def topics(
     if action in _WORDS:
         return _compact(place, action, flags, as_json=json_)
     if action == "list":
-        names = commands.found_topics(place.snapshot().names(), flags.topic, if_exists=True)
+        names = commands.matching_topics(place.snapshot().names(), flags.topic, if_exists=True)
         if json_:
             output.write_json({"topics": names})
         else:
@@ -170,7 +170,7 @@ def topics(
     return 0
 
 
-def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+def _compact(place: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
     topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
         done = compaction.compact_topic(place, topic, _engine_for(flags.dir), dry_run=dry_run)
@@ -182,7 +182,7 @@ def _compact(place: Place, action: str, flags: TopicsFlags, *, as_json: bool) ->
     return _show_status(state, as_json=as_json)
 
 
-def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+def _change(place: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
     topic, options = flags.required_topic(), {"dry_run": flags.dry_run}
     if action == "delete":
         return commands.delete_topics(place, topic, if_exists=flags.if_exists, **options)
@@ -196,9 +196,9 @@ def _change(place: Place, action: str, flags: TopicsFlags) -> list[commands.Topi
     return [commands.create_topic(place, topic, flags.partitions, config, **options)]
 
 
-def _describe(place: Place, flags: TopicsFlags, *, as_json: bool) -> int:
+def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) -> int:
     snapshot = place.snapshot()
-    names = commands.found_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
+    names = commands.matching_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     topics = [snapshot.topic(name) for name in names]
     partitions = {topic.name: commands.partitions_of(snapshot, topic) for topic in topics}
     described = [(topic, snapshot.own_texts(topic), partitions[topic.name]) for topic in topics]
@@ -313,7 +313,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     both = flags.reset and flags.dry_run
     output.refuse_if(both, "--reset goes without --dry-run", "leave out one of them")
     done = compaction.compact_topic(
-        flags.place(),
+        flags.broker_directories(),
         topic,
         _engine_for(flags.dir, flags.master),
         reset=flags.reset,

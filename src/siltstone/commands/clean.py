@@ -1,7 +1,11 @@
-"""The composition root: the only place that wires engine, clock, files and cleaner together.
+"""Runs ``clean``, ``undo`` and ``recover``: wires engine, clock, files and cleaner together.
 
-The command line, and later the broker, call these functions. Spark is imported only when an engine is
-needed.
+The steps of a cleaning::
+
+    check the request ─► lock the directories ─► settings of each log ─► destination: copy, in place, dry run
+        ─► clean ─► commit, or discard after an error ─► audit (--report), files for later runs ─► CleanReport
+
+Spark is imported only if an engine is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
-from siltstone.commands.places import refuse_unclean
+from siltstone.commands.directories import locked_directories, refuse_unclean
 from siltstone.commands.policies import (
     CleaningOptions,
     gather_policies,
@@ -67,13 +71,13 @@ from siltstone.runtime.served_directory import (
 )
 from siltstone.runtime.topics import TOPICS_FILE
 
-# What ``clean --in-place`` keeps for later runs: the list of uncleanable logs, and the history of cleanings.
+# Files of ``clean --in-place`` for later runs: the list of uncleanable logs, and the history of cleanings.
 #
 # The log cleaner of an open ``LogManager`` writes the same two files; ``clean --watch`` shows them. Here they
-# are updated only in directories that already have files of Siltstone's; a broker's directories get none. A
-# log that is listed as uncleanable is cleaned all the same, since the operator asked for it. It is taken off
-# the list when it was cleaned, or has nothing dirty. No decision depends on these files here, so a failure to
-# write them is logged.
+# are updated only in directories that already have files of Siltstone; a broker's directories get none. A log
+# that is listed as uncleanable is cleaned nevertheless, since the operator has requested it, and is removed
+# from the list if it was cleaned, or has nothing dirty. No decision of a run depends on these files, so a
+# failure to write them is only logged.
 
 _logger = logging.getLogger("siltstone.cleaner")
 
@@ -98,9 +102,9 @@ def record_outcome(
     if request.dry_run or not request.in_place:
         return
     history = History()
-    marks = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
+    own_files = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
     directories = {state.directory.path for state in states}
-    own = {path for path in directories if any(files.exists(path / name) for name in marks)}
+    own = {path for path in directories if any(files.exists(path / name) for name in own_files)}
     for state, result in zip(states[: len(results)], results, strict=True):
         directory = state.directory.path
         if directory not in own:
@@ -110,9 +114,13 @@ def record_outcome(
                 mark_uncleanable(directory, state.where, result.reason, began_ms)
             elif result.status in (CLEANED, NOTHING_TO_DO) and state.where in _listed(directory):
                 clear_uncleanable(directory, state.where)
-                result.notes.append("taken off the list of uncleanable logs")
+                result.notes.append("removed from the list of uncleanable logs")
         except OSError as error:
-            _logger.warning("%s: the list of uncleanable logs was not written: %s", state.where, error)
+            _logger.warning(
+                "%s: the list of uncleanable logs cannot be written, and shows the log as before: %s",
+                state.where,
+                error,
+            )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
             history.keep(directory, [Cleaning(began_ms=began_ms, result=result)])
 
@@ -121,21 +129,21 @@ def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
     try:
         return read_uncleanable(directory)
     except (CorruptFileError, OSError) as error:
-        _logger.warning("the list of uncleanable logs cannot be read: %s", error)
+        _logger.warning("%s: the list of uncleanable logs cannot be read: %s", directory, error)
         return {}
 
 
-# ``--report``: user, time, settings of a run, and every file before and after by SHA-256. A file that cannot
-# be read is listed with the error, and the report goes on.
+# The audit of a run (``--report``): user, time, settings, results, and the SHA-256 of each file before and
+# after. A file that cannot be read is listed with the error.
 
 Fingerprint = str | dict[str, str]
 """A file's SHA-256 in hex, or ``{"error": why it could not be read}``."""
 Fingerprints = dict[str, dict[str, Fingerprint]]
-"""By partition directory and name; the name ``.`` has the error of a directory that cannot be listed."""
+"""By partition directory and file name; the name ``.`` has the error of a directory that cannot be listed."""
 
 
 def fingerprints(partitions: Sequence[Path]) -> Fingerprints:
-    """SHA-256 of every file of some partition directories, or the error that kept it from being read."""
+    """SHA-256 of every file of some partition directories, or the error of reading it."""
     by_partition: Fingerprints = {}
     for partition in partitions:
         in_partition: dict[str, Fingerprint] = {}
@@ -166,11 +174,11 @@ class CleanRequest(CleaningOptions):
     out
         Write a cleaned copy of DIR to this new directory instead.
     keep_originals
-        Keep hard links of all that is replaced, below this directory; undone with: siltstone undo.
+        Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
         Most bytes of new files at one time; default: a quarter of what is free.
     stop_after_minutes
-        Start nothing new after so many minutes, once something has changed; run again for the rest.
+        Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
     dry_run
@@ -188,10 +196,10 @@ class CleanRequest(CleaningOptions):
 
 @dataclass(slots=True, kw_only=True)
 class CleanReport:
-    """The outcome of a run: a result a log, ignored files, the run's name. ``notes``: for people.
+    """The outcome of a run: its name, a result for each log, ignored files; ``notes``: for display.
 
-    ``engine``: what the logs were cleaned with; None where nothing was to be cleaned. ``report_error``: why
-    ``--report`` could not be written, though the cleaning was done.
+    ``kept``: the folder of the replaced files. ``engine``: the engine that cleaned, None if there was
+    nothing to clean. ``report_error``: why the audit could not be written, though the cleaning was done.
     """
 
     run: str
@@ -212,8 +220,8 @@ def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
-    written = [request.out.parent] if request.out else request.directories
-    session = _session(request.master, () if request.dry_run else written, request.spill_dir)
+    changed = [request.out.parent] if request.out else request.directories
+    session = _session(request.master, () if request.dry_run else changed, request.spill_dir)
     return SparkEngine(session, progress=progress)
 
 
@@ -227,12 +235,12 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
     return SparkCompactionEngine(_session(master, folders))
 
 
-def _session(master: str, written: Sequence[Path], spill_dir: Path | None = None) -> Any:
-    """A session whose executors see the folders that are ``written`` to. Raises EngineError."""
+def _session(master: str, changed: Sequence[Path], spill_dir: Path | None = None) -> Any:
+    """A session whose executors see the folders that will be changed. Raises EngineError."""
     from siltstone.spark.session import is_local, refuse_strange_executors, start_session
 
     session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
-    for folder in () if is_local(master) else written:
+    for folder in () if is_local(master) else changed:
         refuse_strange_executors(session, folder)
     return session
 
@@ -244,8 +252,8 @@ def clean(
     clock: Clock | None = None,
     engine: EngineFactory = spark_engine,
 ) -> CleanReport:
-    """Clean log directories. Raises SiltstoneError for what concerns the run as a whole; what is wrong
-    with one log is in its result."""
+    """Clean log directories. Raises SiltstoneError if nothing can be cleaned; the failure of a log is in its
+    result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
@@ -257,33 +265,33 @@ def clean(
         _refuse_directories(request, directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
-        kept = None if request.keep_originals is None else request.keep_originals.absolute() / run
-        destination = _destination(request, run, kept, directories, states)
-        audited = _Audit(request, run, started, now_ms, states) if request.report else None
+        originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
+        destination = _destination(request, run, originals, directories, states)
+        audit = _Audit.begin(request, run, started, now_ms, states) if request.report else None
         once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
             results = cleaner.run(states, request.choices(now_ms))
-            left_out = destination.commit_run()
+            excluded = destination.commit_run()
         except BaseException as error:
             with interruption.current().critical():
                 destination.abort_run()
-            if audited is not None and isinstance(error, (SiltstoneError, OSError)):
-                audited.write([], str(error))
+            if audit is not None and isinstance(error, (SiltstoneError, OSError)):
+                audit.write([], str(error))
             if isinstance(error, KeyboardInterrupt):
                 record_outcome(request, states, cleaner.results, started)
             raise
         note_uncleanable(states, results)
         passed_over = [entry for directory in directories for entry in directory.passed_over]
-        not_meant = _report_left_out(left_out, results, passed_over)
+        not_selected = _report_excluded(excluded, results, passed_over)
         record_outcome(request, states, results, started)
-        report = CleanReport(run=run, results=[*results, *not_meant], passed_over=passed_over)
+        report = CleanReport(run=run, results=[*results, *not_selected], passed_over=passed_over)
         report.notes = list(policies.notes)
-        report.kept = kept if kept is not None and files.exists(kept) else None
-        if once.cache_info().currsize:  # else nothing was to be cleaned, and no engine was started
+        report.kept = originals if originals is not None and files.exists(originals) else None
+        if once.cache_info().currsize:  # else there was nothing to clean, and no engine was started
             report.engine = "in-process" if isinstance(once(), InProcessEngine) else f"spark {request.master}"
-        if audited is not None:
-            report.report_error = audited.write(report.results)
+        if audit is not None:
+            report.report_error = audit.write(report.results)
         return report
 
 
@@ -299,7 +307,7 @@ def _cleaner(
 def _destination(
     request: CleanRequest,
     run: str,
-    kept: Path | None,
+    originals: Path | None,
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
 ) -> Destination:
@@ -309,77 +317,68 @@ def _destination(
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()
         return copy
-    if kept is None:
+    if originals is None:
         return InPlace(run)
-    files.make_directory(kept.parent, parents=True)
+    files.make_directory(originals.parent, parents=True)
     for state in states:
-        refuse_other_file_system(kept.parent, state.path)
-    return InPlace(run, Originals(kept))
+        refuse_other_file_system(originals.parent, state.path)
+    return InPlace(run, Originals(originals))
 
 
-def _report_left_out(
-    left_out: Mapping[Path, str], results: Sequence[LogResult], passed_over: list[PassedOver]
+def _report_excluded(
+    excluded: Mapping[Path, str], results: Sequence[LogResult], passed_over: list[PassedOver]
 ) -> list[LogResult]:
-    """Report what the cleaned copy lacks: a log that was not chosen is returned as a failed result, a chosen
-    one becomes failed; anything else is added to ``passed_over``."""
-    known = {result.where: result for result in results}
-    not_meant = []
-    for path, reason in left_out.items():
+    """Report the parts of the directory that the cleaned copy does not have: the result of a selected log
+    becomes failed, for another log a failed result is returned, anything else is added to ``passed_over``."""
+    selected = {result.where: result for result in results}
+    not_selected = []
+    for path, reason in excluded.items():
         where = parse_partition(path.name)
         if where is None:
             passed_over.append(PassedOver(path=str(path), reason=reason))
-        elif where in known:
-            known[where].stop(FAILED, reason)
+        elif where in selected:
+            selected[where].stop(FAILED, reason)
         else:
             result = LogResult(topic=where.topic, partition=where.partition, directory=str(path))
-            not_meant.append(result.stop(FAILED, reason))
-    return not_meant
+            not_selected.append(result.stop(FAILED, reason))
+    return not_selected
 
 
 def _refuse_contradictions(request: CleanRequest) -> None:
+    advice = "pass --in-place (swap the result in) or --out NEW (a cleaned copy), or --dry-run first"
     if request.in_place and request.out is not None:
-        raise UsageError("choose one of --in-place and --out NEW")
+        raise UsageError("--in-place and --out are both passed", advice=advice)
     if not (request.in_place or request.out or request.dry_run):
-        raise UsageError(
-            "choose --in-place (swap the result in) or --out NEW (a cleaned copy), or try --dry-run first"
-        )
+        raise UsageError("neither --in-place nor --out is passed", advice=advice)
     reads_to_the_end(request.high_watermark)
     if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
-        raise UsageError(f"--max-extra-bytes {request.max_extra_bytes}: must be over 0")
-    if request.out is not None:
-        _refuse_out(request, request.out.absolute())
+        reason = f"--max-extra-bytes {request.max_extra_bytes} is not over 0"
+        raise UsageError(reason, advice="pass a number of bytes")
+    if request.out is not None and len(request.directories) != 1:
+        advice = "pass --in-place for several log directories, or clean one after the other"
+        raise UsageError("--out takes one DIR", advice=advice)
     if request.keep_originals is not None and not request.in_place:
-        raise UsageError("--keep-originals goes with --in-place: --out leaves the originals where they are")
-    if request.report is not None:
-        if files.exists(request.report):
-            raise UsageError(f"--report {request.report}: already exists; name a new file")
-        if not files.is_directory(request.report.absolute().parent):
-            raise UsageError(f"--report {request.report}: {request.report.parent} is not a directory")
-
-
-def _refuse_out(request: CleanRequest, out: Path) -> None:
-    if len(request.directories) != 1:
-        raise UsageError(
-            "--out takes one DIR; clean several log directories --in-place, or one after the other"
-        )
-    if files.exists(out):
-        raise UsageError(f"--out {out}: already exists; name a new directory")
-    if not files.is_directory(out.parent):
-        raise UsageError(f"--out {out}: {out.parent} is not a directory")
+        advice = "pass --in-place, or leave it out: --out does not change the originals"
+        raise UsageError("--keep-originals is passed without --in-place", advice=advice)
+    for flag, path in (("--out", request.out), ("--report", request.report)):
+        if path is not None and files.exists(path):
+            raise UsageError(f"{flag}: the path already exists", path=path, advice="pass a new path")
+        if path is not None and not files.is_directory(path.absolute().parent):
+            reason = f"{flag}: {path.absolute().parent} is not a directory"
+            raise UsageError(reason, path=path, advice="create it, or pass another path")
 
 
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
-    """Refuse outputs inside the directories, and directories that this request may not clean."""
+    """Raises UsageError for outputs inside the directories, DirectoryRefusedError for directories that this
+    request may not clean."""
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
         above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        places = {files.stat(parent).place for parent in above}
+        inodes = {files.stat(parent).place for parent in above}
         for directory in directories:
-            if directory.place in places:
-                raise UsageError(
-                    f"{flag} {path}: inside {directory.path}, where a broker would not start with it; "
-                    "name another path"
-                )
+            if directory.place in inodes:
+                reason = f"{flag}: the path is inside {directory.path}, and no broker would start with it"
+                raise UsageError(reason, path=path, advice="pass another path")
     for directory in directories:
         refuse_unclean(directory)
         if request.in_place:
@@ -387,48 +386,62 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
     require_one_broker(directories)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Audit:
-    """The report of a run (``--report``); begun before the logs are changed."""
+    """The audit of a run (``--report``). ``partitions``: the directories that the run may change; ``before``:
+    their files before it."""
 
-    def __init__(
-        self, request: CleanRequest, run: str, started: int, now_ms: int, states: Sequence[LogState]
-    ) -> None:
-        self._request = request
-        self._run = run
-        self._started = started
-        self._now_ms = now_ms
-        # The partition directories that a run may change.
-        self._places = [
+    request: CleanRequest
+    run: str
+    started_ms: int
+    now_ms: int
+    partitions: Sequence[Path]
+    before: Fingerprints
+
+    @classmethod
+    def begin(
+        cls, request: CleanRequest, run: str, started_ms: int, now_ms: int, states: Sequence[LogState]
+    ) -> _Audit:
+        """Read the files before the logs are changed."""
+        paths = [
             state.path for state in states if state.config is not None and "compact" in state.config.policies
         ]
-        self._before = fingerprints(self._places)
+        return cls(
+            request=request,
+            run=run,
+            started_ms=started_ms,
+            now_ms=now_ms,
+            partitions=paths,
+            before=fingerprints(paths),
+        )
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
-        """Write the report with the files as they are now; the reason where it could not be written, else
-        None.
+        """Write the audit with the files as they are now; returns why it could not be written, else None.
 
         ``error``: why the run failed as a whole; there are no results then. No OSError is raised: the logs
         are cleaned, and the caller must still get their results.
         """
-        path, out = self._request.report, self._request.out
+        path, out = self.request.report, self.request.out
         assert path is not None
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # no name belongs to the number, as in many containers
             user = str(os.getuid())
-        after = self._places if out is None else [out.absolute() / place.name for place in self._places]
-        options = {name: str(getattr(self._request, name)) for name in CleanRequest.__dataclass_fields__}
+        after = self.partitions
+        if out is not None:
+            after = [out.absolute() / partition.name for partition in self.partitions]
+        options = {name: str(getattr(self.request, name)) for name in CleanRequest.__dataclass_fields__}
         document = {
-            "run": self._run,
+            "run": self.run,
             "version": __version__,
             "user": user,
             "host": socket.gethostname(),
-            "started_ms": self._started,
-            "now_ms": self._now_ms,
+            "started_ms": self.started_ms,
+            "now_ms": self.now_ms,
             "options": options,
             "error": error,
             "logs": [result.to_json() for result in results],
-            "sha256_before": self._before,
+            "sha256_before": self.before,
             "sha256_after": fingerprints(after),
         }
         try:
@@ -443,20 +456,16 @@ class _Audit:
 
 
 def undo(folder: Path) -> dict[str, list[str]]:
-    """Restore the files that a run kept: {partition directory: restored files}. Raises SiltstoneError.
+    """Restore the originals of a run: {partition directory: restored files}. Raises SiltstoneError.
 
     All logs are checked before the first is changed; an UndoStoppedError names the restored files and the
     others.
     """
     kept = read_run(folder)
-    with contextlib.ExitStack() as stack:
-        opened = open_directories([Path(log.path).resolve().parent for _, log in kept])
-        for directory in opened:
-            refuse_unclean(stack.enter_context(directory))
-            refuse_network_file_system(directory)
-        by_place = {directory.place: directory for directory in opened}
+    with locked_directories([Path(log.path).resolve().parent for _, log in kept]) as opened:
+        by_inode = {directory.place: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
-        directories = {path: by_place[files.stat(path.resolve()).place] for path in parents}
+        directories = {path: by_inode[files.stat(path.resolve()).place] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical)
 
 
@@ -473,10 +482,10 @@ def recover(
 ) -> list[DirectoryRecovery]:
     """Recover log directories, as a broker's start and stop would: a result for each of them.
 
-    An error of one log or one disk is in its result. Raises SiltstoneError for the rest.
+    The error of a log or of a disk is in its result. Raises SiltstoneError for any other.
     """
     settings = parse_assignments(config, "--config")
-    by_ms = resolve_now_ms(now_ms, SystemClock())
+    recovery_ms = resolve_now_ms(now_ms, SystemClock())
     directories, offline = [], list[DirectoryRecovery]()
 
     def failed(path: Path, error: OSError) -> None:
@@ -492,12 +501,12 @@ def recover(
             except OSError as error:
                 failed(directory.path, error)
         require_one_broker(directories)
-        how = Recovery(
+        recovery = Recovery(
             config_of=recovery_configs(directories, settings, broker_config),
-            now_ms=by_ms,
+            now_ms=recovery_ms,
             threads=threads,
             check=check,
             close=True,
             dry_run=dry_run,
         )
-        return recover_directories(directories, how, progress) + offline
+        return recover_directories(directories, recovery, progress) + offline

@@ -1,5 +1,5 @@
-"""Side-by-side compaction of directories that no broker serves, and the status of any (``pulsar
-compact-topic``, ``pulsar-admin topics compact`` and ``compaction-status``).
+"""Compacts topics side by side, and reads the status of compactions (``pulsar compact-topic``, ``pulsar-admin
+topics compact`` and ``compaction-status``).
 
 The status takes no lock. Compacting takes the directories' locks, as a broker does, and changes only the
 ``.compacted`` folders, not segments, checkpoints or the clean-shutdown marker.
@@ -7,8 +7,7 @@ The status takes no lock. Compacting takes the directories' locks, as a broker d
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -17,9 +16,9 @@ import msgspec
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.config import Config
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
-from siltstone.commands.places import Place, Snapshot, refuse_unclean
+from siltstone.commands.directories import NOT_HERE, BrokerDirectories, Snapshot, locked_directories
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
-from siltstone.log.directory import open_directories, refuse_network_file_system, refuse_unsafe_files
+from siltstone.log.directory import refuse_unsafe_files
 from siltstone.log.ledger.manifest import LEDGER_PROPERTY, SUBSCRIPTION, Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
@@ -42,19 +41,19 @@ def compacted_json(ledger: Ledger | None) -> dict[str, object]:
     if ledger is None:
         return {}
     cursor = {"markDeletePosition": ledger.horizon - 1, "properties": {LEDGER_PROPERTY: ledger.id}}
-    facts = {"ledgerId": ledger.id, "entries": ledger.entries, "size": ledger.size}
-    return {"cursors": {SUBSCRIPTION: cursor}, "compactedLedger": facts}
+    statistics = {"ledgerId": ledger.id, "entries": ledger.entries, "size": ledger.size}
+    return {"cursors": {SUBSCRIPTION: cursor}, "compactedLedger": statistics}
 
 
 EngineFor = Callable[[int], CompactionEngine]
-"""Makes an engine for a compaction of so many bytes."""
+"""Returns an engine for a compaction of so many bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCompaction:
     """A partition's status and ledger; ``backlog`` in bytes. ``failure``: why it cannot be read.
 
-    ``result``: of the compaction that was just run, None without one.
+    ``result``: of the compaction that this command ran, None without one.
     """
 
     partition: int
@@ -66,7 +65,7 @@ class PartitionCompaction:
     failure: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The partition as JSON, with Pulsar's names where Pulsar has one."""
+        """The partition as JSON, by Pulsar's names if Pulsar has them."""
         document: dict[str, object] = {
             "partition": self.partition,
             "directory": self.directory,
@@ -101,7 +100,7 @@ def _counts(result: CompactionResult) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCompaction:
-    """A topic, or the one partition of it that was asked for. ``notes``: for people."""
+    """A topic, or the requested partition of it. ``notes``: for display."""
 
     topic: str
     threshold: Threshold
@@ -126,23 +125,25 @@ class TopicCompaction:
         }
 
 
-def compaction_of(place: Place, topic: str, *, to_the_end: bool | None = None) -> TopicCompaction:
+def compaction_of(
+    directories: BrokerDirectories, topic: str, *, to_the_end: bool | None = None
+) -> TopicCompaction:
     """The status of a topic's compactions, and its backlog.
 
-    ``to_the_end``: logs without an entry for the high watermark have no other replica; None where no
-    compaction is to follow. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
+    ``to_the_end``: logs without an entry for the high watermark have no other replica; None if only the
+    status is requested. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
-    snapshot = place.snapshot()
-    return _topic(snapshot, _asked(snapshot, topic), to_the_end=to_the_end)
+    snapshot = directories.snapshot()
+    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end)
 
 
-def _asked(snapshot: Snapshot, text: str) -> list[TopicPartition]:
-    existing = (
+def _requested_partitions(snapshot: Snapshot, text: str) -> list[TopicPartition]:
+    partitions = (
         TopicPartition(name, number)
         for name in snapshot.names()
         for number in snapshot.topic(name).partitions
     )
-    return find_partitions(text, existing)
+    return find_partitions(text, partitions)
 
 
 def _topic(
@@ -152,12 +153,12 @@ def _topic(
     to_the_end: bool | None,
     results: Mapping[TopicPartition, CompactionResult | None] = MappingProxyType({}),
 ) -> TopicCompaction:
-    facts = snapshot.topic(wheres[0].topic)
+    topic = snapshot.topic(wheres[0].topic)
     return TopicCompaction(
-        topic=facts.name,
-        threshold=compaction_threshold(facts.name, snapshot.config_of(facts), snapshot.registry.namespaces),
+        topic=topic.name,
+        threshold=compaction_threshold(topic.name, snapshot.config_of(topic), snapshot.registry.namespaces),
         partitions=tuple(_partition(snapshot, where, results.get(where), to_the_end) for where in wheres),
-        notes=(*snapshot.notes, *snapshot.notes_on([facts])),
+        notes=(*snapshot.notes, *snapshot.notes_on([topic])),
     )
 
 
@@ -165,9 +166,9 @@ def _partition(
     snapshot: Snapshot, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
 ) -> PartitionCompaction:
     partition = PartitionCompaction(partition=where.partition, result=result)
-    path = snapshot.path_of(where)
+    path = snapshot.partitions.get(where)
     if path is None:
-        partition.failure = "is in none of these directories"
+        partition.failure = NOT_HERE
         return partition
     partition.directory, partition.failure = str(path.parent), snapshot.damage_of(where)
     try:
@@ -188,7 +189,7 @@ def _partition(
 
 
 def compact_topic(
-    place: Place,
+    directories: BrokerDirectories,
     topic: str,
     engine: EngineFor,
     *,
@@ -200,36 +201,26 @@ def compact_topic(
     """Compact a topic, or one partition of it, side by side. A partition that fails has the failure in its
     status, and the others are compacted.
 
-    ``reset``: forget the ledger first, and compact what is left of the log. ``dry_run``: only the status and
-    backlog. Raises DirectoryLockedError, DirectoryRefusedError, UnknownTopicError, UsageError,
+    ``reset``: delete the ledger first, and compact the records that the log still has. ``dry_run``: only the
+    status and backlog. Raises DirectoryLockedError, DirectoryRefusedError, UnknownTopicError, UsageError,
     CompactionInProgressError, EngineError, SiltstoneError, OSError.
     """
-    before = compaction_of(place, topic, to_the_end=to_the_end)
+    before = compaction_of(directories, topic, to_the_end=to_the_end)
     if dry_run:
         return before
     clock = clock or SystemClock()
-    with _locked(place):
-        snapshot = place.snapshot()
-        wheres = _asked(snapshot, topic)
-        made = engine(sum(partition.backlog or 0 for partition in before.partitions))
-        compactor = TwoPhaseCompactor(made, clock=clock)
+    with locked_directories(directories.paths):
+        snapshot = directories.snapshot()
+        wheres = _requested_partitions(snapshot, topic)
+        backlog = sum(partition.backlog or 0 for partition in before.partitions)
+        compactor = TwoPhaseCompactor(engine(backlog), clock=clock)
         config = snapshot.config_of(snapshot.topic(wheres[0].topic))
-        how = {"reset": reset, "to_the_end": to_the_end}
-        results = {where: _compacted(snapshot, where, compactor, config, clock, **how) for where in wheres}
+        flags = {"reset": reset, "to_the_end": to_the_end}
+        results = {where: _compact(snapshot, where, compactor, config, clock, **flags) for where in wheres}
         return _topic(snapshot, wheres, to_the_end=to_the_end, results=results)
 
 
-@contextlib.contextmanager
-def _locked(place: Place) -> Iterator[None]:
-    """Hold the directories' locks. Raises DirectoryLockedError, DirectoryRefusedError."""
-    with contextlib.ExitStack() as stack:
-        for directory in open_directories(place.directories):
-            refuse_unclean(stack.enter_context(directory))
-            refuse_network_file_system(directory)
-        yield
-
-
-def _compacted(
+def _compact(
     snapshot: Snapshot,
     where: TopicPartition,
     compactor: TwoPhaseCompactor,
@@ -239,8 +230,8 @@ def _compacted(
     reset: bool,
     to_the_end: bool,
 ) -> CompactionResult | None:
-    """Compact one partition; None when that failed, with the reason in its status."""
-    if snapshot.path_of(where) is None:
+    """Compact one partition; None if that failed, with the reason in its status."""
+    if where not in snapshot.partitions:
         return None
     log = snapshot.log(where)
     attempt = Attempt(log, clock.now_ms())
@@ -250,8 +241,9 @@ def _compacted(
         refuse_unsafe_files(log.directory)
         if log.not_shown:
             raise DirectoryRefusedError(
-                f"{log.where}: not all of it can be read: {'; '.join(log.not_shown)}; run siltstone recover "
-                "first: a ledger must not have records that a recovery cuts off"
+                f"not all of it can be read: {'; '.join(log.not_shown)}",
+                path=str(log.where),
+                advice="run siltstone recover first: a ledger must not have records that it truncates",
             )
         if reset:
             store = LedgerStore(log.directory)

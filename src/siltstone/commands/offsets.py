@@ -1,4 +1,4 @@
-"""Offsets by time, deletion of records, sizes of log directories (Kafka's ``GetOffsetShell``,
+"""Finds offsets by time, deletes records, sums the sizes of log directories (Kafka's ``GetOffsetShell``,
 ``DeleteRecordsCommand``, ``LogDirsCommand``)."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.commands.places import INTERNAL_TOPICS, Place, Snapshot
-from siltstone.commands.topics import matching
+from siltstone.commands.directories import INTERNAL_TOPICS, LIST_TOPICS, BrokerDirectories, Snapshot
+from siltstone.commands.topics import matching_topics
 from siltstone.log.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.segments import list_segments
@@ -36,12 +36,12 @@ _TIMES = {
     "-4": EARLIEST,
 }
 _PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
-_MOST_PARTITION = (1 << 31) - 1
+_PARTITION_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffset:
-    """A partition's offset for a time, None where no record is that late; or its log start after records were
+    """A partition's offset for a time, None if no record is that late; or its log start after records were
     deleted. ``failure``: why the log cannot be read, or only in part, or Kafka's error."""
 
     where: TopicPartition
@@ -49,7 +49,7 @@ class PartitionOffset:
     failure: str | None = None
 
     def to_json(self, name: str = "offset") -> dict[str, object]:
-        """One object, the offset by that ``name``."""
+        """One object, with the offset as ``name``."""
         return {
             "topic": self.where.topic,
             "partition": self.where.partition,
@@ -64,9 +64,10 @@ def parse_time(text: str) -> int:
         return _TIMES[text]
     if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) and int(text) >= MAX_TIMESTAMP:
         return int(text)
+    is_tiered = text in ("-5", "latest-tiered")
     raise UsageError(
-        f"--time {text}: give ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp"
-        + ("; nothing is kept in remote storage here" if text in ("-5", "latest-tiered") else "")
+        f"--time {text}: " + ("there is no remote storage" if is_tiered else "not a time"),
+        advice="pass ms since 1970, -1 or latest, -2 or earliest, -3 or max-timestamp",
     )
 
 
@@ -76,12 +77,13 @@ def parse_partitions(text: str) -> list[range]:
     for part in text.split(","):
         match = _PARTITIONS.fullmatch(part.strip())
         if match is None or not (match[1] or match[2]):
-            raise UsageError(f"partitions {text!r}: give numbers and ranges such as 0,2-4,7-")
+            advice = "pass numbers and ranges such as 0,2-4,7-"
+            raise UsageError(f"partitions {text!r}: {part!r} is no number or range", advice=advice)
         first = int(match[1] or 0)
         if not match[2]:
             ranges.append(range(first, first + 1))
         else:
-            ranges.append(range(first, int(match[3]) if match[3] else _MOST_PARTITION))
+            ranges.append(range(first, int(match[3]) if match[3] else _PARTITION_MAX))
     return ranges
 
 
@@ -95,30 +97,29 @@ def select_partitions(
 ) -> list[TopicPartition]:
     """The partitions that the flags select, in order; at least one. Raises UsageError, UnknownTopicError."""
     if topic_partitions is not None and (topic is not None or partitions is not None):
-        raise UsageError("--topic-partitions goes without --topic and --partitions")
+        reason = "--topic-partitions is passed with --topic or --partitions"
+        raise UsageError(reason, advice="pass --topic-partitions alone")
     names = [name for name in snapshot.names() if not (exclude_internal and name in INTERNAL_TOPICS)]
-    chosen: list[tuple[list[str], list[range] | None]] = []
-    for part in topic_partitions.split(",") if topic_partitions is not None else ():
-        name, _, numbers = part.strip().partition(":")
-        chosen.append((matching(names, name or None), parse_partitions(numbers) if numbers else None))
-    if topic_partitions is None:
-        chosen.append((matching(names, topic), parse_partitions(partitions) if partitions else None))
-    selected = {
-        TopicPartition(name, number)
-        for some, ranges in chosen
-        for name in some
-        for number in snapshot.topic(name).partitions
-        if ranges is None or any(number in part for part in ranges)
-    }
+    terms: list[tuple[str | None, str | None]] = [(topic, partitions)]
+    if topic_partitions is not None:
+        parts = (part.strip().partition(":") for part in topic_partitions.split(","))
+        terms = [(name or None, numbers) for name, _, numbers in parts]
+    selected = set[TopicPartition]()
+    for pattern, numbers in terms:
+        ranges = parse_partitions(numbers) if numbers else [range(_PARTITION_MAX)]
+        selected |= {
+            TopicPartition(name, number)
+            for name in matching_topics(names, pattern, if_exists=True)
+            for number in snapshot.topic(name).partitions
+            if any(number in numbers_range for numbers_range in ranges)
+        }
     if not selected:
-        raise UnknownTopicError(
-            "no partition here is what was asked for; siltstone topics --list shows topics"
-        )
+        raise UnknownTopicError("no partition matches the flags", advice=LIST_TOPICS)
     return sorted(selected)
 
 
 def list_offsets(snapshot: Snapshot, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
-    """The offset of each partition for a time; one that cannot be read says why."""
+    """The offset of each partition for a time; one that cannot be read has the failure."""
     offsets = []
     for where in wheres:
         try:
@@ -149,56 +150,61 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     try:
         rows = msgspec.convert(json.loads(files.read_input(path)), _Offsets).partitions
     except ValueError as error:
-        raise UsageError(
-            f"--offset-json-file {path}: {error}; give "
-            '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
-        ) from None
-    wheres = Counter(TopicPartition(row.topic, row.partition) for row in rows)
-    twice = sorted(str(where) for where, times in wheres.items() if times > 1)
-    if twice:
-        raise UsageError(f"--offset-json-file {path}: names {', '.join(twice)} more than once")
-    return {TopicPartition(row.topic, row.partition): row.offset for row in rows}
+        example = '{"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}'
+        reason = f"--offset-json-file has another form: {error}"
+        raise UsageError(reason, path=path, advice=f"write {example}") from None
+    offsets = {TopicPartition(row.topic, row.partition): row.offset for row in rows}
+    if len(offsets) < len(rows):
+        counts = Counter(TopicPartition(row.topic, row.partition) for row in rows)
+        repeated = sorted(str(where) for where, count in counts.items() if count > 1)
+        reason = f"--offset-json-file has several offsets for {', '.join(repeated)}"
+        raise UsageError(reason, path=path, advice="name each partition once")
+    return offsets
 
 
 def delete_records(
-    place: Place, offsets: dict[TopicPartition, int], *, dry_run: bool = False
+    directories: BrokerDirectories, offsets: dict[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionOffset]:
-    """Move log starts up, each to its offset (-1: the high watermark); each result has its failure.
+    """Raise the start of each log to its offset (-1: the high watermark); each result has its failure.
 
-    Whole segments below go at the next retention check. Raises SiltstoneError.
+    The next retention check deletes the segments below. Raises SiltstoneError.
     """
     if dry_run:
-        snapshot = place.snapshot()
-        return _delete_all(offsets, lambda where, offset: _would_delete(snapshot, where, offset))
-    with place.open() as manager:
+        snapshot = directories.snapshot()
+        return _delete_all(offsets, lambda where, offset: _new_start(snapshot, where, offset))
+    with directories.open() as manager:
         return _delete_all(offsets, manager.delete_records)
 
 
 def _delete_all(
     offsets: dict[TopicPartition, int], delete: Callable[[TopicPartition, int], int]
 ) -> list[PartitionOffset]:
-    done = []
+    results = []
     for where, offset in offsets.items():
         try:
-            done.append(PartitionOffset(where=where, offset=delete(where, offset)))
+            results.append(PartitionOffset(where=where, offset=delete(where, offset)))
         except SiltstoneError as error:
             failure = f"{error} ({error.code})" if isinstance(error, LogError) else str(error)
-            done.append(PartitionOffset(where=where, offset=None, failure=failure))
-    return done
+            results.append(PartitionOffset(where=where, offset=None, failure=failure))
+    return results
 
 
-def _would_delete(snapshot: Snapshot, where: TopicPartition, offset: int) -> int:
+def _new_start(snapshot: Snapshot, where: TopicPartition, offset: int) -> int:
     """The log start that ``LogManager.delete_records`` would set. Raises the same errors."""
     log = snapshot.log(where)
     policies = snapshot.config_of(snapshot.topic(where.topic)).policies
     if "compact" in policies and "delete" not in policies:
         raise PolicyViolationError(
-            f"{where}: records of a topic with cleanup.policy=compact cannot be deleted"
+            "records of a topic with cleanup.policy=compact cannot be deleted",
+            path=str(where),
+            advice="write tombstones, or set cleanup.policy=compact,delete",
         )
     target = log.log_end_offset if offset == -1 else offset
     if not 0 <= target <= log.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"{where}: {offset} is above the end, {log.log_end_offset}; give less, or -1"
+            f"offset {offset} is outside 0 to {log.log_end_offset}, the log's end",
+            path=str(where),
+            advice="pass an offset up to the end, or -1",
         )
     return max(target, log.log_start_offset)
 
@@ -208,17 +214,17 @@ def _would_delete(snapshot: Snapshot, where: TopicPartition, offset: int) -> int
 _STORAGE_ERROR = "org.apache.kafka.common.errors.KafkaStorageException"
 
 
-def describe_log_dirs(place: Place, topics: Collection[str] = ()) -> dict[str, Any]:
+def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = ()) -> dict[str, Any]:
     """``{"version": 1, "brokers": [{"broker", "logDirs": [{"logDir", "error", "partitions": […]}]}]}``.
 
     A directory that cannot be read has its ``error``; sizes are bytes of the ``.log`` files. ``topics``
     empty: all of them.
     """
     log_dirs, broker = [], 0
-    for path in place.directories:
+    for path in directories.paths:
         entry: dict[str, Any] = {"logDir": str(path.absolute()), "error": None, "partitions": []}
         try:
-            snapshot = Snapshot([path], place.broker_config())
+            snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [
                 {
                     "partition": str(where),

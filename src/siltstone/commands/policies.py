@@ -1,20 +1,22 @@
-"""The settings of each log of a cleaning, and the options that commands share.
+"""Gathers the settings of each log of a cleaning; the options that commands share.
 
-    --config, --config-file   for named topics, over all other sources
-    --policy-from-metadata    the topics' own and the brokers' dynamic ones, out of ``__cluster_metadata-0``,
-                              and over them those of topics made or altered with Siltstone
-    --broker-config           the broker's ``server.properties``; for topics that the other places name
+The sources, the strongest first::
 
-A log that no source names has no policy and is skipped. With the metadata, a directory counts as a topic's
-partition only if it has the topic's id (``partition.metadata``): directories of a deleted topic with the same
-name are skipped.
+    --config, --config-file   for named topics
+    --policy-from-metadata    settings of topics that were created or altered with Siltstone; below them the
+                              topics' own and the brokers' dynamic settings, from ``__cluster_metadata-0``
+    --broker-config           the broker's ``server.properties``, for topics that another source names
+
+A log that no source names has no policy and is skipped. With the metadata, a directory is a topic's partition
+only if it has the topic's id (``partition.metadata``): directories of a deleted topic with the same name are
+skipped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,15 +46,12 @@ from siltstone.runtime.topics import TopicSettings, load_registry
 
 DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
-NO_BROKER_CONFIG = (
-    "no --broker-config: what the broker's server.properties says is not known, "
-    "Kafka's defaults are used instead"
-)
+NO_BROKER_CONFIG = "no --broker-config: Kafka's defaults are used for the broker's static settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Which logs, with which settings, as of when and how far; ``clean --watch`` asks for no more.
+    """Which logs, with which settings, as of when and up to which end: the options of ``clean --watch``.
 
     Parameters
     ----------
@@ -129,17 +128,18 @@ class CleaningOptions(RunOptions):
 
 
 def reads_to_the_end(high_watermark: str | None) -> bool:
-    """Does ``--high-watermark end`` say that logs without an entry have no other replica? Raises UsageError
-    for another word."""
+    """Have logs without a checkpointed high watermark no other replica (``--high-watermark end``)? Raises
+    UsageError for another word."""
     if high_watermark not in (None, "end"):
-        raise UsageError(f"--high-watermark {high_watermark}: only 'end' is known")
+        reason = f"--high-watermark {high_watermark}: only 'end' is allowed"
+        raise UsageError(reason, advice="pass --high-watermark end, or leave it out")
     return high_watermark == "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """The settings out of all sources. ``settings``: of topics; without the metadata only the broker's own,
-    which are known where ``broker_known``. ``config``, ``by_topic``: from the command line."""
+    """The settings from all sources. ``settings``: of topics; without the metadata only the broker's own,
+    which are known if ``broker_known``. ``config``, ``by_topic``: from the command line."""
 
     config: Mapping[str, Setting]
     by_topic: Mapping[str, Mapping[str, Setting]]
@@ -148,8 +148,8 @@ class Policies:
     broker_known: bool = False
 
     def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
-        """One log with its settings, or with the reason why they are not known. Raises UsageError for those
-        from the command line."""
+        """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
+        settings of the command line."""
         topic, settings = where.topic, self.settings
         made_here = settings.is_made_here(topic)
         state = LogState(
@@ -163,7 +163,7 @@ class Policies:
         named = settings.cluster is not None or topic in settings.listed
         if topic == CLUSTER_METADATA or not (named or by_hand or self.config):
             return state
-        # Planning refuses the log for a damaged partition.metadata.
+        # A damaged partition.metadata is reported when the cleaning is planned.
         with contextlib.suppress(CorruptFileError):
             refused = settings.topic_mismatch(topic, path)
             if refused is not None:
@@ -182,23 +182,23 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
     single = all(directory.is_partial for directory in directories)
     if options.config and not options.topics and not single:
-        raise UsageError("--config needs --topic: say which topics the settings are for")
+        raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
-        by_topic = parse_config_file(_text(options.config_file), str(options.config_file))
-    static = _static(options.broker_config)
+        by_topic = parse_config_file(read_text(options.config_file), str(options.config_file))
+    static = read_server_properties(options.broker_config, foreign=True)
     known = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
     if options.policy_from_metadata:
         listed = load_registry(directory.path for directory in directories)[0].topics
         settings = replace(settings, listed=listed)
-        holder = metadata_directory(directories)
-        partitions = [where for directory in directories for where in directory.partitions]
-        if holder is None and not all(where.topic in listed for where in partitions):
-            holder = _elsewhere(directories, options.broker_config)
-        if holder is not None:
-            cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+        directory = metadata_directory(directories)
+        partitions = [where for one in directories for where in one.partitions]
+        if directory is None and not all(where.topic in listed for where in partitions):
+            directory = _metadata_elsewhere(directories, options.broker_config)
+        if directory is not None:
+            cluster = read_cluster_settings(directory, node_id=node_id_of(directories), static=static)
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if known else [NO_BROKER_CONFIG]
@@ -210,28 +210,28 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
 def recovery_configs(
     directories: Sequence[LogDirectory], config: Mapping[str, Setting], broker_config: Path | None = None
 ) -> Callable[[TopicPartition], LogConfig]:
-    """The settings for the recovery of each log: ``config``, over the topic's own settings where the metadata
-    has them, over the broker's ``server.properties``.
+    """The settings for the recovery of each log: ``config``, over the topic's own settings in the metadata,
+    over the broker's ``server.properties``.
 
-    Metadata that cannot be read is logged and left out: recovery keeps and cuts records whatever the
-    settings. Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError where it names
-    another broker's metadata.
+    Metadata that cannot be read is logged and not used: no record depends on the settings of a recovery.
+    Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError if it names another broker's
+    metadata.
     """
-    static = _static(broker_config)
+    static = read_server_properties(broker_config, foreign=True)
     cluster: ClusterSettings | None = None
     try:
-        holder = metadata_directory(directories) or _named_elsewhere(directories, broker_config)
-        if holder is not None:
-            cluster = read_cluster_settings(holder, node_id=node_id_of(directories), static=static)
+        directory = metadata_directory(directories) or _metadata_of_properties(directories, broker_config)
+        if directory is not None:
+            cluster = read_cluster_settings(directory, node_id=node_id_of(directories), static=static)
     except (CorruptFileError, UnsafeFileError, UsageError, OSError) as error:
-        _logger.warning("topics' own settings are not known: %s", error)
+        _logger.warning("the topics' own settings are not known, the defaults are used: %s", error)
 
     def config_of(where: TopicPartition) -> LogConfig:
         if cluster is not None and cluster.topic_id(where.topic) is not None:
             try:
                 return LogConfig.of(cluster.config_of(where.topic).over(config))
             except UsageError as error:
-                _logger.warning("%s: its own settings are not used: %s", where, error)
+                _logger.warning("%s: the topic's own settings are not used: %s", where, error)
         return LogConfig.of(Config(config, static=static))
 
     return config_of
@@ -247,52 +247,67 @@ def log_states(
         for where, path in sorted(directory.partitions.items())
         if not topics or where.topic in topics
     ]
-    missing = set(topics) - {state.where.topic for state in states}
-    if missing:
-        places = ", ".join(str(directory.path) for directory in directories)
-        raise UsageError(f"--topic {sorted(missing)[0]}: no partition of it in {places}")
+    refuse_missing_topics(topics, (state.where for state in states), [one.path for one in directories])
     return states
 
 
-def _static(broker_config: Path | None) -> Mapping[str, Setting]:
-    if broker_config is None:
-        return {}
-    return parse_server_properties(_text(broker_config), str(broker_config), foreign=True)
+def refuse_missing_topics(
+    topics: Sequence[str], partitions: Iterable[TopicPartition], paths: Sequence[Path]
+) -> None:
+    """Raises UsageError for a topic (``--topic``) without a partition."""
+    missing = set(topics) - {where.topic for where in partitions}
+    if missing:
+        raise UsageError(
+            f"--topic {min(missing)}: the directories have no partition of it",
+            path=", ".join(map(str, paths)),
+            advice="siltstone topics --list --dir DIR shows the topics",
+        )
 
 
-def _text(path: Path) -> str:
+def read_server_properties(path: Path | None, *, foreign: bool = False) -> Mapping[str, Setting]:
+    """The settings of a ``server.properties``, none without a path; ``foreign``: as
+    ``parse_server_properties``.
+
+    Raises UsageError, OSError.
+    """
+    return {} if path is None else parse_server_properties(read_text(path), str(path), foreign=foreign)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that an option names. Raises OSError."""
     return files.read_input(path).decode("utf-8", "replace")
 
 
-def _elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
-    """The directory of the metadata log by ``server.properties``; it is only read.
+def _metadata_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
+    """The directory of the metadata log by ``server.properties``.
 
-    Raises DirectoryRefusedError where there is none, or it is another broker's.
+    Raises DirectoryRefusedError if there is none, or it is another broker's.
     """
-    directory = _named_elsewhere(directories, broker_config)
-    if directory is not None:
-        return directory
-    places = ", ".join(sorted({str(directory.path) for directory in directories}))
-    kraft = any(directory.properties().get("version") == "1" for directory in directories)
-    raise DirectoryRefusedError(
-        f"{places}: no {METADATA_PARTITION} here; name all of the broker's log.dirs and its "
-        "metadata.log.dir, or say where they are with --broker-config"
-        if kraft
-        else f"{places}: no {METADATA_PARTITION} here: a broker that ran with ZooKeeper kept its topics' "
-        "settings there; give them with --config-file"
-    )
+    directory = _metadata_of_properties(directories, broker_config)
+    if directory is None:
+        is_kraft = any(directory.properties().get("version") == "1" for directory in directories)
+        raise DirectoryRefusedError(
+            f"the directories have no {METADATA_PARTITION}, where a broker's topics and their settings are",
+            path=", ".join(sorted({str(directory.path) for directory in directories})),
+            advice="name all of the broker's log.dirs and its metadata.log.dir, or pass --broker-config"
+            if is_kraft
+            else "a broker with ZooKeeper has its settings there: pass them with --config-file",
+        )
+    return directory
 
 
-def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory | None:
+def _metadata_of_properties(
+    directories: Sequence[LogDirectory], broker_config: Path | None
+) -> LogDirectory | None:
+    """The directory that a ``server.properties`` names for the metadata log; it is only read."""
     if broker_config is None:
         return None
-    named = first_property(
-        _text(broker_config), str(broker_config), "metadata.log.dir", "log.dirs", "log.dir"
-    )
+    names = ("metadata.log.dir", "log.dirs", "log.dir")
+    named = first_property(read_text(broker_config), str(broker_config), *names)
     path = Path((named or "").partition(",")[0].strip())
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None
     directory = LogDirectory.open(path, lock=False)
-    directory.partitions = {}  # only the identity of the broker counts
+    directory.partitions = {}  # only the broker's identity is compared
     require_one_broker([*directories, directory])
     return directory

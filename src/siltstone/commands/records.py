@@ -1,7 +1,8 @@
 """Appends records to a topic (as ``kcat -P``) and reads them (as ``kcat -C``).
 
-Records with a key go to the partition of its hash; records without one go to the partitions in turn, a batch
-each. Records that were appended before an error stay; all are durable when ``TopicProducer`` is closed.
+A record with a key goes to the partition of the key's hash; records without a key go to the partitions in
+turn, one batch to each. Records that were appended before an error stay; all are durable when
+``TopicProducer`` is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, 
 from siltstone.base.records.build import RECORD_ROOM
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import BATCH_OVERHEAD
-from siltstone.commands.places import Place, Snapshot
+from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
@@ -48,7 +49,7 @@ class TopicProducer:
 
     def __init__(
         self,
-        place: Place,
+        directories: BrokerDirectories,
         topic: str,
         *,
         partition: int | None = None,
@@ -57,15 +58,16 @@ class TopicProducer:
     ) -> None:
         """Raises UnknownTopicError, UsageError for a codec, DirectoryLockedError, SiltstoneError."""
         if compression is not None and compression not in CODEC_NAMES:
-            raise UsageError(f"codec {compression!r}: give one of {', '.join(CODEC_NAMES)}")
+            advice = f"pass one of {', '.join(CODEC_NAMES)}"
+            raise UsageError(f"there is no codec {compression!r}", advice=advice)
         self._compression, self._clock = compression, clock or SystemClock()
-        snapshot = place.snapshot_before_creation()  # before anything is locked or changed
+        snapshot = directories.snapshot_before_creation()  # before anything is locked or changed
         if topic not in snapshot.names():
-            message = f"there is no topic {topic!r} here; make it with siltstone topics --create"
-            raise UnknownTopicError(message)
+            advice = "create it with siltstone topics --create"
+            raise UnknownTopicError(f"there is no topic {topic!r}", advice=advice)
         if partition is not None and partition not in snapshot.topic(topic).partitions:
-            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
-        self._manager = place.open()
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=LIST_TOPICS)
+        self._manager = directories.open()
         try:
             numbers = self._manager.topics.describe(topic).partitions
             self._logs = {n: self._manager[topic, n] for n in numbers if partition in (None, n)}
@@ -112,24 +114,25 @@ class TopicProducer:
 
 
 def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[NewRecord]]:
-    """Split records into batches that this log allows; a larger record is a batch by itself."""
-    most = min(_BATCH_BYTES, log.config.max_message_bytes, log.config.segment_bytes) - BATCH_OVERHEAD
-    run: list[NewRecord] = []
-    room = most
+    """The records in batches that the log accepts; a larger record is a batch by itself."""
+    size_max = min(_BATCH_BYTES, log.config.max_message_bytes, log.config.segment_bytes) - BATCH_OVERHEAD
+    batch: list[NewRecord] = []
+    free = size_max
     for record in records:
+        # Upper bounds: two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
         headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
         size = RECORD_ROOM + len(record.key or b"") + len(record.value or b"")
         size += sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
-        if run and size > room:
-            yield run
-            run, room = [], most
-        run.append(record)
-        room -= size
-    if run:
-        yield run
+        if batch and size > free:
+            yield batch
+            batch, free = [], size_max
+        batch.append(record)
+        free -= size
+    if batch:
+        yield batch
 
 
-# Reading takes no lock and changes nothing. To follow a topic, the directory is listed again and again: only
+# Reading takes no lock and changes nothing. To follow a topic, the directory is listed repeatedly: only
 # partitions whose files have changed are opened again, and new partitions are read from their start. Errors
 # that a live broker causes for a moment (a swap of cleaned segments) are tried again.
 
@@ -138,15 +141,13 @@ _WORDS = dict.fromkeys(("start", "beginning", "earliest", "oldest"), EARLIEST)
 _WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _TRIES = 20
-"""How many times in a row a directory that cannot be read is tried again."""
+"""Consecutive attempts at reading a directory before its error is raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The first and the last record to read, as given with ``-o``. ``last``: so many records before the end.
-
-    ``until_ms``: up to the first record at or after that time.
-    """
+    """The range of ``-o``. ``last``: start so many offsets before the end; ``until_ms``: end at the first
+    record at or after that time."""
 
     start: str = EARLIEST
     offset: int | None = None
@@ -155,21 +156,21 @@ class Range:
     until_ms: int | None = None
 
     def start_in(self, log: ReadOnlyLog, isolation: str) -> Start:
-        """Where a reader of the log starts."""
+        """The start of a reader of the log."""
         view = log.view
-        limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+        end = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
         if self.offset is not None:
             return self.offset
         if self.from_ms is not None:
             return AtTime(self.from_ms)
         if self.last is not None:
-            return max(limit - self.last, log.log_start_offset)
-        return limit if self.start == "end" else EARLIEST
+            return max(end - self.last, log.log_start_offset)
+        return end if self.start == "end" else EARLIEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedRecords:
-    """Records of one partition; ``polled`` None: its end at ``offset`` was reached."""
+    """Records of one partition; ``polled`` None: its end, at ``offset``, was reached."""
 
     where: TopicPartition
     offset: int
@@ -187,18 +188,19 @@ def parse_range(text: str) -> Range:
     for part in text.split(","):
         kind, at, number_text = part.partition("@")
         if kind not in ("s", "e") or kind in times or not (at and _NUMBER.fullmatch(number_text)):
-            raise UsageError(f"-o {text}: give start, end, an offset, -n, s@ms or s@ms,e@ms")
+            advice = "pass start, end, an offset, -n, s@ms or s@ms,e@ms"
+            raise UsageError(f"-o {text}: neither an offset nor a time", advice=advice)
         times[kind] = int(number_text)
     return Range(from_ms=times.get("s"), until_ms=times.get("e"))
 
 
 class _Followed:
-    """One partition that is read; ``view``: its newest view."""
+    """A partition that is read; ``view``: its newest view."""
 
     def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str, *, compacted: bool) -> None:
         self.where, self.directory = log.where, log.directory
         self.view: LogView = log.view
-        self.seen = _fingerprint(log.directory)
+        self.sizes = _log_sizes(log.directory)
         end = None if wanted.until_ms is None else log.offset_for_time(wanted.until_ms)
         self.reader = open_reader(
             self,
@@ -213,26 +215,26 @@ class _Followed:
         first = 0 if compacted else log.log_start_offset
         if not first <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.where}: offset {start} is outside {log.log_start_offset} to {log.log_end_offset}; "
-                "give one between them, start or end"
+                f"offset {start} is outside {log.log_start_offset} to {log.log_end_offset}",
+                path=str(self.where),
+                advice="pass -o with an offset between them, start or end",
             )
 
 
-def _fingerprint(directory: Path) -> dict[str, int]:
+def _log_sizes(directory: Path) -> dict[str, int]:
     """The sizes of a partition's ``.log`` files; every append, swap and deletion changes them."""
-    names = files.list_files(directory)
-    return {name: facts.size for name, facts in names.items() if ".log" in name}
+    return {name: stat.size for name, stat in files.list_files(directory).items() if ".log" in name}
 
 
 class TopicConsumer:
-    """The partitions of a topic, read from ``wanted`` on. ``notes``: on the state of the directories.
+    """Reads the partitions of a topic, from ``wanted`` on. ``notes``: on the state of the directories.
 
     ``damage``: partitions that can only be read in part, and why.
     """
 
     def __init__(
         self,
-        place: Place,
+        directories: BrokerDirectories,
         topic: str,
         *,
         partitions: frozenset[int] = frozenset(),
@@ -241,21 +243,22 @@ class TopicConsumer:
         to_the_end: bool = False,
         read_compacted: bool = False,
     ) -> None:
-        """``read_compacted``: each partition's compacted view, where it has one.
+        """``read_compacted``: the compacted view of each partition that has one.
 
         Raises UnknownTopicError, OffsetOutOfRangeError, UsageError, SiltstoneError, OSError.
         """
         if isolation not in ISOLATIONS:
-            raise UsageError(f"--isolation {isolation}: give {' or '.join(ISOLATIONS)}")
-        self._place, self._topic, self._isolation = place, topic, isolation
+            advice = f"pass {' or '.join(ISOLATIONS)}"
+            raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
+        self._directories, self._topic, self._isolation = directories, topic, isolation
         self._only, self._to_the_end = partitions, to_the_end
         self._compacted = read_compacted
-        snapshot = place.snapshot()
+        snapshot = directories.snapshot()
         self.notes, self.broker_id = snapshot.notes, snapshot.broker_id
         numbers = snapshot.topic(topic).partitions
         missing = sorted(partitions - set(numbers))
         if missing:
-            raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}")
+            raise UnknownTopicError(f"topic {topic!r} has no partition {missing[0]}", advice=LIST_TOPICS)
         self._followed = {
             number: self._follow(snapshot, number, wanted)
             for number in numbers
@@ -272,25 +275,25 @@ class TopicConsumer:
         return snapshot.log(TopicPartition(self._topic, number), to_the_end=self._to_the_end)
 
     def read_to_end(self) -> Iterator[ConsumedRecords]:
-        """Read the partitions in turn up to their present ends; then report the end of each.
+        """Read the partitions in turn up to their current ends; then report the end of each.
 
         Raises CorruptRecordError, OSError.
         """
-        waiting = dict(sorted(self._followed.items()))
-        while waiting:
-            for number, followed in list(waiting.items()):
+        unread = dict(sorted(self._followed.items()))
+        while unread:
+            for number, followed in list(unread.items()):
                 polled = followed.reader.poll()
                 if polled is not None:
                     followed.end_reported = False
                     yield ConsumedRecords(where=followed.where, offset=followed.reader.offset, polled=polled)
                     continue
-                del waiting[number]
+                del unread[number]
                 if not followed.end_reported:
                     followed.end_reported = True
                     yield ConsumedRecords(where=followed.where, offset=followed.reader.offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
-        """Read without an end; ``wait`` is called before the files are checked for new records."""
+        """Read without an end; ``wait`` is called before each check of the files for new records."""
         while True:
             try:
                 yield from self.read_to_end()
@@ -313,13 +316,13 @@ class TopicConsumer:
         changed = [
             number
             for number, followed in self._followed.items()
-            if _fingerprint(followed.directory) != followed.seen
+            if _log_sizes(followed.directory) != followed.sizes
         ]
-        snapshot = self._place.snapshot()
+        snapshot = self._directories.snapshot()
         for number in snapshot.topic(self._topic).partitions:
             if number in changed:
                 followed = self._followed[number]
-                followed.seen = _fingerprint(followed.directory)
+                followed.sizes = _log_sizes(followed.directory)
                 followed.view = self._log(snapshot, number).view
             elif number not in self._followed and not self._only:
                 self._followed[number] = self._follow(snapshot, number, Range())

@@ -1,7 +1,7 @@
-"""The composition root of what looks at cleanings and changes nothing: ``explain`` and ``verify``.
+"""Runs ``explain`` and ``verify``, which change nothing: wires settings, clock and engine for the two, as
+``commands.clean`` does for the cleaner.
 
-As ``commands.clean`` wires the cleaner, this wires settings, clock and engine for the two. Spark is imported
-only when it is asked for; neither needs it.
+Spark is imported only if it is used; neither needs it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from siltstone.verify.pairs import Terms, terms_of
 
 _UNCLEAN = (
     "{path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
-    "this is how the files lie now, and clean asks for siltstone recover first"
+    "its files are explained as they are now, and clean needs siltstone recover first"
 )
 
 
@@ -55,7 +55,7 @@ class VerifyRequest(RunOptions):
     now_ms
         The cleaning's clock, in ms: tombstones are then held to their horizons from both sides.
     high_watermark
-        "end": the cleaning was to go beyond the high watermark's checkpoint.
+        "end": the cleaning was allowed beyond the checkpointed high watermark.
     master
         The Spark master, or a Spark Connect server, sc://HOST:PORT.
     """
@@ -97,7 +97,7 @@ def _spark_checker(request: VerifyRequest) -> Checker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(CleaningOptions):
-    """What ``siltstone explain`` was asked.
+    """The request of ``siltstone explain``.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class ExplainRequest(CleaningOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """What an explanation runs on: the engine of the dry run, and who observes."""
+    """The engine of an explanation's dry run, and its observer."""
 
     engine: Engine
     observer: Observer
@@ -124,11 +124,11 @@ class Runner:
 def explain(
     request: ExplainRequest, *, clock: Clock | None = None, runner: Callable[[], Runner] | None = None
 ) -> Explanation:
-    """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError for what
-    concerns all logs; what is wrong with one is in its explanation."""
+    """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
+    nothing can be explained; the failure of a log is in its explanation."""
     choices = request.choices(resolve_now_ms(request.now_ms, clock or SystemClock()))
     if request.top < 0:
-        raise UsageError(f"--top {request.top}: must not be negative")
+        raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")
     directories = open_directories(request.directories, lock=False)
     require_one_broker(directories)
     policies = gather_policies(directories, request)
@@ -136,9 +136,9 @@ def explain(
     options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
-    passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    unclean = (one for one in directories if one.is_log_directory and not one.had_clean_shutdown)
-    notes = [*policies.notes, *(_UNCLEAN.format(path=one.path) for one in unclean)]
+    passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
+    unclean = (item for item in directories if item.is_log_directory and not item.had_clean_shutdown)
+    notes = [*policies.notes, *(_UNCLEAN.format(path=directory.path) for directory in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 

@@ -20,7 +20,8 @@ from siltstone.base.config import (
 )
 from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Value
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
-from siltstone.commands.places import Place, Snapshot
+from siltstone.commands.directories import LIST_TOPICS, NOT_HERE, BrokerDirectories, Snapshot
+from siltstone.commands.policies import read_text
 from siltstone.log.ledger.manifest import Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
@@ -36,9 +37,9 @@ from siltstone.runtime.topics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition; sizes in bytes. ``failure``: why it cannot be read, or only in part.
+    """One partition; ``size`` in bytes. ``failure``: why it cannot be read, or only in part.
 
-    ``compacted``: the ledger beside it, None without one.
+    ``compacted``: its compacted ledger, None without one.
     """
 
     partition: int
@@ -63,48 +64,39 @@ class TopicChange:
     config: Mapping[str, str] | None = None
 
 
-def matching(names: Iterable[str], pattern: str | None) -> list[str]:
-    """The topic of that very name, else those that the regular expression fits, as in Kafka; None: all.
+def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
+    """The topic with this name, else those that match the regular expression, as in Kafka; None: all.
 
-    Raises UsageError.
+    Raises UsageError, and UnknownTopicError if none matches, unless ``if_exists``.
     """
-    names = list(names)
-    if pattern is None:
-        return names
-    if pattern in names:
-        return [pattern]
+    if pattern is None or pattern in names:
+        return list(names) if pattern is None else [pattern]
     try:
-        wanted = re.compile(pattern)
+        expression = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--topic {pattern}: neither a topic nor a regular expression ({error})") from None
-    return [name for name in names if wanted.fullmatch(name)]
-
-
-def found_topics(names: Iterable[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
-    """``matching``, at least one unless ``if_exists``. Raises UnknownTopicError, UsageError."""
-    names = list(names)
-    matched = matching(names, pattern)
-    if not matched and pattern is not None and not if_exists:
-        raise UnknownTopicError(f"there is no topic {pattern!r} here; siltstone topics --list shows all")
+        reason = f"--topic {pattern}: neither a topic nor a regular expression ({error})"
+        raise UsageError(reason, advice=LIST_TOPICS) from None
+    matched = [name for name in names if expression.fullmatch(name)]
+    if not matched and not if_exists:
+        raise UnknownTopicError(f"there is no topic {pattern!r}", advice=LIST_TOPICS)
     return matched
 
 
 def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
-    """``key=value`` arguments as checked texts by the names given. Raises UsageError."""
+    """``key=value`` arguments as checked texts by name. Raises UsageError."""
     parsed = parse_topic_config(assignments, flag)
     return {name: format_value(setting.value) for name, setting in parsed.items()}
 
 
 def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[PartitionFacts]:
-    """The partitions of a topic; one that cannot be read says why, and the others are there."""
+    """The partitions of a topic; one that cannot be read has the failure, and the others are complete."""
     return [_partition(snapshot, TopicPartition(topic.name, number)) for number in topic.partitions]
 
 
 def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionFacts:
-    path = snapshot.path_of(where)
+    path = snapshot.partitions.get(where)
     if path is None:
-        failure = "is in none of these directories"
-        return PartitionFacts(partition=where.partition, directory=None, failure=failure)
+        return PartitionFacts(partition=where.partition, directory=None, failure=NOT_HERE)
     try:
         log = snapshot.log(where)
     except (SiltstoneError, OSError) as error:
@@ -129,7 +121,7 @@ def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionFacts:
 
 
 def create_topic(
-    place: Place,
+    directories: BrokerDirectories,
     name: str,
     partitions: int | None,
     config: Mapping[str, str],
@@ -139,53 +131,58 @@ def create_topic(
 ) -> TopicChange:
     """Create a topic. Raises LogError with Kafka's code, SiltstoneError."""
     if dry_run:
-        snapshot = place.snapshot_before_creation()
+        snapshot = directories.snapshot_before_creation()
         if if_not_exists and name in snapshot.names():
             return TopicChange(topic=name, status="exists")
         count = snapshot.broker.integer("num.partitions") if partitions is None else partitions
         refuse_new_topic(name, snapshot.names(), count, config, snapshot.broker)
         return TopicChange(topic=name, status="created", partitions=count, config=config)
-    with place.open() as manager:
+    with directories.open() as manager:
         if if_not_exists and name in manager.topics.names():
             return TopicChange(topic=name, status="exists")
-        made = manager.topics.create(name, partitions, config)
+        topic = manager.topics.create(name, partitions, config)
     return TopicChange(
         topic=name,
         status="created",
-        topic_id=made.topic_id,
-        partitions=len(made.partitions),
-        config=made.config,
+        topic_id=topic.topic_id,
+        partitions=len(topic.partitions),
+        config=topic.config,
     )
 
 
 def add_partitions(
-    place: Place, pattern: str, count: int, *, if_exists: bool = False, dry_run: bool = False
+    directories: BrokerDirectories,
+    pattern: str,
+    count: int,
+    *,
+    if_exists: bool = False,
+    dry_run: bool = False,
 ) -> list[TopicChange]:
     """Raise the number of partitions of topics to ``count``. Raises LogError, SiltstoneError."""
-    snapshot = place.snapshot()
-    names = found_topics(snapshot.names(), pattern, if_exists=if_exists)
+    snapshot = directories.snapshot()
+    names = matching_topics(snapshot.names(), pattern, if_exists=if_exists)
     for name in names:
         refuse_fewer_partitions(name, len(snapshot.topic(name).partitions), count)
     if names and not dry_run:
-        with place.open() as manager:
+        with directories.open() as manager:
             for name in names:
                 manager.topics.add_partitions(name, count)
     return [TopicChange(topic=name, status="altered", partitions=count) for name in names]
 
 
 def delete_topics(
-    place: Place, pattern: str, *, if_exists: bool = False, dry_run: bool = False
+    directories: BrokerDirectories, pattern: str, *, if_exists: bool = False, dry_run: bool = False
 ) -> list[TopicChange]:
-    """Delete topics and remove their directories at once: the directories are locked. Raises LogError,
-    SiltstoneError."""
-    snapshot = place.snapshot()
-    names = found_topics(snapshot.names(), pattern, if_exists=if_exists)
+    """Delete topics and remove their directories at once. Raises LogError, SiltstoneError."""
+    snapshot = directories.snapshot()
+    names = matching_topics(snapshot.names(), pattern, if_exists=if_exists)
     if names and not dry_run:
-        with place.open() as manager:
-            left = _deleted_directories(manager)
+        with directories.open() as manager:
+            before = _deleted_directories(manager)
             for name in names:
                 manager.topics.delete(name)
-            for path in sorted(_deleted_directories(manager) - left):
+            # Nothing reads them under the lock, so they need not wait for file.delete.delay.ms.
+            for path in sorted(_deleted_directories(manager) - before):
                 files.remove_tree(path)
     return [
         TopicChange(topic=name, status="deleted", partitions=len(snapshot.topic(name).partitions))
@@ -202,8 +199,8 @@ def _deleted_directories(manager: LogManager) -> set[str]:
     }
 
 
-# Settings of topics, brokers and namespaces. A broker's settings are those of its ``server.properties``; only
-# a running broker changes them.
+# Settings of topics, brokers and namespaces. A broker's static settings are in its ``server.properties``;
+# only a running broker changes its dynamic ones.
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
 _BROKER_SOURCES = (
@@ -215,7 +212,8 @@ _BROKER_SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingFacts:
-    """A value in force: ``source`` by Kafka's names; ``synonyms``: (source, name, value), strongest first."""
+    """An effective value: ``source`` by Kafka's names; ``synonyms``: (source, name, value), strongest
+    first."""
 
     name: str
     value: str
@@ -225,7 +223,7 @@ class SettingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChange:
-    """A topic's own settings, or a namespace's policies, before and after a change; ``topic`` is its name."""
+    """A topic's own settings, or a namespace's policies, before and after a change; ``topic``: its name."""
 
     topic: str
     before: Mapping[str, str]
@@ -233,7 +231,7 @@ class SettingsChange:
 
 
 def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]:
-    """A topic's own settings, or all settings in force for it, by name."""
+    """A topic's own settings, or all of its effective settings, by name."""
     facts = (_facts(config, key, of_topic=True) for key in TOPIC_KEYS)
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return [setting for setting in facts if everything or setting.source == own]
@@ -257,14 +255,14 @@ def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
 
 
 def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str, str, str]]:
-    """All sources that set the key, strongest first, and the default under its broker's name.
+    """All sources that set the key, strongest first, and the default with the broker's name of it.
 
-    A topic's setting for which a broker has several names has no default under the best of them, as in Kafka.
+    A topic's setting for which a broker has several names is listed without the default, as in Kafka.
     """
-    places = [(source, key.broker_names) for source in _BROKER_SOURCES]
+    sources = [(source, key.broker_names) for source in _BROKER_SOURCES]
     if of_topic:
-        places.insert(0, (ConfigSource.DYNAMIC_TOPIC_CONFIG, key.topic_names))
-    for source, names in places:
+        sources.insert(0, (ConfigSource.DYNAMIC_TOPIC_CONFIG, key.topic_names))
+    for source, names in sources:
         layer = config.layer(source)
         for name in names:
             if name in layer:
@@ -275,7 +273,7 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
 
 
 def _in_unit(key: Key, name: str, value: Value) -> str:
-    """A value in the unit of one of its broker's names."""
+    """A value in the unit of one of the broker's names (``log.retention.hours``)."""
     synonym = key.synonym(name)
     if synonym is None or synonym.unit == 1 or isinstance(value, (bool, str, tuple)) or value < 0:
         return format_value(value)
@@ -284,41 +282,51 @@ def _in_unit(key: Key, name: str, value: Value) -> str:
 
 def read_additions(path: Path) -> list[str]:
     """A properties file as ``key=value`` assignments. Raises OSError, UsageError."""
-    properties = javaproperties.loads(files.read_input(path).decode("utf-8", "replace"))
-    return [f"{name}={value}" for name, value in properties.items()]
+    return [f"{name}={value}" for name, value in javaproperties.loads(read_text(path)).items()]
 
 
 def alter_settings(
-    place: Place, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
+    directories: BrokerDirectories,
+    name: str,
+    additions: Sequence[str],
+    removals: Sequence[str],
+    *,
+    dry_run: bool = False,
 ) -> SettingsChange:
     """Set and remove settings of a topic. Raises UsageError, UnknownTopicError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
-    snapshot = place.snapshot()
+    snapshot = directories.snapshot()
     before = snapshot.settings_of(snapshot.topic(name)).own_texts(name)
     set_keys = {find_topic_key(key).name for key in before}
     missing = [key for key in removals if find_topic_key(key).name not in set_keys]
     if missing:
         raise InvalidConfigError(
-            f"topic {name}: {', '.join(missing)} is not set for it, so it cannot be removed; "
-            "siltstone configs --describe shows what is"
+            f"{', '.join(missing)} cannot be removed: the topic's own settings do not have it",
+            path=name,
+            advice="siltstone configs --describe shows the topic's own settings",
         )
     after = altered_settings(name, before, set_to, removals, snapshot.broker)
     if not dry_run:
-        with place.open() as manager:
+        with directories.open() as manager:
             after = dict(manager.topics.alter(name, set_to, remove=removals).config)
     return SettingsChange(topic=name, before=before, after=after)
 
 
 def alter_namespace(
-    place: Place, name: str, additions: Sequence[str], removals: Sequence[str], *, dry_run: bool = False
+    directories: BrokerDirectories,
+    name: str,
+    additions: Sequence[str],
+    removals: Sequence[str],
+    *,
+    dry_run: bool = False,
 ) -> SettingsChange:
     """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
     namespace = parse_namespace(name)
-    before = place.snapshot().registry.namespaces.get(name, {})
+    before = directories.snapshot().registry.namespaces.get(name, {})
     after: Mapping[str, str] = altered_policies(before, set_to, removals, namespace)
     if not dry_run:
-        with place.open() as manager:
+        with directories.open() as manager:
             after = manager.topics.alter_namespace(name, set_to, remove=removals)
     return SettingsChange(topic=name, before=before, after=after)
 

@@ -1,9 +1,13 @@
-"""Snapshots of logs that are cleaned, or that wait for it (``siltstone clean --watch``).
+"""Takes snapshots of how clean logs are (``siltstone clean --watch``).
+
+::
+
+    Watch.snapshot ─► WatchSnapshot ─ one for each log ─► WatchedLog: state, reason, settings, last cleanings
+                                                              └► LogSnapshot: sizes, cleanable range, horizons
 
 Watching takes no lock and changes nothing, so the directories may be those of a running broker, of a program
-with the log cleaner, or stopped ones. Files that change between two steps are read again. A log's settings
-are those of Siltstone's list of topics, else of the broker's metadata log, and those of the command line over
-them.
+with the log cleaner, or of neither. Files that change between two steps are read again. A log's settings are
+those in Siltstone's list of topics, or in the broker's metadata log, overridden by the command line.
 """
 
 from __future__ import annotations
@@ -23,8 +27,13 @@ from siltstone.base.errors import (
     SourceChangedError,
     UsageError,
 )
-from siltstone.commands.places import Snapshot
-from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end
+from siltstone.commands.directories import Snapshot
+from siltstone.commands.policies import (
+    LogOptions,
+    gather_policies,
+    reads_to_the_end,
+    refuse_missing_topics,
+)
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
@@ -44,22 +53,22 @@ from siltstone.runtime.manager import Sample
 from siltstone.runtime.served_directory import Uncleanable, read_uncleanable
 from siltstone.runtime.topics import TopicDescription
 
-# The cleanable range of a log, computed again and again while other processes append and clean.
+# The cleanable range of a log, computed for each snapshot while other processes append and clean.
 #
-# The rules are those of ``ranges``, the facts those of ``planning``. Two costly facts are kept: that the
+# The rules are those of a cleaning's plan. Two costly results are kept between snapshots: that the
 # transactions which were open when the active segment was created have ended, and the delete horizons of the
-# clean section. Segments may disappear between two steps, since nothing is locked: FileNotFoundError,
-# SourceChangedError and a torn tail (CorruptRecordError) only mean that the log is read again.
+# clean section. Segments may disappear between two steps, since nothing is locked: after FileNotFoundError,
+# SourceChangedError and a torn tail (CorruptRecordError), the log is read again.
 
 HORIZON_BYTES = 4 << 30
-"""Bytes of clean sections whose headers are read in one round; others are read in the next rounds."""
+"""Bytes of clean sections whose headers are read for one snapshot; others are read for the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
     """A log's size in bytes, its number of segments, and the range that may be cleaned now.
 
-    ``horizons``: the delete horizons of the clean section, None where they were not read yet. ``is_due``: the
+    ``horizons``: the delete horizons of the clean section, None if they were not read yet. ``is_due``: the
     dirty ratio is high enough, or the oldest dirty record is older than the maximum lag.
     """
 
@@ -70,17 +79,17 @@ class LogSnapshot:
     horizons: Horizons | None
 
 
-# The snapshot of one log and of all logs, also as JSON.
+# The snapshots of one log and of all logs, also as JSON.
 
 STATES = "uncleanable unreadable cleaning due tombstones dirty changing up_to_date skipped".split()
 UNCLEANABLE, UNREADABLE, CLEANING, DUE, TOMBSTONES, DIRTY, CHANGING, UP_TO_DATE, SKIPPED = STATES
 """The states of a log, the most urgent first.
 
-uncleanable: the cleaner skips it, with the reason; unreadable: it cannot be read; cleaning: a cleaner has
+uncleanable: the cleaner skips it, for the reason; unreadable: it cannot be read; cleaning: a cleaner has
 staged files in it; due: dirty enough, over the maximum lag, or with tombstones that may be removed;
-tombstones: nothing dirty, but tombstones whose delete horizon has not passed; dirty: not enough yet;
-changing: its files changed faster than they were read; up_to_date: nothing to clean; skipped: not compacted,
-or its settings are not known.
+tombstones: nothing is dirty, and the delete horizons of some tombstones have not passed; dirty: not dirty
+enough yet; changing: its files changed while they were read; up_to_date: nothing to clean; skipped: not
+compacted, or its settings are not known.
 """
 
 
@@ -88,8 +97,8 @@ or its settings are not known.
 class WatchedLog:
     """One log at one moment. ``snapshot`` None: it was not read, for the ``reason``.
 
-    ``policy`` and ``min_ratio`` are settings with their sources, None where none are known;
-    ``last_cleaning``: the last that succeeded; ``last_failure``: one that came after it.
+    ``policy`` and ``min_ratio`` are settings with their sources, None if they are not known;
+    ``last_cleaning``: the last that succeeded; ``last_failure``: a later one that failed.
     """
 
     where: TopicPartition
@@ -106,12 +115,12 @@ class WatchedLog:
 
     @property
     def policy_text(self) -> str:
-        """``compact,delete``; empty where no policy is known."""
+        """``compact,delete``; empty if no policy is known."""
         value = () if self.policy is None else self.policy.value
         return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     def to_json(self) -> dict[str, object]:
-        """One object; offsets, bytes and times are null where nothing is known."""
+        """One object; unknown offsets, bytes and times are null."""
         snapshot = self.snapshot
         horizons = None if snapshot is None else snapshot.horizons
         return {
@@ -159,13 +168,13 @@ class Total:
 
     @property
     def dirty_ratio(self) -> float:
-        """Dirty bytes over clean and dirty bytes; 0 where there are none."""
+        """Dirty bytes, divided by clean and dirty bytes; 0 without any."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSnapshot:
-    """All logs at ``at_ms``, by name; ``directories``: does a process use them; ``notes``: for people.
+    """All logs at ``at_ms``, by name; ``directories``: which are in use; ``notes``: for display.
 
     ``error``: why the directories could not be read this time.
     """
@@ -202,18 +211,18 @@ class WatchSnapshot:
         }
 
 
-LOOKS = 3
+READS_MAX = 3
 """How many times a log is read whose files change meanwhile."""
 METADATA_MS = 30_000
-"""A broker's metadata log is read again after so long."""
+"""The time after which a broker's metadata log is read again."""
 NO_SETTINGS = (
-    "its settings are not known: it is no topic of Siltstone's, and no metadata log here tells; "
-    "give --config or --config-file"
+    "its settings are not known: Siltstone did not create it, and there is no metadata log of a broker; "
+    "pass --config or --config-file"
 )
 
 
 class Watch:
-    """Takes snapshots of ``paths``; costly facts are kept from one snapshot to the next."""
+    """Takes snapshots of ``paths``; costly results are kept from one snapshot to the next."""
 
     def __init__(self, paths: Sequence[Path], options: LogOptions, clock: Clock) -> None:
         """``options``: which logs, with which settings.
@@ -225,41 +234,46 @@ class Watch:
         self._clock = clock
         self.to_the_end = reads_to_the_end(options.high_watermark)
         self._policies = gather_policies(open_directories(paths, lock=False), options)
-        self._settled: dict[Path, tuple[int, int]] = {}
-        self._known: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
-        self._room = HORIZON_BYTES
+        self._without_open_transactions: dict[Path, tuple[int, int]] = {}
+        """By log, (base offset, inode) of an active segment that no open transaction began before."""
+        self._horizons_read: dict[Path, tuple[tuple[Segment, ...], int, Horizons]] = {}
+        """By log, the segments, the time in ms at which they were read, and their horizons."""
+        self._unread_bytes = HORIZON_BYTES
         self._metadata: tuple[int, Snapshot] | None = None
-        self._has_seen = False
+        self._has_snapshot = False
 
     def snapshot(self) -> WatchSnapshot:
-        """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError; a
-        later one has the ``error`` instead."""
+        """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
+        later ones have the ``error`` instead."""
         try:
             snapshot = self._snapshot()
         except (SiltstoneError, OSError) as error:
-            if not self._has_seen:
+            if not self._has_snapshot:
                 raise
             return WatchSnapshot(at_ms=self._clock.now_ms(), error=str(error))
-        self._has_seen = True
+        self._has_snapshot = True
         return snapshot
 
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
         snapshot = self._open(now_ms)
         require_one_broker(snapshot.directories)
-        paths = self._chosen_logs(snapshot)
-        self._room = HORIZON_BYTES
-        for kept in (self._settled, self._known):
-            for path in kept.keys() - set(paths.values()):
-                del kept[path]
+        partitions = snapshot.partitions.items()
+        paths = {where: path for where, path in partitions if not self._topics or where.topic in self._topics}
+        if not self._has_snapshot:
+            refuse_missing_topics(self._topics, paths, self._paths)
+        self._unread_bytes = HORIZON_BYTES
+        for results in (self._without_open_transactions, self._horizons_read):
+            for path in results.keys() - set(paths.values()):
+                del results[path]
         topics = {name: snapshot.topic(name) for name in sorted({where.topic for where in paths})}
         logs, notes = list[WatchedLog](), list[str]()
         for directory in snapshot.directories:
-            watching = _DirectoryWatch(self, snapshot, directory, now_ms)
+            watch = _DirectoryWatch(self, snapshot, directory, now_ms)
             logs += [
-                watching.log(where, topics[where.topic]) for where in directory.partitions if where in paths
+                watch.log(where, topics[where.topic]) for where in directory.partitions if where in paths
             ]
-            notes += watching.notes
+            notes += watch.notes
         return WatchSnapshot(
             at_ms=now_ms,
             logs=tuple(sorted(logs, key=lambda log: log.where)),
@@ -270,24 +284,6 @@ class Watch:
             notes=(*notes, *snapshot.notes, *snapshot.notes_on(list(topics.values()))),
         )
 
-    def _chosen_logs(self, snapshot: Snapshot) -> dict[TopicPartition, Path]:
-        """The selected logs and their directories."""
-        paths = {
-            where: snapshot.path_of(where)
-            for directory in snapshot.directories
-            for where in directory.partitions
-        }
-        chosen = {
-            where: path
-            for where, path in paths.items()
-            if path is not None and (not self._topics or where.topic in self._topics)
-        }
-        missing = sorted(set(self._topics) - {where.topic for where in chosen})
-        if missing and not self._has_seen:
-            places = ", ".join(map(str, self._paths))
-            raise UsageError(f"--topic {missing[0]}: no partition of it in {places}")
-        return chosen
-
     def _open(self, now_ms: int) -> Snapshot:
         before = self._metadata
         known = before[1] if before is not None and now_ms - before[0] < METADATA_MS else None
@@ -296,7 +292,7 @@ class Watch:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
-    def settled(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
+    def with_settings(self, snapshot: Snapshot, topic: TopicDescription, state: LogState) -> LogState:
         """A log with its settings, or with the reason why they are not known."""
         by_hand = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
@@ -313,7 +309,7 @@ class Watch:
     def log_snapshot(
         self, state: LogState, checkpoints: Checkpoints, now_ms: int, *, committed_below: int
     ) -> LogSnapshot | None:
-        """One log that has settings, None where it has no segments.
+        """One log that has settings, None if it has no segments.
 
         ``committed_below``: an offset, see ``Checkpoints``. Raises SiltstoneError, OSError.
         """
@@ -343,38 +339,38 @@ class Watch:
     ) -> ProducerStates:
         """The open transactions that bound the cleanable range, and the log's end.
 
-        Only transactions that were open when the active segment was created bound it; once these have ended,
-        the active segment is not read, and its base offset serves as the log's end.
+        Only transactions that were open when the active segment was created bound it. Once these have ended,
+        the active segment is not read, and its base offset is returned as the log's end.
         """
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
         at_base = ProducerStates(base)
         if checkpoints.cleaner.get(state.where, 0) <= base:
-            if self._settled.get(path) == identity:
+            if self._without_open_transactions.get(path) == identity:
                 return at_base
             if load_producers(path, segments, base).first_open_transaction() is None:
-                self._settled[path] = identity
+                self._without_open_transactions[path] = identity
                 return at_base
         producers = load_producers(path, segments)
         first = producers.first_open_transaction()
         if first is None or first >= base:
-            self._settled[path] = identity
+            self._without_open_transactions[path] = identity
         return producers
 
     def _horizons(
         self, path: Path, segments: tuple[Segment, ...], end: int, now_ms: int, batch_limit: int
     ) -> Horizons | None:
-        """The delete horizons of segments, read again once these have changed or the newest has passed."""
-        if path in self._known:
-            before, looked_ms, horizons = self._known[path]
+        """The delete horizons of segments, read again if these have changed or the newest has passed."""
+        if path in self._horizons_read:
+            before, read_ms, horizons = self._horizons_read[path]
             newest_ms = horizons.newest_ms
-            if before == segments and (newest_ms is None or not looked_ms < newest_ms <= now_ms):
+            if before == segments and (newest_ms is None or not read_ms < newest_ms <= now_ms):
                 return horizons
-        if self._room <= 0:
+        if self._unread_bytes <= 0:
             return None
-        self._room -= sum(segment.size for segment in segments)
+        self._unread_bytes -= sum(segment.size for segment in segments)
         horizons = find_horizons(path, segments, end, now_ms, batch_limit)
-        self._known[path] = (segments, now_ms, horizons)
+        self._horizons_read[path] = (segments, now_ms, horizons)
         return horizons
 
 
@@ -405,10 +401,10 @@ class _DirectoryWatch:
                 self._failures[where] = cleaning
 
     def log(self, where: TopicPartition, topic: TopicDescription) -> WatchedLog:
-        """One log; an error is in its state and reason."""
+        """One log; its state and reason say what failed."""
         path = self._directory.partitions[where]
         bare = LogState(where=where, path=path, directory=self._directory, config=None)
-        state = self._watch.settled(self._snapshot, topic, bare)
+        state = self._watch.with_settings(self._snapshot, topic, bare)
         blank = WatchedLog(
             where=where,
             directory=path,
@@ -420,7 +416,7 @@ class _DirectoryWatch:
             last_failure=self._failures.get(where),
         )
         failure: Exception | None = None
-        for _ in range(LOOKS):
+        for _ in range(READS_MAX):
             try:
                 return self._inspect(state, blank)
             except (FileNotFoundError, SourceChangedError, CorruptRecordError) as error:
@@ -438,15 +434,17 @@ class _DirectoryWatch:
             swapped = self._being_swapped(state, blank)
             # A swap that ended between the two checks may have caused the refusal.
             if swapped is None and self._in_use and reason != refusal(state):
-                raise SourceChangedError(f"{state.path}: its segments were being swapped")
+                raise SourceChangedError("its segments were being swapped", path=state.path)
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
-        alone = state.where.topic in self._snapshot.registry.topics
-        bound = checkpoints.committed_below(state.where, no_other_replica=alone or self._watch.to_the_end)
+        only_replica = state.where.topic in self._snapshot.registry.topics
+        bound = checkpoints.committed_below(
+            state.where, no_other_replica=only_replica or self._watch.to_the_end
+        )
         if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
-        if alone and self._in_use:
-            bound = LONG_MAX  # its owner uses the high watermark in memory; the checkpoint lags
+        if only_replica and self._in_use:
+            bound = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
         snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=bound)
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
@@ -456,20 +454,22 @@ class _DirectoryWatch:
         return replace(blank, state=verdict, reason=reason)
 
     def _being_swapped(self, state: LogState, blank: WatchedLog) -> WatchedLog | None:
-        """The log in state cleaning while its segments are swapped: its files are not consistent then."""
-        left = swap_leftovers(state.path) if self._in_use else []
-        reason = f"segments are being swapped ({left[0]})" if left else ""
-        return replace(blank, state=CLEANING, reason=reason) if left else None
+        """The log in state cleaning while its segments are swapped, since its files are not consistent
+        then."""
+        unfinished = swap_leftovers(state.path) if self._in_use else []
+        if not unfinished:
+            return None
+        return replace(blank, state=CLEANING, reason=f"segments are being swapped ({unfinished[0]})")
 
     def _verdict(self, path: Path, log: WatchedLog, snapshot: LogSnapshot | None) -> tuple[str, str]:
-        """The state and its reason, empty where there is none."""
+        """The state and its reason, "" without one."""
         if log.uncleanable is not None:
             return UNCLEANABLE, log.uncleanable.reason
         if self._in_use and files.is_directory(path / STAGING) and files.entries(path / STAGING):
             run = files.entries(path / STAGING)[-1].name
-            return CLEANING, f"run {run} is at it, or was killed"
+            return CLEANING, f"run {run} cleans it, or was killed"
         if snapshot is None:
-            return UP_TO_DATE, "the directory holds no segments"
+            return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0
         if snapshot.is_due:
             late = f"overdue by {snapshot.range.delay_ms / 1000:,.0f} s" if snapshot.range.overdue else ""

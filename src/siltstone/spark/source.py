@@ -31,9 +31,9 @@ from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports
 from siltstone.tables.commit import StagedFile, discard_staged
-from siltstone.tables.following import Follower, as_data, of_data
+from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import EVERYTHING, Predicate, Split
+from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
 from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
@@ -105,29 +105,29 @@ def _columns(schema: StructType) -> list[tuple[str, DataType]]:
     return [(field.name, field.dataType) for field in schema.fields]
 
 
-# Spark's filters as a ``Predicate``: they only make a query read less, Spark applies all of them again.
+# Spark's filters as a ``PushedFilters``: they only make a query read less, Spark applies all of them again.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def predicate_of(filters: Sequence[Filter]) -> Predicate:
+def predicate_of(filters: Sequence[Filter]) -> PushedFilters:
     """What all filters together leave; those that do not bound where a row may be are passed over."""
-    return functools.reduce(Predicate.__and__, map(_left_by, filters), EVERYTHING)
+    return functools.reduce(PushedFilters.__and__, map(_left_by, filters), NO_FILTERS)
 
 
-def _left_by(condition: Filter) -> Predicate:
+def _left_by(condition: Filter) -> PushedFilters:
     value: Any = getattr(condition, "value", None)
     match ".".join(getattr(condition, "attribute", ())).lower(), condition:
         case "topic", datasource.EqualTo() | datasource.EqualNullSafe():
-            return Predicate(topics=frozenset([value]))
+            return PushedFilters(topics=frozenset([value]))
         case "topic", datasource.In():
-            return Predicate(topics=frozenset(value))
+            return PushedFilters(topics=frozenset(value))
         case "partition", datasource.EqualTo() | datasource.EqualNullSafe():
-            return Predicate(partitions=frozenset([value]))
+            return PushedFilters(partitions=frozenset([value]))
         case "partition", datasource.In():
-            return Predicate(partitions=frozenset(value))
+            return PushedFilters(partitions=frozenset(value))
         case "offset", datasource.In() if numbers := [item for item in value if isinstance(item, int)]:
-            return Predicate(low=min(numbers), high=max(numbers) + 1)
+            return PushedFilters(low=min(numbers), high=max(numbers) + 1)
         case "offset", _ if isinstance(value, int):
             return _offsets_left(condition, value)
         case (
@@ -138,23 +138,23 @@ def _left_by(condition: Filter) -> Predicate:
             | datasource.EqualNullSafe(),
         ) if isinstance(value, datetime) and value.tzinfo is not None:
             # Only a lower bound helps: a log may hold early records anywhere.
-            return Predicate(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
-    return EVERYTHING
+            return PushedFilters(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
+    return NO_FILTERS
 
 
-def _offsets_left(condition: Filter, value: int) -> Predicate:
+def _offsets_left(condition: Filter, value: int) -> PushedFilters:
     match condition:
         case datasource.EqualTo() | datasource.EqualNullSafe():
-            return Predicate(low=value, high=value + 1)
+            return PushedFilters(low=value, high=value + 1)
         case datasource.GreaterThan():
-            return Predicate(low=value + 1)
+            return PushedFilters(low=value + 1)
         case datasource.GreaterThanOrEqual():
-            return Predicate(low=value)
+            return PushedFilters(low=value)
         case datasource.LessThan():
-            return Predicate(high=value)
+            return PushedFilters(high=value)
         case datasource.LessThanOrEqual():
-            return Predicate(high=value + 1)
-    return EVERYTHING
+            return PushedFilters(high=value + 1)
+    return NO_FILTERS
 
 
 class _Pushing:
@@ -185,12 +185,12 @@ class BatchReader(datasource.DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.predicate = EVERYTHING
+        self.predicate = NO_FILTERS
         self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
-        splits = plan(self._options, self.predicate) or [Split(pieces=())]
+        splits = plan(self._options, self.predicate) or [TaskSplit(pieces=())]
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -215,12 +215,12 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream starts."""
-        return as_data(self._follower.initial())
+        return offsets_to_json(self._follower.initial())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, within the limit."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return as_data(self._follower.latest(of_data(start), most))
+        return offsets_to_json(self._follower.latest(offsets_from_json(start), most))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -229,7 +229,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The logs' ends, for the query's progress."""
-        return as_data(self._follower.ends())
+        return offsets_to_json(self._follower.ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Leave what is appended from now on to the next run."""
@@ -237,7 +237,10 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One a split."""
-        return [InputPartition(split) for split in self._follower.splits(of_data(start), of_data(end))]
+        return [
+            InputPartition(split)
+            for split in self._follower.splits(offsets_from_json(start), offsets_from_json(end))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one split."""

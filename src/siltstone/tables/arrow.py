@@ -1,15 +1,15 @@
-"""Records as Arrow arrays, with the columns of Spark's Kafka source; ``to_batches``, ``to_arrow``: of a log.
+"""Records as Arrow arrays, with the columns of Spark's Kafka source; ``to_batches``, ``to_arrow`` read a log.
 
 ::
 
     key            binary                     timestamp      timestamp[us, UTC]   -1 ms: the format has none
     value          binary                     timestampType  int32   0 create, 1 log append, -1 none (v0)
     topic          string                     headers        list<struct<key: string, value: binary>>
-    partition      int32                                     only where asked for; null: the record has none
+    partition      int32                                     only if requested; null: the record has none
     offset         int64
 
-Types are those that Spark's own map to (``TimestampType`` is microseconds in UTC), every column may be null.
-``to_batches`` reads the log as it was at the call, whatever is deleted or swapped meanwhile.
+The types are those that Spark's types map to (``TimestampType`` is microseconds in UTC); every column may be
+null. ``to_batches`` reads the log as it was at the call, whatever is deleted or swapped meanwhile.
 """
 
 from __future__ import annotations
@@ -150,14 +150,14 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
     return texts
 
 
-# The last record of each key over a whole log, its tail and its active segment included.
+# The last record of each key over a whole log, its dirty section and its active segment included.
 #
-# The keys are compared as the cleaner compares them, by 96 bits of a keyed hash. The log is read twice. At
-# worst a record with a key takes 16 bytes of memory (a key does, where all keys fit ``COLLECTED_BYTES``
-# twice), and 56 while the entries are merged.
+# Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice. A record with a key
+# takes at most 16 bytes of memory (if all keys fit into ``COLLECTED_BYTES`` twice, only each key does), and
+# 56 bytes while the entries are merged.
 
 COLLECTED_BYTES = 256 << 20
-"""Entries that are collected before they are de-duplicated."""
+"""Bytes of entries that are collected before they are de-duplicated."""
 
 
 def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) -> Int64:
@@ -195,8 +195,8 @@ class TopicLog(Protocol):
 
 
 class RecordSource(NamedTuple):
-    """Where records come from: a partition, and for the column ``batch`` the file and the byte of it at which
-    the batches' positions begin."""
+    """Where records come from: a partition, and for the column ``batch`` a file, and the byte of it from
+    which the batches' positions count."""
 
     where: TopicPartition
     path: str = ""
@@ -204,12 +204,12 @@ class RecordSource(NamedTuple):
 
 
 def in_microseconds(time_ms: int) -> int:
-    """A time in ms as Arrow counts it; one that Arrow cannot hold becomes the nearest that it can."""
+    """A time in ms as Arrow's microseconds; one out of their range becomes the nearest in it."""
     return min(max(time_ms, -_LARGEST_MS), _LARGEST_MS) * 1000
 
 
 def _timestamps(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
-    """Times that Arrow cannot hold become the nearest that it can."""
+    """Times in microseconds; those out of their range become the nearest in it."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
     return pa.Array.from_buffers(TIMESTAMP, len(times), [None, pa.py_buffer(times)], 0)
 
@@ -322,9 +322,8 @@ def schema(
     names += ["headers"] if include_headers and "headers" not in names else []
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or len(set(names)) < len(names):
-        raise UsageError(
-            f"columns {', '.join(unknown or names)}: give some of {', '.join(COLUMNS)}, each once"
-        )
+        reason = f"columns {', '.join(unknown or names)} are unknown, or named twice"
+        raise UsageError(reason, advice=f"name each column once; there are {', '.join(COLUMNS)}")
     names += [BATCH_COLUMN] if batch_metadata else []
     names += [BAD_COLUMN] if quarantine else []
     return pa.schema([(name, _COLUMNS[name][0]) for name in names])
@@ -355,15 +354,15 @@ def to_batches(
     """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
 
     ``start`` and ``end`` are the log's own by default. ``view``: "log", every record; "latest", the last
-    record of each key among them (keyless ones left out; ``tombstones``: "drop" or "keep" keys whose last
-    value is null), which reads twice, see ``tables.arrow``; "compacted", the ledger beside the log and then
-    what came after it, see ``log.ledger.reading``. Only the columns asked for are made. Raises UsageError and
-    LedgerError at the call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
+    record of each key among them, without records that have no key (``tombstones``: "drop" or "keep" keys
+    whose last value is null), which reads twice; "compacted", the compacted ledger and the records after it
+    (``log.ledger.reading``). Only the requested columns are made. Raises UsageError and LedgerError at the
+    call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
     """
     wanted = schema(columns, include_headers=include_headers)
     if view not in VIEWS or tombstones not in ("drop", "keep"):
-        views = " or ".join(VIEWS)
-        raise UsageError(f"view {view!r}, tombstones {tombstones!r}: give {views}, drop or keep")
+        advice = f"set view to {' or '.join(VIEWS)}, tombstones to drop or keep"
+        raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
     fixed, first = ReadOnlyLog(log.where, Path(), log.view), EARLIEST if start is None else start
     how: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
     parts: Iterable[Polled]
@@ -390,11 +389,12 @@ def to_arrow(
 
 
 def _compacted(log: TopicLog, start: Start, how: ReaderSettings) -> Iterator[Polled]:
-    """The compacted view as it is now. A ledger newer than the log's view needs the newer view."""
+    """The compacted view as it is now."""
     directory: object = getattr(log, "directory", None)
     if not isinstance(directory, Path):
-        raise UsageError(f"{log.where}: a log without a directory has no compacted view")
-    while True:
+        reason = "a log without a directory has no compacted view"
+        raise UsageError(reason, path=str(log.where), advice="read it with another view")
+    while True:  # a ledger that was made after the log's view needs the newer view
         view = log.view
         try:
             return _closing(CompactedReader(ReadOnlyLog(log.where, directory, view), start, **how))
@@ -404,24 +404,24 @@ def _compacted(log: TopicLog, start: Start, how: ReaderSettings) -> Iterator[Pol
 
 
 def _closing(reader: CompactedReader) -> Iterator[Polled]:
-    """All that it reads; the ledger is released in any case."""
+    """All records of the reader, which is closed then, or after an error."""
     with reader:
         yield from reader
 
 
 def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[Polled]:
-    """Of a second reading the records that the first one found to be their keys' last."""
+    """Those records of the second reading that are the last of their keys in the first reading."""
     retained = latest_offsets(first)
     for polled in second:
-        rows = rows_of(polled.columns.offset, retained)
+        rows = matching_rows(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):
             yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
 
 
-def rows_of(present: Int64, offsets: Int64) -> Int64:
-    """The rows at which ascending ``offsets`` are found in ``present``, ascending too and not empty."""
+def matching_rows(present: Int64, offsets: Int64) -> Int64:
+    """The rows of ``present`` that have one of the ``offsets``; both ascend, and ``present`` is not empty."""
     low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
     rows = np.searchsorted(present, offsets[low:high])
     return np.asarray(rows[present[rows] == offsets[low:high]])
@@ -434,16 +434,16 @@ def record_batches(
     source: RecordSource,
     *,
     batch_bytes: int,
-    most_rows: int | None = None,
+    rows_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Records, at least one, as Arrow batches of about ``batch_bytes`` and at most ``most_rows``: what is
-    compressed may be many times what was read.
+    """Records, at least one, as Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows each:
+    decompressed records may be many times the size of the window.
 
     ``columns``: ``RecordColumns``, or others with the fields that the columns of ``wanted`` need; their
-    ``batch`` counts in ``batches``. At most 2 GiB of keys, and of values, in a record batch.
+    ``batch`` has rows of ``batches``. A record batch has at most 2 GiB of keys, and of values.
     """
     count = len(columns)
-    parts = 1 if most_rows is None else -(-count // most_rows)
+    parts = 1 if rows_max is None else -(-count // rows_max)
     edges = {count * part // parts for part in range(parts + 1)}
     if isinstance(columns, RecordColumns):
         behind = np.cumsum(columns.size, dtype=np.int64) // max(batch_bytes, 1)

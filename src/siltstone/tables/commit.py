@@ -2,14 +2,24 @@
 
 ::
 
-    lock ─► finish interrupted writes ─► known id? ─► entry ─► append, flush ─► entry done ─► remove staged
-                                                                 │                             files
-                                                                 └ error: truncate, no entry
+    step                                     in the logs     after a crash in this step
+    0  tasks stage batches in their files    none of them    the files are removed after a week
+    1  lock the directory
+    2  complete interrupted writes           theirs          step 2 of the next write continues
+    3  is a write with this id done?         all of that     go to 7: nothing is appended
+    4  write the entry, durably (``Write``)  none            no entry: as 0; an entry: step 2 appends all
+    5  append the batches, flush the logs    some, then all  step 2 appends the batches that are not there
+       error: truncate the logs, remove the entry, raise
+    6  write the entry as done, durably      all             step 3 recognises the id
+    7  remove the staged files               all             the files are removed after a week
 
-The entry (``Write``) is the commit point. Before it is written, no batch of the write is in a log. Once it is
-durable, all of them will be: a crash leaves the staged files, and the next write to the directory compares
-them with the logs' content from the remembered ends on and appends the rest. The directory's lock is held
-throughout, so a live broker is refused, and no other process appends in between.
+Step 4 is the commit point. Before it, no batch of the write is in a log; once the entry is durable, all of
+them will be. The entry has the end of each log before the write, and step 2 compares the staged batches with
+the log from there on, so it appends each batch once. The lock is held from 1 to 7, so a live broker is
+refused, and no other process appends in between.
+
+The same protocol as a job commit of Spark's ``FileOutputCommitter`` (task attempts write files of their own,
+the driver commits those of successful attempts), with a log instead of a rename as the destination.
 """
 
 from __future__ import annotations
@@ -28,23 +38,33 @@ from msgspec.structs import replace
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError
-from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, Bytes
+from siltstone.base.records.layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    LAST_OFFSET_DELTA_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    PRODUCER_ID_POSITION,
+    Bytes,
+)
 from siltstone.log.directory import has_own_folder
 from siltstone.log.fetch import Fetched
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.manager import LogManager
 
-# Finished batches that wait for a commit: a file an attempt of a task, and beside it what is in it.
+# Staged batches: two files for each attempt of a task.
 #
 # ::
 #
-#     topic-N/.siltstone-writes/RUN/TASK-ATTEMPT.batches     batches one behind another, base offsets 0
-#                                   TASK-ATTEMPT.directory   a row a batch: its partition and position
+#     topic-N/.siltstone-writes/RUN/TASK-ATTEMPT.batches     batches one after another, base offsets 0
+#                                   TASK-ATTEMPT.directory   a row (``STAGED``) for each batch
 #
-# Made with O_EXCL under a name that only one attempt has, and fsynced by it: a late attempt can touch only
-# its own file. Kafka's loader skips folders in a partition's directory. A task reports its ``StagedFile`` to
-# the driver; only files that the driver commits are ever appended.
+#     STAGED   topic int32 | partition int32 | position int64 | size int32 | count int32      24 bytes, native
+#
+# An attempt makes both with O_EXCL under a name of its own and syncs them, so a late attempt can change only
+# its own files. Kafka's loader ignores folders in a partition's directory. A task reports its ``StagedFile``
+# to the driver; only files that the driver commits are appended.
 
 STAGED = np.dtype(
     [
@@ -56,13 +76,14 @@ STAGED = np.dtype(
     ],
     align=True,
 )
-"""One row a staged batch; ``topic`` counts in ``StagedFile.topics``."""
+"""One row for each staged batch; ``topic`` is an index into ``StagedFile.topics``."""
 
 
 class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task wrote: ``stem`` is the path without its ending, "" for no records at all.
+    """The staged batches of one task; ``stem``: the path without its ending, "" if there are no records.
 
-    ``size`` of the batches in bytes, ``directory_crc``: the directory's CRC32C; ``task`` orders the files.
+    ``size``: bytes of all batches; ``directory_crc``: CRC32C of the directory; files are appended in the
+    order of ``task``.
     """
 
     task: int
@@ -73,7 +94,7 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
     directory_crc: int = 0
 
     def directory(self) -> npt.NDArray[np.void]:
-        """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError where they are missing."""
+        """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError for a missing file."""
         if not self.stem:
             return np.empty(0, STAGED)
         path = f"{self.stem}.directory"
@@ -81,22 +102,22 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
             raw, size = files.read_bytes(path), files.stat(f"{self.stem}.batches").size
         except FileNotFoundError as error:
             raise DirectoryRefusedError(
-                f"{error.filename}: what a task wrote is missing: driver and tasks have to share the file "
-                "system, and the file must stay until it is committed"
+                "a file that a task staged is missing",
+                path=error.filename,
+                advice="driver and tasks must share the file system; run the job again",
             ) from None
         if crc32c(raw) != self.directory_crc:
-            raise CorruptFileError(path, 0, "is not what the task wrote")
+            raise CorruptFileError(path, 0, "checksum does not match that of the task", advice=_WRITE_AGAIN)
         if size != self.size:
-            raise CorruptFileError(
-                f"{self.stem}.batches", 0, f"has {size} bytes, but {self.size} were written"
-            )
+            reason = f"the file has {size} bytes, but the task wrote {self.size}"
+            raise CorruptFileError(f"{self.stem}.batches", 0, reason, advice=_WRITE_AGAIN)
         return np.frombuffer(raw, STAGED)
 
 
 class StagedWriter:
-    """Writes one attempt's file; the folder is made when there is something to write. Use it as a context.
+    """Writes the files of one attempt; the first batch makes the folder. Use it as a context.
 
-    Left without ``finish``, by an error, it removes the files.
+    If the context ends without ``finish``, by an error, the files are removed.
     """
 
     def __init__(self, stem: Path) -> None:
@@ -104,7 +125,7 @@ class StagedWriter:
         self._writer: files.Writer | None = None
         self._rows: list[tuple[int, int, int, int, int]] = []
 
-    def put(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
+    def append(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
         """Append one batch. Raises OSError."""
         if self._writer is None:
             _make_folder(self._stem.parent)
@@ -153,7 +174,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, int]]:
-    """Each batch in the order of writing: its partition, its bytes (writable, the caller's), its records.
+    """The batches in the order of writing: partition, bytes (writable, the caller's), number of records.
 
     Raises CorruptFileError, DirectoryRefusedError, OSError.
     """
@@ -164,14 +185,15 @@ def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, 
         for topic, partition, position, size, count in rows.tolist():
             batch = np.empty(size, np.uint8)
             if reader.read_into(batch, position) < size:
-                raise CorruptFileError(reader.path, position, "ends too early")
+                reason = f"the file ends within a batch of {size} bytes"
+                raise CorruptFileError(reader.path, position, reason, advice=_WRITE_AGAIN)
             yield TopicPartition(staged.topics[topic], partition), batch, count
 
 
 def remove_staged(folder: Path) -> None:
-    """Remove a run's folder, and the one that it is in where that is empty then; none is fine.
+    """Remove a run's folder if it exists, and its parent if that is empty then.
 
-    Raises DirectoryRefusedError where another's folder, or a link, has its name.
+    Raises DirectoryRefusedError for a link, or a folder of another user, with its name.
     """
     with contextlib.suppress(FileNotFoundError):
         has_own_folder(folder.parent.parent, folder.parent.name)
@@ -181,29 +203,28 @@ def remove_staged(folder: Path) -> None:
             files.remove_directory(folder.parent)
 
 
-# What jobs have written to a directory: ``siltstone-writes.json`` in its root, which a broker ignores.
+# The writes to a directory: ``siltstone-writes.json`` in its root, which a broker ignores.
 #
 # ::
 #
 #     {"version": 1, "writes": [{"id": "backfill-7", "epoch": 3, "done": true, "at_ms": 1795000000000,
 #                                "ranges": {"users-0": [100, 250]}, "staged": []}]}
 #
-# An entry that is not ``done`` is the commit point of its write: it is durable before the first batch is
-# appended, and holds where each log ended then and which staged files are to be appended. The next write to
-# the directory finishes it, so no write stays half done. By an entry that is done a job that runs again with
-# the same id knows that its records are in the logs. One entry an id: of a stream its newest epoch, since
-# epochs ascend.
+# An entry that is not ``done`` is the commit point of its write (step 4): it is durable before the first
+# batch is appended, and has the end of each log before the write (``ranges``) and the staged files. An entry
+# that is done tells a job that runs again with the same id that its records are in the logs. There is one
+# entry for each id; that of a stream has its newest epoch, since epochs ascend.
 
 WRITES_FILE = "siltstone-writes.json"
-MOST_KEPT = 1000
-"""Ids that are remembered; the oldest are dropped first."""
+WRITES_MAX = 1000
+"""Entries in the file; the oldest are removed first."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """One write. ``ranges``: by partition the log's end before it, and behind it; ``at_ms``: when it began.
+    """One write. ``ranges``: by partition the log's end before and after it; ``at_ms``: when it began.
 
-    ``epoch``: of a stream's batches, ascending; 0 for a job. ``is_named``: the writer can use the same id
-    again, so it is remembered. ``staged``: what is to be appended, in this order, empty once it is ``done``.
+    ``epoch``: of a stream's micro-batches, ascending; 0 for a job. ``is_named``: the writer can use the same
+    id again, so the entry is kept. ``staged``: the files to append, in this order; empty once it is ``done``.
     """
 
     write_id: str = msgspec.field(name="id")
@@ -218,12 +239,12 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         self.ends_before()
 
     def ends_before(self) -> dict[TopicPartition, int]:
-        """Each log's end before the write. Raises ValueError for a name that is no partition's."""
+        """Each log's end before the write. Raises ValueError for a name that is not a partition's."""
         ends = {}
         for name, (before, _) in self.ranges.items():
             where = parse_partition(name)
             if where is None:
-                raise ValueError(f"{name} is no partition")
+                raise ValueError(f"{name} is not a partition")
             ends[where] = before
         return ends
 
@@ -234,7 +255,7 @@ class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_writes(root: Path) -> list[Write]:
-    """The writes of a directory, the oldest first; none where there is no file. Raises CorruptFileError."""
+    """The writes of a directory, the oldest first; none without a file. Raises CorruptFileError."""
     path = root / WRITES_FILE
     try:
         return msgspec.json.decode(files.read_bytes(path), type=_WritesFile).writes
@@ -244,26 +265,22 @@ def load_writes(root: Path) -> list[Write]:
         raise CorruptFileError(
             str(path),
             0,
-            f"no list of writes ({error}); without it a repeated job cannot be told from a new one: "
-            "put an older copy back, or remove it when no job will be repeated",
+            f"not a list of writes ({error}), so a repeated job cannot be told from a new one",
+            advice="restore an older copy, or remove the file if no job will be repeated",
         ) from None
 
 
 def find_write(writes: list[Write], write_id: str, epoch: int) -> Write | None:
-    """The write that this one repeats: of its id, with its epoch or a later one."""
+    """The write that a write with this id and epoch repeats: one of its id, with that epoch or a later
+    one."""
     return next((write for write in writes if write.write_id == write_id and write.epoch >= epoch), None)
 
 
 def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
-    """Put ``write`` in the place of an earlier one of its id, durably; the list then. Raises OSError."""
+    """Add ``write``, or replace the earlier one of its id, durably; returns the new list. Raises OSError."""
     others = [other for other in writes if other.write_id != write.write_id]
     kept = [other for other in others if other.is_named or not other.done]
-    return _store(root, [*kept[-MOST_KEPT + 1 :], write])
-
-
-def forget_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
-    """Remove the entry of a write of which no batch is in a log, durably; the list then. Raises OSError."""
-    return _store(root, [other for other in writes if other.write_id != write.write_id])
+    return _store(root, [*kept[-WRITES_MAX + 1 :], write])
 
 
 def _store(root: Path, writes: list[Write]) -> list[Write]:
@@ -273,43 +290,49 @@ def _store(root: Path, writes: list[Write]) -> list[Write]:
 
 ABANDONED_MS = 7 * 86_400_000
 """Staged files of a job that was never committed are removed after this time."""
-_COMPARED = (slice(23, 35), slice(43, None))
-"""The bytes of a batch that an append does not change: all but offset, epoch and checksum, and attributes and
-largest time, which log-append time sets."""
+_COMPARED = (slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION), slice(PRODUCER_ID_POSITION, None))
+"""The bytes of a batch that an append does not change: not base offset, length, leader epoch, magic, checksum
+and attributes before them, and not the largest timestamp between them, which log-append time sets."""
+_WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
 
 
 def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], write: Write) -> Write:
-    """Append what tasks staged, in the order of the tasks, or nothing if a write with this id did.
+    """Append the staged batches in the order of the tasks, unless a write with this id was committed before.
 
-    ``manager``: of the directory ``root``, open and locked; ``write``: without ranges. Returns the entry: its
-    ranges are those of the first time. Staged files are removed. Raises SiltstoneError, OSError; the logs are
-    as before, or the next write finishes it.
+    ``manager``: of the directory ``root``, open and locked (step 1); ``write``: without ranges. Returns the
+    entry, with the ranges of the first time. Raises SiltstoneError, OSError; the logs are then as before, or
+    the next write completes this one.
     """
     ordered = sorted((file for file in staged if file.records), key=lambda file: file.task)
-    writes = finish_interrupted(manager, root)
-    known = find_write(writes, write.write_id, write.epoch)
-    if known is None:
-        known = _write(manager, root, writes, _with_ranges(manager, ordered, write))
+    writes = _complete_interrupted(manager, root)
+    committed = find_write(writes, write.write_id, write.epoch)
+    if committed is None:
+        committed = _write(manager, root, writes, _with_ranges(manager, ordered, write))
     else:
         _logger.info(
-            "write %s, epoch %d was committed before: nothing is appended", write.write_id, write.epoch
+            "write %s, epoch %d was committed before; nothing is appended", write.write_id, write.epoch
         )
     discard_staged(ordered)
     _remove_abandoned(manager, write.at_ms)
-    return known
+    return committed
 
 
-def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
-    """Finish the writes that a crash interrupted; returns the list of writes as it is now.
+def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
+    """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError where a log was cleaned or cut since: which batches it had is not known then.
+    Raises DirectoryRefusedError if a log was cleaned or truncated since, so that its batches of the write are
+    not known.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.done]:
-        _logger.warning("write %s, epoch %d was interrupted: it is finished now", write.write_id, write.epoch)
+        _logger.warning(
+            "write %s, epoch %d was interrupted; its missing batches are appended now",
+            write.write_id,
+            write.epoch,
+        )
         for where, before in write.ends_before().items():
-            _refuse_hidden(manager, root, where, before, write)
+            _refuse_changed_log(manager, root, where, before, write)
         _append(manager, write, resuming=True)
         writes = store_write(root, writes, replace(write, done=True, staged=()))
         discard_staged(write.staged)
@@ -317,7 +340,8 @@ def finish_interrupted(manager: LogManager, root: Path) -> list[Write]:
 
 
 def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) -> Write:
-    """The entry to begin with: where each log ends, and will end. Raises for a missing log or staged file."""
+    """The entry of step 4, with the end of each log before and after the write. Raises for a missing log or
+    staged file."""
     counts: dict[TopicPartition, int] = {}
     for file in staged:
         for topic, partition, _, _, count in file.directory().tolist():
@@ -329,7 +353,7 @@ def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) ->
 
 
 def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
-    """Store the entry, append, store it as done. A write without records is remembered only by a name."""
+    """Steps 4 to 6. A write without records has an entry only if its id can be used again."""
     if not write.staged and not write.is_named:
         return replace(write, done=True)
     if write.staged:
@@ -337,7 +361,7 @@ def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -
         try:
             _append(manager, write)
         except (SiltstoneError, OSError):
-            _cut_back(manager, root, writes, write)
+            _roll_back(manager, root, writes, write)
             raise
     done = replace(write, done=True, staged=())
     store_write(root, writes, done)
@@ -345,18 +369,18 @@ def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -
 
 
 def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> None:
-    """Append the staged batches and flush; ``resuming``: those that are in the log already are skipped."""
+    """Step 5; ``resuming``: batches that the interrupted write appended are skipped."""
     ends = write.ends_before()
-    # The next offset at which a batch of the interrupted write may be. A log that was appended to since has
-    # other batches there: from the first that differs on, all are appended.
-    behind = dict(ends) if resuming else {}
+    # By log, the offset at which its next batch of the interrupted write would be. From the first batch on
+    # that is not there, all are appended: the log ends there, or has batches of later writes.
+    expected = dict(ends) if resuming else {}
     for staged in write.staged:
         for where, batch, count in staged_batches(staged):
             log = manager.get(where)
-            if where in behind and _is_at(log, behind[where], batch):
-                behind[where] += count
+            if where in expected and _is_at(log, expected[where], batch):
+                expected[where] += count
                 continue
-            behind.pop(where, None)
+            expected.pop(where, None)
             log.append(batch)
     for where in ends:
         manager.get(where).flush()
@@ -373,42 +397,50 @@ def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     stored = data[: batches["size"].item(0)]
     if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
         return False
-    same_codec = (int(stored[22]) ^ int(batch[22])) & CODEC_MASK == 0
+    low_attributes = ATTRIBUTES_POSITION + 1
+    same_codec = (int(stored[low_attributes]) ^ int(batch[low_attributes])) & CODEC_MASK == 0
     return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
 
 
-def _refuse_hidden(manager: LogManager, root: Path, where: TopicPartition, before: int, write: Write) -> None:
+def _refuse_changed_log(
+    manager: LogManager, root: Path, where: TopicPartition, before: int, write: Write
+) -> None:
     log = manager.get(where)
     cleaned = manager.directory_of(where).cleaner_checkpoint().get(where, 0)
     if log.log_start_offset > before or cleaned > before:
         raise DirectoryRefusedError(
-            f"{where}: a crash interrupted the write {write.write_id} at offset {before}, and the log was "
-            f"cleaned or cut there since ({CLEANER_CHECKPOINT}): what is missing is not known any more; "
-            f"look at the records from there on, then take the entry out of {root}/siltstone-writes.json"
+            f"a crash interrupted the write {write.write_id} at offset {before}, and the log was cleaned or "
+            f"truncated there since ({CLEANER_CHECKPOINT}), so its missing batches are not known",
+            path=str(where),
+            advice=f"check the records from offset {before} on, then remove the entry from "
+            f"{root / WRITES_FILE}",
         )
 
 
-def _cut_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
-    """Truncate the logs to where they ended before; if that fails, the next write finishes this one."""
+def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
+    """Truncate the logs to their ends before the write; if that fails, the next write completes this one."""
     try:
         for where, before in write.ends_before().items():
             manager.truncate_to(where, before)
-        forget_write(root, writes, write)
+        _store(root, [other for other in writes if other.write_id != write.write_id])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
-            "write %s could not be taken back (%s): the next write finishes it", write.write_id, error
+            "write %s cannot be rolled back (%s); the next write to %s completes it",
+            write.write_id,
+            error,
+            root,
         )
 
 
 def discard_staged(staged: Iterable[StagedFile]) -> None:
-    """Remove what was staged with these files: all of their runs, late attempts' files too."""
+    """Remove the folders of the runs that staged these files, with the files of late attempts."""
     for folder in {Path(file.stem).parent for file in staged if file.stem}:
         remove_staged(folder)
 
 
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
-    """Remove staged files that have not grown for long: their job has ended. No entry needs them, since all
-    are done."""
+    """Remove staged files that are older than ``ABANDONED_MS``: their job has ended. No entry needs them,
+    since all entries are done by now."""
     for where in manager:
         folder = manager.get(where).directory / STAGED_WRITES
         with contextlib.suppress(SiltstoneError, OSError):

@@ -28,7 +28,7 @@ from siltstone.log.dump import DumpOptions, Row, dump_file, identify
 from siltstone.log.names import TopicPartition, parse_segment_file
 from siltstone.tables.arrow import BAD_COLUMN, fields_of, in_microseconds
 from siltstone.tables.options import PartitionSelection, ReadOptions
-from siltstone.tables.splits import Split, open_directories
+from siltstone.tables.splits import TaskSplit, open_directories
 
 _ROWS = 16_384
 _CHECKPOINTS = (
@@ -84,7 +84,7 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return pa.schema(list(columns.items()))
 
 
-def plan_files(options: ReadOptions) -> list[Split]:
+def plan_files(options: ReadOptions) -> list[TaskSplit]:
     """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``, and
     UnsafeFileError."""
     kind, _ = FILE_TABLES[options.table]
@@ -92,12 +92,12 @@ def plan_files(options: ReadOptions) -> list[Split]:
     if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
         places = [root / name for root in roots for name in _CHECKPOINTS]
-        return [Split(paths=tuple((str(path), None) for path in places if files.exists(path)))]
+        return [TaskSplit(paths=tuple((str(path), None) for path in places if files.exists(path)))]
     splits = []
     for where, directory in directories.items():
         inside = sorted(name for name in partition_files(directory) if _is_of(name, kind))
         if inside:
-            splits.append(Split(paths=tuple((str(directory / name), where) for name in inside)))
+            splits.append(TaskSplit(paths=tuple((str(directory / name), where) for name in inside)))
     return splits
 
 
@@ -108,7 +108,7 @@ def _is_of(name: str, kind: str) -> bool:
     return parsed is not None and parsed.kind == kind and not parsed.suffix
 
 
-def read_files(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
     wanted, own = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
     rows = (row for path, where in split.paths for row in _rows(path, where, own, options))

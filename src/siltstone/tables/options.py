@@ -1,9 +1,16 @@
-"""The options of a table over log directories: ``ReadOptions``, checked once when they are parsed.
+"""The options of a table over log directories: texts by name, parsed into ``ReadOptions`` and checked once.
 
-Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ours are
-``path``, ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``,
-``badBatches``, ``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes``. A new
-option is a row of ``OPTIONS`` and a field here.
+::
+
+    {"path": "/kafka", "subscribe": "users", "view": "latest"}        texts, as Spark passes them
+        │ OPTIONS: a row for each name: how its text is parsed, and the field that it sets
+        ▼
+    ReadOptions(paths, selection, offsets, splitting, triggers, …)    values; contradictions are refused
+
+Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ``path``,
+``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``, ``badBatches``,
+``includeBatchMetadata``, ``maxPartitionBytes`` and ``maxDecompressedMessageBytes`` are Siltstone's. A new
+option is a row of ``OPTIONS`` and a field.
 """
 
 from __future__ import annotations
@@ -23,8 +30,8 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
-# Options as a data source gets them: texts by names whose case does not count. The same for reading,
-# streaming and writing.
+# Parsing, the same for reading, streaming and writing. Names are not case-sensitive. A parser raises
+# UsageError with what is wrong with a text and what is allowed; ``parse_options`` adds the option's name.
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _QUANTITY = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
@@ -36,8 +43,7 @@ _MS = {"": 1, "ms": 1} | {unit: _UNIT_MS[unit[0]] for unit in _TIME_UNITS}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``name`` as people write it, ``parse`` for its text (ValueError: what is wrong with it), and the field
-    that holds the value."""
+    """``name`` as documented, ``parse`` for its text (raises UsageError), and the ``field`` that it sets."""
 
     name: str
     parse: Callable[[str], Any]
@@ -45,13 +51,13 @@ class Option:
 
 
 IGNORED = frozenset("location paths provider owner comment external serialization.format".split())
-"""What Spark passes on by itself: a catalog's properties of a table among them."""
+"""Options that Spark adds itself: properties of a table in a catalog, for example."""
 
 
 def parse_options(
     texts: Mapping[str, str], table: tuple[Option, ...], ignored: frozenset[str] = IGNORED
 ) -> dict[str, Any]:
-    """Values by field; of several options for one field the last of the table counts.
+    """Values by field; of several options for one field the last row of ``table`` wins.
 
     Raises UsageError for an unknown name or a text that is not allowed.
     """
@@ -59,40 +65,51 @@ def parse_options(
     by_name = {name.lower(): text for name, text in texts.items()}
     for name in texts:
         if name.lower() not in (*known, *ignored) and not name.lower().startswith(("option.", "transient_")):
-            raise UsageError(_unknown(name, known))
+            raise _unknown(name, known)
     values: dict[str, Any] = {}
     for name, option in known.items():
         if name in by_name:
             try:
                 values[option.field] = option.parse(by_name[name])
-            except (ValueError, msgspec.ValidationError) as error:
-                raise UsageError(f"option {option.name}={by_name[name]!r}: {error}") from None
+            except UsageError as error:
+                reason = f"option {option.name}={by_name[name]!r}: {error.reason}"
+                raise UsageError(reason, advice=error.advice) from None
     return values
 
 
-def _unknown(name: str, known: Mapping[str, Option]) -> str:
-    if name.lower() == "kafka.isolation.level":
-        return f"option {name!r}: here it is 'isolation'"
+def _unknown(name: str, known: Mapping[str, Option]) -> UsageError:
     if name.lower().startswith("kafka."):
-        return f"option {name!r}: siltstone reads directories ('path') and talks to no broker"
+        is_isolation = name.lower() == "kafka.isolation.level"
+        return UsageError(
+            f"option {name!r} is for a broker, and siltstone reads directories",
+            advice="set 'isolation'" if is_isolation else "set 'path' to a Kafka log directory",
+        )
     nearest = difflib.get_close_matches(name.lower(), sorted(known), 1, 0.5)
-    return f"unknown option {name!r}" + (f"; did you mean {known[nearest[0]].name!r}?" if nearest else "")
+    advice = f"did you mean {known[nearest[0]].name!r}?" if nearest else "docs/tables.md lists the options"
+    return UsageError(f"unknown option {name!r}", advice=advice)
 
 
 def directory(text: str) -> str:
-    """A directory's name: itself, or a ``file:`` URI, as Spark's catalog writes it."""
+    """A directory's path: the text itself, or a ``file:`` URI, as Spark's catalog writes it."""
     if not text.startswith("file:"):
         return text
     uri = urlsplit(text)
     if uri.netloc not in ("", "localhost"):
-        raise ValueError("give a directory of this machine")
+        raise UsageError("the directory is on another machine", advice="set a path of this machine")
     return unquote(uri.path)
 
 
 def number(least: int = 0) -> Callable[[str], int]:
     """A whole number of at least ``least``."""
     kind = Annotated[int, msgspec.Meta(ge=least)]
-    return lambda text: msgspec.convert(text.strip(), kind, strict=False)
+
+    def parse(text: str) -> int:
+        try:
+            return msgspec.convert(text.strip(), kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise UsageError(str(error), advice=f"set a whole number >= {least}") from None
+
+    return parse
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
@@ -100,19 +117,19 @@ def one_of(*allowed: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text.lower() not in allowed:
-            raise ValueError(f"give {' or '.join(allowed)}")
+            raise UsageError("the value is not allowed", advice=f"set {' or '.join(allowed)}")
         return text.lower()
 
     return parse
 
 
 def _is(word: str, other: str) -> Callable[[str], bool]:
-    """Is it ``word``, and not ``other``?"""
+    """Is it ``word`` rather than ``other``?"""
     return lambda text: one_of(word, other)(text) == word
 
 
 def size(text: str) -> int:
-    """Bytes, with Spark's endings: ``128m``, ``1g``, ``65536``."""
+    """Bytes, with Spark's units: ``128m``, ``1g``, ``65536``."""
     return _quantity(text, _BYTES, 1, "a size such as 128m")
 
 
@@ -124,7 +141,7 @@ def duration_ms(text: str) -> int:
 def _quantity(text: str, units: Mapping[str, int], least: int, example: str) -> int:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2].lower() not in units or int(match[1]) < least:
-        raise ValueError(f"give {example}")
+        raise UsageError("the value has no known unit, or is too small", advice=f"set {example}")
     return int(match[1]) * units[match[2].lower()]
 
 
@@ -135,7 +152,8 @@ def time_ms(text: str) -> int:
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError("give milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z") from None
+        advice = "set milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z"
+        raise UsageError("the value is no time", advice=advice) from None
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
@@ -144,14 +162,14 @@ def words(text: str) -> tuple[str, ...]:
     """Comma-separated words."""
     listed = tuple(word.strip() for word in text.split(",") if word.strip())
     if not listed:
-        raise ValueError("give at least one, separated by commas")
+        raise UsageError("the list is empty", advice="set at least one name, separated by commas")
     return listed
 
 
-# Which partitions of a directory a table is over, and from where to where, as Spark's Kafka source has it.
+# The partitions and the offsets that a table has, chosen as in Spark's Kafka source.
 
 EARLIEST, LATEST = -2, -1
-"""Offsets that stand for a side of the log, in Kafka and in Spark's JSON."""
+"""Offsets that stand for the start and the end of a log, in Kafka and in Spark's JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +182,7 @@ class PartitionSelection:
     pattern: str | None = None
 
     def has(self, where: TopicPartition) -> bool:
-        """Is this partition chosen, whether it exists or not?"""
+        """Is this partition selected, whether it exists or not?"""
         if self.assign is not None:
             return where in self.assign
         if self.subscribe is not None:
@@ -172,27 +190,27 @@ class PartitionSelection:
         return self.pattern is None or re.fullmatch(self.pattern, where.topic) is not None
 
     def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The chosen ones among those of a directory, ascending.
+        """The selected ones among those of a directory, ascending.
 
         Raises UnknownTopicError for one that is named and not among them; a pattern may match nothing.
         """
         present = sorted(partitions)
         topics = {where.topic for where in present}
-        for what, missing in (
-            ("partition", [str(where) for where in self.assign or () if where not in present]),
-            ("topic", [topic for topic in self.subscribe or () if topic not in topics]),
-        ):
-            if missing:
-                raise UnknownTopicError(f"{', '.join(missing)}: there is no such {what} in the directory")
+        missing = [str(where) for where in self.assign or () if where not in present]
+        missing += [topic for topic in self.subscribe or () if topic not in topics]
+        if missing:
+            raise UnknownTopicError(
+                "no such topic or partition in the directory",
+                path=", ".join(missing),
+                advice="siltstone topics --describe shows what there is",
+            )
         return [where for where in present if self.has(where)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLimit:
-    """One side of what is read: ``every`` for all partitions, or ``by_partition``; offsets or times in ms.
-
-    Offsets may be ``EARLIEST`` or ``LATEST``.
-    """
+    """The start or the end of a read: ``every`` for all partitions, or ``by_partition``; offsets (also
+    ``EARLIEST`` or ``LATEST``) or times in ms."""
 
     every: int | None = None
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -214,7 +232,7 @@ def _json(text: str, kind: Any, example: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise ValueError(f"is no JSON such as {example}: {error}") from None
+        raise UsageError(f"not the expected JSON: {error}", advice=f"set JSON such as {example}") from None
 
 
 def _assign(text: str) -> tuple[TopicPartition, ...]:
@@ -232,7 +250,8 @@ def _limits(text: str, least: int, *, is_time: bool = False) -> OffsetLimit:
     }
     for where, limit in limits.items():
         if limit < least:
-            raise ValueError(f"{where}: {limit} is not allowed here")
+            advice = f"set numbers >= {least} for all partitions"
+            raise UsageError(f"{limit} of {where} is not allowed", advice=advice)
     return OffsetLimit(by_partition=limits, is_time=is_time)
 
 
@@ -243,15 +262,16 @@ _OTHER_TABLES = (
     "consumerOffsets transactionState"
 ).split()
 DEFAULT_PARTITION_BYTES = 128 << 20
+SET_PATH = "set it to a Kafka log directory, or to the directory of one partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLimits:
-    """From where to where is read: offsets or times; None is the log's own side.
+    """The start and the end of a read, as offsets or times; None: the log's own.
 
-    ``as_of`` holds for all views: offsets are inclusive, times in ms too. ``latest_without_match``: where no
-    record is as late as the starting time, start at the end. ``fail_on_data_loss``: offsets that were deleted
-    are an error.
+    ``as_of`` is for all views; its offset or its time in ms is included. ``latest_without_match``: if no
+    record is as late as the starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an
+    error.
     """
 
     starting: OffsetLimit | None = None
@@ -263,7 +283,7 @@ class OffsetLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """How what is read is cut for tasks; sizes in bytes, None: no such bound."""
+    """How the offsets are cut into splits; sizes in bytes, None: no such bound."""
 
     min_partitions: int | None = None
     max_partition_bytes: int = DEFAULT_PARTITION_BYTES
@@ -272,7 +292,7 @@ class Splitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triggers:
-    """How much a stream's micro-batch takes; None: no such bound."""
+    """How many offsets a stream's micro-batch has; None: no such bound."""
 
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -301,16 +321,17 @@ class ReadOptions:
 
     @classmethod
     def of(cls, texts: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-        """From texts by name, whatever their case. Raises UsageError that says what is allowed.
+        """From texts by name. Raises UsageError.
 
-        ``streaming``: for ``readStream``, where a side may be "latest" and there is no ending.
+        ``streaming``: for ``readStream``, which may start at "latest" and has no end.
         """
         for names in (("assign", "subscribe", "subscribePattern"), ("asOfOffset", "asOfTimestamp")):
             if sum(name.lower() in map(str.lower, names) for name in texts) > 1:
-                raise UsageError(f"give one of {' and '.join(names)}, not several")
+                reason = f"several of {', '.join(names)} are set"
+                raise UsageError(reason, advice=f"set one of {', '.join(names)}")
         values = parse_options(texts, OPTIONS)
         if not values.get("paths"):
-            raise UsageError("option 'path' is missing: give a Kafka log directory or one partition's")
+            raise UsageError("option 'path' is missing", advice=SET_PATH)
         options = cls(
             selection=_part_of(PartitionSelection, values),
             offsets=_part_of(OffsetLimits, values),
@@ -331,32 +352,38 @@ def _part_of(kind: type[Part], values: dict[str, Any]) -> Part:
 
 
 def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
-    limits = options.offsets
-    if streaming and (options.view != LOG or limits.as_of is not None or limits.ending is not None):
-        raise UsageError("a stream reads view=log without an ending and without asOf")
+    limits, is_log, is_records = options.offsets, options.view == LOG, options.table == RECORDS
+    if streaming and (not is_log or limits.as_of is not None or limits.ending is not None):
+        raise UsageError("a stream has view=log, no asOf and no ending", advice="use a batch query for these")
     if limits.ending is not None and limits.as_of is not None:
-        raise UsageError("give asOfOffset or asOfTimestamp, or an ending, not both")
+        raise UsageError("an ending and asOf are both set", advice="set one of the two")
     if options.view == COMPACTED and limits.as_of is not None:
-        raise UsageError("view=compacted has no asOf: a ledger knows only its last state; use view=latest")
+        reason = "view=compacted has no asOf: a ledger has only its last state"
+        raise UsageError(reason, advice="set view=latest")
     if options.keep_tombstones and options.view != LATEST_VIEW:
-        raise UsageError("tombstones=keep is for view=latest; the log shows them anyway")
-    if options.quarantine and options.view != LOG:
-        raise UsageError("badBatches=quarantine is for view=log: a lost batch may hold a key's last value")
-    if options.batch_metadata and (options.view != LOG or options.table != RECORDS):
-        raise UsageError("includeBatchMetadata is for the records of view=log")
-    if options.table != RECORDS and (options.columns is not None or options.include_headers or streaming):
-        raise UsageError(f"table={options.table} has columns of its own, and is no stream: use select")
+        reason = "tombstones=keep is for view=latest; view=log has all tombstones"
+        raise UsageError(reason, advice="set view=latest, or leave tombstones out")
+    if options.quarantine and not is_log:
+        reason = "badBatches=quarantine is for view=log: a bad batch may have the last value of a key"
+        raise UsageError(reason, advice="set view=log")
+    if options.batch_metadata and not (is_log and is_records):
+        raise UsageError("includeBatchMetadata is for records with view=log", advice="leave it out")
+    if not is_records and (options.columns is not None or options.include_headers or streaming):
+        reason = f"table={options.table} has columns of its own, and is no stream"
+        raise UsageError(reason, advice="choose columns with select, in a batch query")
     if not streaming and limits.starting is not None and limits.starting.is_offset(LATEST):
-        raise UsageError("startingOffsets: a batch query cannot start at the latest offset")
+        reason = "a batch query cannot start at the latest offset"
+        raise UsageError(reason, advice="set another offset in startingOffsets")
     if limits.ending is not None and limits.ending.is_offset(EARLIEST):
-        raise UsageError("endingOffsets: a query cannot end at the earliest offset")
+        reason = "a query cannot end at the earliest offset"
+        raise UsageError(reason, advice="set another offset in endingOffsets")
 
 
 def _offset_limit(text: str) -> OffsetLimit:
     """``earliest``, ``latest`` or JSON by partition."""
-    sides = {"earliest": EARLIEST, "latest": LATEST}
-    side = sides.get(text.strip().lower())
-    return _limits(text, EARLIEST) if side is None else OffsetLimit(every=side)
+    words_of_limits = {"earliest": EARLIEST, "latest": LATEST}
+    every = words_of_limits.get(text.strip().lower())
+    return _limits(text, EARLIEST) if every is None else OffsetLimit(every=every)
 
 
 def _times(text: str) -> OffsetLimit:
@@ -376,7 +403,8 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        advice = "set a regular expression of Python's module re"
+        raise UsageError(f"not a regular expression: {error}", advice=advice) from None
     return text
 
 

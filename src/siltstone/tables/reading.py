@@ -2,11 +2,12 @@
 
 ::
 
-    file ─ windows ─► batches ─ wanted ones ─► columns ─ wanted rows ─► Arrow, up to ``BATCH_ROWS`` rows
+    file ─ windows ─► batches ─ of the piece ─► columns ─ rows of the piece ─► Arrow, ``BATCH_ROWS`` rows
 
-``decoded`` gives the columns themselves. All windows use one buffer, so columns hold until the next ones are
-asked for; Arrow's buffers are copies. A query decodes what it needs: for ``offset`` and ``timestamp`` the
-front of each record, for ``view=latest`` the retained records alone. The second half reads damaged files.
+``decoded`` returns the columns themselves. All windows share one buffer, so columns are valid until the next
+ones are requested; Arrow's buffers are copies. A query decodes what it needs: for ``offset`` and
+``timestamp`` the front of each record, for ``view=latest`` only the retained records. The second half of the
+module reads damaged files (``badBatches=quarantine``).
 """
 
 from __future__ import annotations
@@ -63,33 +64,35 @@ from siltstone.tables.arrow import (
     TIME_COLUMNS,
     RecordSource,
     batch_structs,
+    matching_rows,
     record_batches,
-    rows_of,
     schema,
 )
 from siltstone.tables.options import LOG, ReadOptions, Splitting
 from siltstone.tables.splits import (
-    FileSplit,
+    READ_WHAT_IS_LEFT,
+    FilePiece,
     OffsetRange,
-    Split,
-    aborted_among,
+    TaskSplit,
     between,
-    open_again,
+    decode_offsets,
+    overlapping_transactions,
     readable_end,
+    reopen_log,
+    snapshot_range,
     split_ranges,
-    unpack_offsets,
-    view_range,
 )
 
 WINDOW_BYTES = 2 << 20
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
-"""An Arrow batch holds at most so many rows, and about so many bytes of records."""
+"""An Arrow batch has at most so many rows, and about so many bytes of records."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
 """One of the functions of ``base.records.decode`` that decode all records."""
 Chunk = tuple[Columns, BatchHeaders, RecordSource]
-"""Records, the batches that their ``batch`` counts in, and where they come from."""
+"""Records, the batches whose rows their ``batch`` has, and where they come from."""
+_RUN_AGAIN = "run the query again"
 
 
 def record_schema(options: ReadOptions) -> pa.Schema:
@@ -102,116 +105,113 @@ def record_schema(options: ReadOptions) -> pa.Schema:
     )
 
 
-def read_records(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The split's records as Arrow batches of ``record_schema``.
 
-    Raises CorruptRecordError, OffsetOutOfRangeError where records were deleted since it was planned and
-    ``failOnDataLoss`` holds, SourceChangedError where a view can no longer be what it was planned as.
+    Raises CorruptRecordError; OffsetOutOfRangeError if records were deleted since the query was planned and
+    ``failOnDataLoss`` is set; SourceChangedError if the planned state of a view is no longer in the files.
     """
-    wanted = record_schema(options)
+    own_schema = record_schema(options)
     decoder: Decoder[Any] = decode_records
-    if TIME_COLUMNS.issuperset(wanted.names):
+    if TIME_COLUMNS.issuperset(own_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
-        parts: Iterator[Chunk[Any]]
         if piece.retained is not None:
-            parts = _retained(piece, unpack_offsets(piece.retained), options)
+            chunks: Iterator[Chunk[Any]] = _retained(piece, decode_offsets(piece.retained), options)
         else:
-            parts = _shown(piece, decoded(piece, options, decoder))
-        for columns, batches, source in parts:
-            yield from record_batches(
-                columns, batches, wanted, source, batch_bytes=BATCH_BYTES, most_rows=BATCH_ROWS
-            )
+            chunks = _without_superseded(piece, decoded(piece, options, decoder))
+        for chunk in chunks:
+            yield from _arrow_batches(chunk, own_schema)
 
 
-def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
-    """The records in a piece's offsets, of no aborted transaction, by one of the functions of
+def _arrow_batches(chunk: Chunk[Any], own_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    columns, batches, source = chunk
+    return record_batches(columns, batches, own_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
+
+
+def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
+    """The records in a piece's offsets, without those of aborted transactions, by one of the functions of
     ``base.records.decode``; at least one a chunk.
 
-    They hold until the next ones are asked for. ``retained`` and ``hidden`` are not applied.
+    They are valid until the next chunk is requested. ``retained`` and ``superseded`` are not applied.
     """
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
-    for part, window, source, mask in _windows(piece, options):
-        wanted = window.batches[mask]
-        for some in pieces(window.data, wanted):
-            batches = wanted[some]
+    for part, window, source, is_wanted in _windows(piece, options):
+        wanted = window.batches[is_wanted]
+        for batch_slice in pieces(window.data, wanted):
+            batches = wanted[batch_slice]
             columns = decoder(
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
             )
-            first, behind = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
-            if behind - first < len(columns):
-                columns = select(columns, slice(first, behind))
+            first, end = np.searchsorted(columns.offset, [part.start, part.end]).tolist()
+            if end - first < len(columns):
+                columns = select(columns, slice(first, end))
             if len(columns):
                 yield columns, batches, source
 
 
-def _shown(piece: FileSplit, parts: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
-    """All records but the hidden ones."""
-    if piece.hidden is None:
-        yield from parts
-        return
-    hidden = unpack_offsets(piece.hidden)
-    for columns, batches, source in parts:
-        shown = np.ones(len(columns), np.bool_)
-        shown[rows_of(columns.offset, hidden)] = False
-        if shown.any():
-            yield select(columns, np.flatnonzero(shown)), batches, source
+def _without_superseded(piece: FilePiece, chunks: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
+    """All records except the superseded ones."""
+    superseded = np.empty(0, np.int64) if piece.superseded is None else decode_offsets(piece.superseded)
+    for columns, batches, source in chunks:
+        rows = matching_rows(columns.offset, superseded)
+        if not len(rows):
+            yield columns, batches, source
+        elif len(rows) < len(columns):
+            yield select(columns, np.delete(np.arange(len(columns)), rows)), batches, source
 
 
-def _retained(piece: FileSplit, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
-    """The retained offsets, all of them; no other record of a v2 batch is decoded."""
-    scratch, met = Scratch(), 0
+def _retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
+    """The records at all retained offsets; no other record of a v2 batch is decoded."""
+    scratch, count = Scratch(), 0
     try:
-        for _, window, source, wanted in _windows(piece, options):
-            for rows in _runs(window, wanted, retained):
-                columns = _chosen(window, rows, retained, scratch, source.path, options)
-                met += len(columns)
+        for _, window, source, is_wanted in _windows(piece, options):
+            for rows in _rows_of_one_format(window, is_wanted, retained):
+                columns = _decode_retained(window, rows, retained, scratch, source.path, options)
+                count += len(columns)
                 if not options.keep_tombstones:
                     columns = select(columns, np.flatnonzero(columns.value_size >= 0))
                 if len(columns):
                     yield columns, window.batches, source
     except CheckFailedError:
-        raise _changed(piece, met, retained) from None
-    if met != len(retained):
-        raise _changed(piece, met, retained)
+        pass  # a retained offset has no record: the counts differ
+    if count != len(retained):
+        raise SourceChangedError(
+            "the log was cleaned or truncated since the query was planned: "
+            f"{count} of {len(retained)} records of the view are left",
+            path=piece.directory,
+            advice=_RUN_AGAIN,
+        )
 
 
-def _changed(piece: FileSplit, met: int, retained: Int64) -> SourceChangedError:
-    return SourceChangedError(
-        f"{piece.directory}: cleaned or cut since the query was planned: {met} of {len(retained)} "
-        "records of the view are left; run the query again"
-    )
-
-
-def _runs(window: Window, wanted: Flags, retained: Int64) -> Iterator[Int64]:
-    """Rows of wanted batches that may hold retained offsets, in runs of one kind, with offsets less than 2³²
-    apart."""
+def _rows_of_one_format(window: Window, is_wanted: Flags, retained: Int64) -> Iterator[Int64]:
+    """Rows of wanted batches that may have retained offsets, of one format (v2, or older) at a time, with
+    offsets less than 2³² apart, and of a size that may be decoded at once."""
     batches = window.batches
-    modern, base = batches["magic"] == 2, batches["base_offset"]
-    holds = np.searchsorted(retained, base) < np.searchsorted(retained, batches["last_offset"] + 1)
-    # A message set's base offset is its last one: its records are read in any case.
-    rows = np.flatnonzero(wanted & (holds | ~modern))
+    is_v2, base = batches["magic"] == 2, batches["base_offset"]
+    has_some = np.searchsorted(retained, base) < np.searchsorted(retained, batches["last_offset"] + 1)
+    # A compressed message set (v0, v1) has its last offset in both fields, so it is always decoded.
+    rows = np.flatnonzero(is_wanted & (has_some | ~is_v2))
     if len(rows):
-        far = (base[rows] - base[rows[0]]) >> 31
-        edges = np.flatnonzero((np.diff(far) != 0) | (np.diff(modern[rows]) != 0)) + 1
-        for run in np.split(rows, edges):
-            yield from (run[part] for part in pieces(window.data, batches[run]))
+        block = (base[rows] - base[rows[0]]) >> 31
+        edges = np.flatnonzero((np.diff(block) != 0) | (np.diff(is_v2[rows]) != 0)) + 1
+        for part in np.split(rows, edges):
+            yield from (part[batch_slice] for batch_slice in pieces(window.data, batches[part]))
 
 
-def _chosen(
+def _decode_retained(
     window: Window, rows: Int64, retained: Int64, scratch: Scratch, path: str, options: ReadOptions
 ) -> RecordColumns:
-    """The retained offsets among a run's records. Raises CheckFailedError for one that has no
-    record."""
+    """The records at the retained offsets of some rows. Raises CheckFailedError for one without a record."""
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        some = select(columns, rows_of(columns.offset, retained)) if len(columns) else columns
+        some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    mine = between(retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
+    own = between(retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
     choice = ChosenOffsets(
-        offsets=(mine - mine[0]).astype(np.uint32),
-        base=int(mine[0]),
+        offsets=(own - own[0]).astype(np.uint32),
+        base=int(own[0]),
         met=0,
         all_from=np.full(len(rows), LONG_MAX),
     )
@@ -221,15 +221,14 @@ def _chosen(
     return chosen.columns
 
 
-_PieceWindow = tuple[FileSplit, Window, RecordSource, Flags]
-"""Some bytes of a piece, and which of the window's batches have records for the caller."""
+_PieceWindow = tuple[FilePiece, Window, RecordSource, Flags]
+"""A window of a piece's bytes, its source, and a flag for each batch: has it records of the piece?"""
 
 
-def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
+def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
     """The piece's bytes, window by window.
 
-    Raises CorruptFileError where a transaction index and the markers contradict each other, as far as this
-    piece shows it.
+    Raises CorruptFileError if the transaction index and the markers of this piece contradict each other.
     """
     for part, reader in open_pieces(piece, options):
         scan = None
@@ -238,7 +237,7 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
         size = part.end_position
         for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
             batches, wanted = window.batches, with_records(part, window.batches)
-            # A piece may share bytes with others, but it knows of its own aborted transactions only.
+            # A piece may share a batch with others, and has only the transactions that overlap its offsets.
             rows = np.flatnonzero(
                 (batches["last_offset"] >= part.start) & (batches["base_offset"] < part.end)
             )
@@ -249,8 +248,8 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
             yield part, window, RecordSource(part.where, reader.path, window.origin), wanted
 
 
-def with_records(piece: FileSplit, batches: BatchHeaders) -> Flags:
-    """Which batches may have records of the piece: no control batches, none without records."""
+def with_records(piece: FilePiece, batches: BatchHeaders) -> Flags:
+    """Which batches may have records of the piece: neither control batches nor empty ones."""
     is_set = batches["magic"] < 2
     wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
     wanted &= batches["last_offset"] >= piece.start
@@ -259,8 +258,8 @@ def with_records(piece: FileSplit, batches: BatchHeaders) -> Flags:
     return np.asarray(wanted)
 
 
-def open_pieces(piece: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSplit, files.Reader]]:
-    """The piece with its open file; where that is another file now, what the log has of the same offsets.
+def open_pieces(piece: FilePiece, options: ReadOptions) -> Iterator[tuple[FilePiece, files.Reader]]:
+    """The piece with its open file; if that is another file now, the pieces of the log that have its offsets.
 
     Raises OffsetOutOfRangeError, SourceChangedError.
     """
@@ -273,33 +272,33 @@ def open_pieces(piece: FileSplit, options: ReadOptions) -> Iterator[tuple[FileSp
             yield from open_pieces(part, options)
 
 
-def _open(piece: FileSplit) -> files.Reader | None:
+def _open(piece: FilePiece) -> files.Reader | None:
     try:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.mark.is_of(reader.stat) and reader.stat.size >= piece.end_position:
+    if piece.identity.is_of(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None
 
 
-def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
-    """The same offsets by the directory as it is now."""
+def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
+    """The pieces that have the same offsets in the directory as it is now."""
     if options.view != LOG or options.offsets.as_of is not None:
-        raise SourceChangedError(
-            f"{piece.directory}: changed since the query was planned, its view is lost; run the query again"
-        )
-    log = open_again(piece.directory, piece.where)
+        reason = "the log has changed since the query was planned, and the planned view is lost"
+        raise SourceChangedError(reason, path=piece.directory, advice=_RUN_AGAIN)
+    log = reopen_log(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
     if options.offsets.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
-            f"{piece.where}: offsets {piece.start} to {piece.end} were planned, but the log has {start} to "
-            f"{end} now; failOnDataLoss=false reads what there is"
+            f"offsets {piece.start} to {piece.end} were planned, but the log has {start} to {end} now",
+            path=str(piece.where),
+            advice=READ_WHAT_IS_LEFT,
         )
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
     whole = dataclasses.replace(options, splitting=Splitting())
-    for split in split_ranges([view_range(log, wanted)], whole):
+    for split in split_ranges([snapshot_range(log, wanted)], whole):
         yield from split.pieces
 
 
@@ -310,48 +309,47 @@ def _replanned(piece: FileSplit, options: ReadOptions) -> Iterator[FileSplit]:
 #     badBatch    text: why a batch cannot be read; null for records. Its row has topic, partition, the offset
 #                 at which the batch begins, and the fields of its header, as far as they are known
 #
-# A batch whose checksum does not match, or whose records cannot be decoded, is one such row. Where not even
-# its length is possible, the row covers all bytes up to the next position at which a whole batch with its
-# checksum and a higher offset begins. Reading continues there. A bad batch is a row of the piece in whose
-# offsets it begins.
+#     bytes of a segment      ┌ batch ┬ batch ┬ bad checksum ┬ batch ┬ no header ........ ┬ batch ┐
+#     rows                     records  records  one bad row   records  one bad row         records
+#                                                                       └ next_batch ──────►┘
+#
+# A batch with a wrong checksum, or with records that cannot be decoded, is one bad row. If a header is not
+# possible, so that the batch's length is not known, the row covers all bytes up to the next position at which
+# a whole batch with its checksum and a higher offset begins. Reading continues there. A bad batch is a row of
+# the piece in whose offsets it begins, so each is reported once.
 
-OUT_OF_ORDER = "its offsets are not above those before it and below those behind it"
+OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
 _SEARCH_BYTES = 4 << 20
 _LARGEST_BATCH = 1 << 30
 
 
-def read_quarantine(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The split's records, and a row for each bad batch, as Arrow batches of ``record_schema``.
 
     Raises as ``read_records``, but no CorruptRecordError.
     """
-    wanted = record_schema(options)
-    for whole in split.pieces:
-        for piece, reader in open_pieces(whole, options):
-            for part in _sound_and_bad(piece, reader, options.max_decompressed_message_bytes):
+    own_schema = record_schema(options)
+    for planned in split.pieces:
+        for piece, reader in open_pieces(planned, options):
+            for part in _chunks_and_bad(piece, reader, options.max_decompressed_message_bytes):
                 if not isinstance(part, BadBatch):
                     columns, batches, source = part
-                    rows = _wanted_rows(piece, columns, batches)
+                    rows = _rows_of_piece(piece, columns, batches)
                     if len(rows):
-                        yield from record_batches(
-                            select(columns, rows),
-                            batches,
-                            wanted,
-                            source,
-                            batch_bytes=BATCH_BYTES,
-                            most_rows=BATCH_ROWS,
-                        )
+                        yield from _arrow_batches((select(columns, rows), batches, source), own_schema)
                 elif piece.start <= part.offset < piece.end:
-                    yield _bad_row(part, wanted)
+                    yield _bad_row(part, own_schema)
 
 
-def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: BatchHeaders) -> Int64:
-    """The rows of the piece's records, without control records and those of aborted transactions. These are
-    known by the indexes alone, since a damaged batch may have been a marker."""
+def _rows_of_piece(piece: FilePiece, columns: RecordColumns, batches: BatchHeaders) -> Int64:
+    """The rows of the piece's records, without control records and those of aborted transactions.
+
+    Only the transaction index says which transactions were aborted, since a bad batch may be a marker.
+    """
     wanted = with_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
-        wanted &= ~in_aborted(batches, aborted_among(piece.aborted, first, last + 1))
+        wanted &= ~in_aborted(batches, overlapping_transactions(piece.aborted, first, last + 1))
     inside = (columns.offset >= piece.start) & (columns.offset < piece.end)
     return np.flatnonzero(wanted[columns.batch] & inside)
 
@@ -360,8 +358,8 @@ def _wanted_rows(piece: FileSplit, columns: RecordColumns, batches: BatchHeaders
 class BadBatch:
     """Bytes ``[position, position + size)`` of a file that cannot be read as a batch, and why.
 
-    ``offset``: at which the batch begins, as far as that is known. ``header``: one row, its position in the
-    file; none where there is not even a header.
+    ``offset``: the first offset that the batch can have. ``header``: one row, with its position in the file;
+    no row if there is not even a header.
     """
 
     source: RecordSource
@@ -372,7 +370,7 @@ class BadBatch:
     header: BatchHeaders
 
 
-def _bad_row(bad: BadBatch, wanted: pa.Schema) -> pa.RecordBatch:
+def _bad_row(bad: BadBatch, own_schema: pa.Schema) -> pa.RecordBatch:
     values = {
         "topic": bad.source.where.topic,
         "partition": bad.source.where.partition,
@@ -385,43 +383,43 @@ def _bad_row(bad: BadBatch, wanted: pa.Schema) -> pa.RecordBatch:
             "crcValid": False,
         },
     }
-    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in wanted}
+    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in own_schema}
     if BATCH_COLUMN in arrays and len(bad.header):
         holds = np.array([bad.reason != BAD_CHECKSUM])
         first = bad.header["base_offset"].astype(np.int64)
         arrays[BATCH_COLUMN] = batch_structs(bad.header, holds, bad.source, np.zeros(1, np.int32), first)
-    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=wanted)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=own_schema)
 
 
 _Parts = Iterator[Chunk[RecordColumns] | BadBatch]
 
 
-def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts:
-    """Everything in the piece's bytes, in order: runs of sound batches with their records, and bad batches.
+def _chunks_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
+    """The piece's bytes in order: chunks of sound batches with their records, and bad batches.
 
-    ``limit``: what one batch may decompress to, in bytes. Columns hold until the next ones are asked for.
+    ``limit``: the bytes that one batch may decompress to. Columns are valid until the next are requested.
     """
     source, end = RecordSource(piece.where, reader.path), piece.end_position
-    # ``offset``: above all that was read. ``doubtful``: the position of the last batch if its checksum is
-    # bad.
-    position, offset, doubtful = piece.position, piece.start, -1
+    # ``offset``: above all offsets so far. ``bad_checksum_at``: the position of the previous batch if its
+    # checksum is wrong, otherwise -1.
+    position, offset, bad_checksum_at = piece.position, piece.start, -1
     while position < end:
         try:
             for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
-                for part in _judged(source._replace(origin=window.origin), window, offset, limit):
-                    doubtful = -1
+                for part in _parts_of_window(source._replace(origin=window.origin), window, offset, limit):
+                    bad_checksum_at = -1
                     if not isinstance(part, BadBatch):
                         offset = max(offset, int(part[1]["last_offset"][-1]) + 1)
                     elif part.reason == BAD_CHECKSUM:
-                        doubtful = part.position
+                        bad_checksum_at = part.position
                     yield part
             return
         except CorruptRecordError as error:
-            # No header at ``error.position``. Behind a bad checksum the bad batch's length may be what is
-            # wrong: then the search begins inside of that batch, which has its row already.
-            start = error.position if doubtful < 0 else doubtful
+            # There is no header at ``error.position``. If the previous batch has a bad checksum, the wrong
+            # bytes may be its length: the search then begins inside that batch, which has its row already.
+            start = error.position if bad_checksum_at < 0 else bad_checksum_at
             position = next_batch(reader, start + 1, end, offset)
-            if doubtful < 0:
+            if bad_checksum_at < 0:
                 yield BadBatch(
                     source=source,
                     reason=f"{error.reason}: bytes {error.position} to {position} hold no batch",
@@ -430,11 +428,11 @@ def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts
                     size=position - error.position,
                     header=np.empty(0, BATCH),
                 )
-            doubtful = -1
+            bad_checksum_at = -1
 
 
-def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _Parts:
-    """The window's batches: runs of sound ones, and each bad one by itself."""
+def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: int) -> _Parts:
+    """The window's batches: chunks of sound ones, and each bad one by itself."""
     valid = checksums_hold(window.data, window.batches)
     sound = valid & ~_out_of_order(window.batches, valid, offset)
     first = 0
@@ -449,13 +447,13 @@ def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _P
 
 
 def _out_of_order(batches: BatchHeaders, valid: Flags, offset: int) -> Flags:
-    """Batches with an impossible base offset, which no checksum covers. bool, one a batch."""
+    """Which batches have an impossible base offset, which the checksum does not cover: bool, one a batch."""
     base, last = batches["base_offset"], batches["last_offset"]
     wrong = np.zeros(len(batches), np.bool_)
     if int(base[0]) >= offset and (base[1:] > last[:-1]).all():
         return wrong
-    # One flipped bit makes one batch wrong: the one that is below its predecessor, or the one that reaches
-    # its successor, if that one fits the batches before.
+    # One flipped bit makes one batch wrong: a batch that begins below the end of its predecessor, or one that
+    # extends beyond the start of its successor while that successor fits what came before.
     rows = np.flatnonzero(valid).tolist()
     for row, following in itertools.zip_longest(rows, rows[1:]):
         reaches = following is not None and offset <= base[following] <= last[row]
@@ -474,7 +472,7 @@ def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, 
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
             )
         except CorruptRecordError as error:
-            # Decode those before it first. Then it is the first one, and bad.
+            # Decode the batches before the damaged one first; then it is the first, and bad.
             row = np.searchsorted(batches["position"] + window.origin, error.position, side="right") - 1
             stop = start + max(int(row), 0)
             if stop == start:
@@ -489,11 +487,11 @@ def _bad(source: RecordSource, window: Window, row: int, reason: str, offset: in
     header = window.batches[row : row + 1].copy()
     header["position"] += window.origin
     base = int(header["base_offset"][0])
-    behind = window.batches["base_offset"][row + 1] if row + 1 < len(window.batches) else base + 1
+    next_base = window.batches["base_offset"][row + 1] if row + 1 < len(window.batches) else base + 1
     return BadBatch(
         source=source._replace(origin=0),
         reason=reason,
-        offset=base if offset <= base < max(int(behind), offset + 1) else offset,
+        offset=base if offset <= base < max(int(next_base), offset + 1) else offset,
         position=int(header["position"][0]),
         size=int(header["size"][0]),
         header=header,
@@ -501,31 +499,34 @@ def _bad(source: RecordSource, window: Window, row: int, reason: str, offset: in
 
 
 def next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
-    """The next byte from ``start`` on at which a whole batch (v2) with its checksum begins; else ``end``.
-
-    Its offset is at least ``offset``.
-    """
+    """The next byte from ``start`` on at which a whole batch (v2) with a matching checksum begins, and with a
+    base offset of at least ``offset``; ``end`` if there is none."""
     position = start
     while position + BATCH_OVERHEAD <= end:
         data = np.empty(min(_SEARCH_BYTES, end - position), np.uint8)
         data = data[: reader.read_into(data, position)]
         if len(data) < BATCH_OVERHEAD:
             break
-        for at in _candidates(data, end - position, offset).tolist():
-            if _is_batch(reader, position + at, end):
-                return position + int(at)
-        position += len(data) - BATCH_OVERHEAD + 1
+        for start_of_batch in _possible_headers(data, end - position, offset).tolist():
+            if _is_batch(reader, position + start_of_batch, end):
+                return position + int(start_of_batch)
+        position += len(data) - BATCH_OVERHEAD + 1  # a header may begin in the last bytes
     return end
 
 
-def _candidates(data: Bytes, room: int, offset: int) -> Int64:
-    """The positions of headers that make sense, in ``data`` of at least a header's size."""
+def _possible_headers(data: Bytes, size_max: int, offset: int) -> Int64:
+    """The positions in ``data``, of at least a header's size, where the fields of a header are possible.
+
+    ::
+
+        base offset int64 | length int32 | leader epoch int32 | magic int8 = 2 | …      big-endian
+    """
     magic = data[MAGIC_POSITION : len(data) - BATCH_OVERHEAD + MAGIC_POSITION + 1]
     at: Int64 = np.flatnonzero(magic == 2)
     heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[at]
     base = heads[:, :8].copy().view(">i8")[:, 0]
     size = heads[:, 8:LOG_OVERHEAD].copy().view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
-    fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(room - at, _LARGEST_BATCH))
+    fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(size_max - at, _LARGEST_BATCH))
     return at[(base >= offset) & fits]
 
 

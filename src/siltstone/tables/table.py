@@ -3,11 +3,11 @@
 ::
 
     schema_of(options)              pyarrow.Schema
-    plan(options, predicate)        splits: small, picklable, on the driver
+    plan(options, filters)          splits: small, picklable, on the driver
     read_split(split, options)      pyarrow.RecordBatch after RecordBatch, in a task
 
     table=records                             ``reading``
-    table=consumerOffsets, transactionState   records again, decoded: ``file_tables``
+    table=consumerOffsets, transactionState   the same records, decoded: ``file_tables``
     table=batches, offsetIndex, checkpoints…  ``file_tables``
 """
 
@@ -47,23 +47,23 @@ from siltstone.tables import file_tables
 from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions, Splitting
 from siltstone.tables.reading import decoded, read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
-    EVERYTHING,
-    FileSplit,
+    NO_FILTERS,
+    FilePiece,
     Logs,
     OffsetRange,
-    Predicate,
-    Split,
-    ViewRange,
-    aborted_of,
+    PushedFilters,
+    SnapshotRange,
+    TaskSplit,
+    aborted_transactions,
     between,
-    find_ranges,
-    open_again,
+    encode_offsets,
+    offset_ranges,
     open_directories,
     open_logs,
-    pack_offsets,
     readable_end,
+    reopen_log,
+    snapshot_range,
     split_ranges,
-    view_range,
 )
 
 _logger = logging.getLogger("siltstone")
@@ -74,12 +74,11 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return record_schema(options) if options.table == RECORDS else file_tables.schema_of(options)
 
 
-def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]:
+def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
-    ``predicate`` only leaves out records that it excludes; it does not apply to the other tables. For
-    ``view=latest`` the log is read here once. Raises what opening raises, UsageError, OffsetOutOfRangeError,
-    LedgerError.
+    ``filters`` restrict which records are read, not the rows of other tables. For ``view=latest`` the log is
+    read here once. Raises what opening raises, UsageError, OffsetOutOfRangeError, LedgerError.
     """
     if options.table in file_tables.FILE_TABLES:
         return file_tables.plan_files(options)
@@ -87,31 +86,32 @@ def plan(options: ReadOptions, predicate: Predicate = EVERYTHING) -> list[Split]
         return plan(file_tables.decoded_source(options))
     if options.quarantine:
         return _plan_quarantine(options)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         logs: Logs = open_logs(options)
         if options.view == COMPACTED:
-            # Ledgers are held while it is planned; a task finds out when its files were deleted since.
-            views = [held.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
+            # Ledgers are kept open while planning; a task notices if its files were deleted since.
+            views = [stack.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
             logs = {view.where: view for view in views}
-        ranges = find_ranges(logs, options)
-        chosen = predicate.chosen(logs)
+        ranges = offset_ranges(logs, options)
+        selected = filters.select(logs)
         sources = [
             source
-            for where, log in chosen.items()
-            for source in _sources(log, predicate.narrowed(ranges[where], log))
+            for where, log in selected.items()
+            for source in _sources(log, filters.restrict(ranges[where], log))
         ]
         splits = split_ranges(sources, options)
     if options.view == LATEST_VIEW:
-        retained = {where: find_latest(log, ranges[where], options) for where, log in chosen.items()}
-        splits = _with_retained(splits, retained)
+        # The last record of a key is that of the whole range: filters apply to it afterwards.
+        latest = {where: find_latest_offsets(log, ranges[where], options) for where, log in selected.items()}
+        splits = _only_retained(splits, latest)
     return splits
 
 
-def _sources(log: ReadOnlyLog, wanted: OffsetRange) -> list[ViewRange]:
-    return log.sources(wanted) if isinstance(log, CompactedLog) else [view_range(log, wanted)]
+def _sources(log: ReadOnlyLog, wanted: OffsetRange) -> list[SnapshotRange]:
+    return log.sources(wanted) if isinstance(log, CompactedLog) else [snapshot_range(log, wanted)]
 
 
-def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_split(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """A split as Arrow batches of ``schema_of``. Raises what ``reading.read_records`` raises."""
     if options.table in file_tables.FILE_TABLES:
         return file_tables.read_files(split, options)
@@ -123,42 +123,45 @@ def read_split(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 # badBatches=quarantine: every segment's whole file.
 
 
-def _plan_quarantine(options: ReadOptions) -> list[Split]:
-    """A split for every segment: its whole file, since recovery ends a log at its first damage.
+def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
+    """One split for each segment, its whole file: after recovery, the log would end at its first damage.
 
-    Records at and above the last stable offset or the high watermark are left out, where that is below the
-    log's end. A log that is too damaged to be opened is read whole, if no offsets are asked for; its aborted
+    Records at and above the last stable offset or the high watermark are excluded if that is below the log's
+    end. A log that is too damaged to be opened is read as a whole, unless offsets are requested; its aborted
     transactions are not known then. Raises as ``plan``.
     """
     directories, logs = open_directories(options), {}
     for where, directory in directories.items():
         try:
-            logs[where] = open_again(directory, where)
+            logs[where] = reopen_log(directory, where)
         except CorruptFileError as error:
             if options.offsets.starting is not None or options.offsets.ending is not None:
                 raise
-            _logger.warning("%s: cannot be opened (%s): its files are read as they are", directory, error)
-    ranges, splits = find_ranges(logs, options), []
+            effect = "its segments are read as they are, aborted transactions too"
+            _logger.warning("%s: the log cannot be opened (%s); %s", directory, error, effect)
+    ranges, splits = offset_ranges(logs, options), []
     for where, directory in directories.items():
         limits = OffsetRange(0, LONG_MAX)
         aborted: tuple[AbortedTransaction, ...] = ()
         if where in logs:
             log, limits = logs[where], ranges[where]
-            # The log's end may only be where the damage begins: what is behind it is read, too.
+            # The log's end may be the first damage: the records after it are read, too.
             if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
                 limits = OffsetRange(limits.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:
-                aborted = aborted_of(log.view, OffsetRange(0, LONG_MAX))
+                aborted = aborted_transactions(log.view, OffsetRange(0, LONG_MAX))
         segments = list_segments(directory)
         for segment, following in itertools.zip_longest(segments, segments[1:]):
-            behind = LONG_MAX if following is None else following.base_offset
-            start, end = max(limits.start, segment.base_offset), min(limits.end, behind)
+            next_base = LONG_MAX if following is None else following.base_offset
+            start, end = max(limits.start, segment.base_offset), min(limits.end, next_base)
             if start < end and segment.size:
-                piece = FileSplit(
+                piece = FilePiece(
                     where=where,
                     directory=str(directory),
                     base_offset=segment.base_offset,
-                    mark=files.FileMark(segment.inode, segment.size, segment.modified_ns, following is None),
+                    identity=files.FileMark(
+                        segment.inode, segment.size, segment.modified_ns, following is None
+                    ),
                     start=start,
                     end=end,
                     position=0,
@@ -166,25 +169,25 @@ def _plan_quarantine(options: ReadOptions) -> list[Split]:
                     size=segment.size,
                     aborted=aborted,
                 )
-                splits.append(Split(pieces=(piece,)))
+                splits.append(TaskSplit(pieces=(piece,)))
     return splits
 
 
-# view=latest: the last record of each key, found before a query's tasks start.
+# view=latest: the last record of each key is found on the driver, before the tasks of the query start.
 #
 # ::
 #
 #     ranges ─ cut ─► threads: decode, hash, de-duplicate ─► entries by bucket ─► threads: merge ─► offsets
 #                                                                └── too many: to a temporary file ──┘
 #
-# The kernels release the GIL, so as many cores work as there are. Keys are compared as the cleaner compares
-# them, by 96 bits of a keyed hash. Memory: ``MEMORY_BYTES`` of entries (16 bytes for each key that a part of
-# 64 MiB has), and what ``cores`` windows and buckets take; more entries than that go to a temporary file.
+# The kernels release the GIL, so all cores work. Keys are compared as in the cleaner, by 96 bits of a keyed
+# hash. Memory: ``MEMORY_BYTES`` of entries (16 bytes for each key that a part of 64 MiB has), and one window
+# and one bucket for each core; more entries go to a temporary file.
 
 PART_BYTES = 64 << 20
 MEMORY_BYTES = 1 << 30
 _RECORD_BYTES = 64
-"""A guess of the smallest records that are common: it only sets how many buckets there are."""
+"""An estimate of the smallest common records, from which the number of buckets follows."""
 _BUCKET_ENTRIES = 1 << 21
 
 
@@ -193,32 +196,32 @@ class _Entries:
 
     def __init__(self, buckets: int, memory_bytes: int) -> None:
         self.buckets = buckets
-        self._free = memory_bytes
-        self._held: dict[int, list[EntryBlob]] = {}
-        self._stored: dict[int, list[tuple[int, int, int]]] = {}
-        """By bucket (base offset, position in the file, count)."""
+        self._free_bytes = memory_bytes
+        self._in_memory: dict[int, list[EntryBlob]] = {}
+        self._in_file: dict[int, list[tuple[int, int, int]]] = {}
+        """(base offset, position in the file, number of entries) by bucket."""
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
 
     def add(self, blobs: Iterable[EntryBlob]) -> None:
-        """Keep entries; the arrays stay the caller's."""
+        """Add copies of entries: their arrays are the collector's, which fills them again."""
         for blob in blobs:
             with self._lock:
-                if blob.entries.nbytes <= self._free:
-                    self._held.setdefault(blob.bucket, []).append(blob.copied())
-                    self._free -= blob.entries.nbytes
+                if blob.entries.nbytes <= self._free_bytes:
+                    self._in_memory.setdefault(blob.bucket, []).append(blob.copied())
+                    self._free_bytes -= blob.entries.nbytes
                     continue
                 if self._file is None:
                     self._file = files.temporary_file()
                 position = self._file.seek(0, io.SEEK_END)
                 self._file.write(np.ascontiguousarray(blob.entries).data)
-                stored = (blob.base_offset, position, len(blob.entries))
-                self._stored.setdefault(blob.bucket, []).append(stored)
+                written = (blob.base_offset, position, len(blob.entries))
+                self._in_file.setdefault(blob.bucket, []).append(written)
 
     def latest(self, bucket: int) -> Int64:
-        """The last offset of each key of a bucket, unordered; its entries are dropped."""
-        blobs = self._held.pop(bucket, [])
-        for base, position, count in self._stored.get(bucket, []):
+        """The last offset of each key of a bucket, unordered; its entries in memory are freed."""
+        blobs = self._in_memory.pop(bucket, [])
+        for base, position, count in self._in_file.get(bucket, []):
             assert self._file is not None
             with self._lock:
                 self._file.seek(position)
@@ -228,12 +231,12 @@ class _Entries:
         return merge_bucket(blobs, bucket, self.buckets).offsets
 
     def close(self) -> None:
-        """Drop the temporary file."""
+        """Remove the temporary file."""
         if self._file is not None:
             self._file.close()
 
 
-def find_latest(
+def find_latest_offsets(
     log: ReadOnlyLog,
     wanted: OffsetRange,
     options: ReadOptions,
@@ -241,18 +244,18 @@ def find_latest(
     memory_bytes: int = MEMORY_BYTES,
     part_bytes: int = PART_BYTES,
 ) -> Int64:
-    """The ascending offsets of the last record of each key in a log's range.
+    """The ascending offsets of the last record of each key in a log's range, int64.
 
-    Records without a key are not among them; tombstones are. A key lives in one partition, as Kafka has it.
-    Raises what reading raises.
+    Tombstones are among them, records without a key are not. The records of a key are in one partition, as in
+    Kafka. Raises what reading raises.
     """
-    plain = dataclasses.replace(
+    log_options = dataclasses.replace(
         options,
         view=LOG,
         offsets=dataclasses.replace(options.offsets, as_of=None),
         splitting=Splitting(max_partition_bytes=part_bytes),
     )
-    splits = split_ranges([view_range(log, wanted)], plain)
+    splits = split_ranges([snapshot_range(log, wanted)], log_options)
     pieces = [piece for split in splits for piece in split.pieces]
     cores = min(os.cpu_count() or 1, max(len(pieces), 1))
     size = sum(piece.size for piece in pieces)
@@ -260,10 +263,10 @@ def find_latest(
     hash_key = (secrets.randbits(64), secrets.randbits(64))
     with contextlib.closing(_Entries(buckets, memory_bytes)) as entries, ThreadPoolExecutor(cores) as pool:
 
-        def collect(piece: FileSplit) -> None:
+        def collect(piece: FilePiece) -> None:
             capacity = max(piece.size // ENTRY_BYTES, 1 << 12)
             collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=buckets, capacity=capacity)
-            for columns, *_ in decoded(piece, plain, decode_record_keys):
+            for columns, *_ in decoded(piece, log_options, decode_record_keys):
                 entries.add(collector.add(columns, columns.key_size >= 0))
             entries.add(collector.finish())
 
@@ -272,41 +275,41 @@ def find_latest(
     return np.sort(np.concatenate([np.empty(0, np.int64), *latest]))
 
 
-def _with_retained(splits: list[Split], retained: Mapping[TopicPartition, Int64]) -> list[Split]:
-    """The splits with their share of the retained offsets; pieces without any are left out."""
-    kept = []
+def _only_retained(splits: list[TaskSplit], retained: Mapping[TopicPartition, Int64]) -> list[TaskSplit]:
+    """The splits with their retained offsets, without pieces and splits that have none."""
+    result = []
     for split in splits:
         pieces = tuple(
-            dataclasses.replace(piece, retained=pack_offsets(own))
+            dataclasses.replace(piece, retained=encode_offsets(own))
             for piece in split.pieces
             if len(own := between(retained[piece.where], piece.start, piece.end))
         )
-        kept += [Split(pieces=pieces)] if pieces else []
-    return kept
+        result += [TaskSplit(pieces=pieces)] if pieces else []
+    return result
 
 
-# view=compacted: the ledger's segments, and the originals behind the horizon, as
-# ``log.ledger.reading.CompactedReader`` reads them: each record once, hidden ones left out. A log without a
-# ledger is read as it is.
+# view=compacted: the ledger's segments, and the log's own from the horizon on, as
+# ``log.ledger.reading.CompactedReader`` reads them: each record once, without superseded ones. A log without
+# a ledger is read as it is.
 
 
 class CompactedLog(ReadOnlyLog):
-    """A log by its compacted view: it starts where its ledger does. Close it: it holds the ledger."""
+    """A log in its compacted view: it begins where its ledger does. Close it, to release the ledger."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError."""
         super().__init__(log.where, log.directory, log.view, log.not_shown, log.first_dirty_offset)
         self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
-        self._held = LedgerStore(log.directory).open()
+        self._opened = LedgerStore(log.directory).open()
 
     @property
     def log_start_offset(self) -> int:
         """The ledger's first offset, the log's own without one."""
-        return self.view.log_start_offset if self._held is None else self._held.ledger.base_offset
+        return self.view.log_start_offset if self._opened is None else self._opened.ledger.base_offset
 
     def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
-        """The view's first record at or after a time in ms, without its own time and epoch."""
-        if self._held is None:
+        """The view's first record at or after a time in ms; its own timestamp and epoch are given as -1."""
+        if self._opened is None:
             return super().offset_for_time(timestamp)
         self._reader.seek(AtTime(timestamp))
         offset = self._reader.offset
@@ -314,25 +317,25 @@ class CompactedLog(ReadOnlyLog):
             return None
         return TimestampAndOffset(offset=offset, timestamp=-1, leader_epoch=-1)
 
-    def sources(self, wanted: OffsetRange) -> list[ViewRange]:
-        """Where the wanted offsets are read from, in order."""
-        if self._held is None:
-            return [view_range(self, wanted)]
+    def sources(self, wanted: OffsetRange) -> list[SnapshotRange]:
+        """The ranges that have the wanted offsets, in order: the ledger's runs, then the log."""
+        if self._opened is None:
+            return [snapshot_range(self, wanted)]
         ranges = [
-            ViewRange(
+            SnapshotRange(
                 where=self.where,
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
                 wanted=wanted,
-                hidden=part.superseded,
+                superseded=part.superseded,
             )
-            for part in self._held.parts
+            for part in self._opened.parts
         ]
-        behind = max(self._held.ledger.horizon, self.view.log_start_offset)
-        return [*ranges, view_range(self, OffsetRange(max(wanted.start, behind), wanted.end))]
+        horizon = max(self._opened.ledger.horizon, self.view.log_start_offset)
+        return [*ranges, snapshot_range(self, OffsetRange(max(wanted.start, horizon), wanted.end))]
 
     def close(self) -> None:
         """Release the ledger."""
         self._reader.close()
-        if self._held is not None:
-            self._held.close()
+        if self._opened is not None:
+            self._opened.close()

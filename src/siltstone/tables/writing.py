@@ -1,17 +1,17 @@
-"""Writing rows to logs: from the options to staged batches and their commit.
+"""Writes rows to logs: options, staged batches, and their commit.
 
 ::
 
     driver   WriteOptions ─► plan_write ─► WritePlan               takes no lock, but it must be free
     tasks    WritePlan, Arrow batches ─► stage_task ─► StagedFile
-    driver   StagedFiles ─► commit_plan ─► Write                   see ``commit``
+    driver   StagedFiles ─► commit_plan ─► Write                   step by step in ``commit``
 
-    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► Filling: encoded ─► a batch when full
+    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► BatchBuilder: encoded ─► a batch when full
 
-Nothing is in a log before ``commit_plan``; ``abort_plan`` removes what is staged. A task does what Kafka's
-producer does with its accumulator, without a Python object a record. Base offsets are 0: the log assigns
-offsets when it appends the batch. A record with a key goes to the partition that Kafka's default partitioner
-gives, one without to that of the task's last ones, until the next Arrow batch.
+Nothing is in a log before ``commit_plan``; ``abort_plan`` removes the staged files. A task does the work of
+Kafka's ``RecordAccumulator``, without a Python object for each record. Base offsets are 0: the log assigns
+offsets when it appends the batch. A record with a key goes to the partition of Kafka's default partitioner;
+the records without a key of one Arrow batch go to one partition, and those of the next to the next.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from siltstone.tables.commit import (
     load_writes,
     remove_staged,
 )
-from siltstone.tables.options import IGNORED, Option, number, one_of, parse_options, size
+from siltstone.tables.options import IGNORED, SET_PATH, Option, number, one_of, parse_options, size
 
 DEFAULT_BATCH_BYTES = 256 << 10
 _MOST_PENDING = 64 << 20
-"""Encoded bytes that a task keeps for batches that are not full yet; beyond it, all batches are made."""
+"""Encoded bytes of batches that are not full yet; above it, a task finishes all of them."""
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
 _SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 """Options of ``writeStream`` that Spark passes on."""
@@ -76,10 +76,10 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """``path``: a log directory or one partition's. ``topic`` None: a column says it.
+    """``path``: a log directory or one partition's. ``topic`` None: the column ``topic`` has it.
 
-    ``partitions``: make a missing topic with so many. ``compression`` None: as the topic
-    says. ``batch_bytes``: of a batch's records before compression. ``write_id`` None: of this job alone.
+    ``partitions``: create a missing topic with so many. ``compression`` None: the topic's own.
+    ``batch_bytes``: of a batch's records before compression. ``write_id`` None: a random one.
     """
 
     path: str
@@ -91,34 +91,36 @@ class WriteOptions:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> WriteOptions:
-        """From texts by name, whatever their case. Raises UsageError that says what is allowed."""
+        """From texts by name. Raises UsageError."""
         values = parse_options(texts, WRITE_OPTIONS, IGNORED | _SPARKS)
         if "path" not in values:
-            raise UsageError("option 'path' is missing: give a Kafka log directory or one partition's")
+            raise UsageError("option 'path' is missing", advice=SET_PATH)
         if "partitions" in values and "topic" not in values:
-            raise UsageError("partitions is for a topic that is to be made: give the option topic too")
+            reason = "the option partitions is for a new topic, whose name is missing"
+            raise UsageError(reason, advice="set the option topic")
         return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """A topic's settings for tasks: ``most_bytes`` of a batch's records, ``largest_batch`` as a whole."""
+    """A topic's settings for tasks; ``records_bytes_max``: bytes of a batch's records, ``batch_bytes_max``:
+    of the whole batch."""
 
     name: str
     partitions: tuple[int, ...]
     codec: int
-    most_bytes: int
-    largest_batch: int
-    needs_keys: bool
+    records_bytes_max: int
+    batch_bytes_max: int
+    requires_keys: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """The plan of a write for its tasks and its commit: plain and picklable.
 
-    ``root``: the log directory, ``only``: the one partition, where the path is a partition's. ``run``: the
-    folder of the staged files. ``topic``: of all records, None: by a column. ``is_repeated``: a write with
-    this id was committed before, so the tasks have nothing to do.
+    ``root``: the log directory, ``only``: the one partition, if the path is a partition's. ``run``: the
+    folder of the staged files. ``topic``: of all records, None: the column has it. ``is_repeated``: a write
+    with this id was committed before, so the tasks stage nothing.
     """
 
     root: str
@@ -134,7 +136,7 @@ class WritePlan:
 def plan_write(
     options: WriteOptions, columns: Iterable[str], *, streaming: bool = False, clock: Clock | None = None
 ) -> WritePlan:
-    """Open the directory without its lock and decide how it is written to; the option ``partitions`` makes a
+    """Open the directory without its lock and plan the write; with the option ``partitions``, create a
     missing topic.
 
     ``streaming``: each commit has its own id and epoch. Raises UsageError, UnknownTopicError,
@@ -149,8 +151,9 @@ def plan_write(
     _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partial)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
-            f"{directory.path}: a live process holds {LOCK}; stop the broker (or wait for the other run) "
-            "and try again"
+            f"a live process holds {LOCK}",
+            path=directory.path,
+            advice="stop the broker (or wait for the other run) and try again",
         )
     only = next(iter(directory.partitions)) if directory.is_partial else None
     topic = options.topic or (only.topic if only else None)
@@ -172,16 +175,16 @@ def plan_write(
 
 def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
     """Raises UsageError unless these columns can be written as records."""
-    strange = [name for name in names if name not in (*WRITTEN, *PASSED_OVER)]
-    if strange:
+    unknown = [name for name in names if name not in (*RECORD_COLUMNS, *IGNORED_COLUMNS)]
+    if unknown:
         raise UsageError(
-            f"column {strange[0]!r} is no part of a record: a record has {', '.join(WRITTEN)}; "
-            "put what else there is into value, or leave it out"
+            f"column {unknown[0]!r} is not a part of a record: a record has {', '.join(RECORD_COLUMNS)}",
+            advice="leave the column out, or write its values as a part of value",
         )
     if "value" not in names:
-        raise UsageError("there is no column value: give one, null for tombstones")
+        raise UsageError("the column value is missing", advice="add it; null values are tombstones")
     if not has_topic and "topic" not in names:
-        raise UsageError("no topic: give the option topic, or a column of that name")
+        raise UsageError("the topic is missing", advice="set the option topic, or add a column topic")
 
 
 def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
@@ -193,16 +196,16 @@ def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
 
 
 def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicShape, ...]:
-    """Of the one topic, or of all that may be written to."""
+    """The shape of the one topic, or of all topics that may be written to."""
     numbers: dict[str, list[int]] = {}
     for where in sorted(directory.partitions):
         if where.topic not in _INTERNAL and topic in (None, where.topic):
             numbers.setdefault(where.topic, []).append(where.partition)
     if not numbers:
         raise UnknownTopicError(
-            f"there is no topic {topic!r} in {directory.path}: give the option partitions to make it"
-            if topic is not None
-            else f"{directory.path}: there is no topic to write to; siltstone topics --create makes one"
+            "there is no topic to write to" if topic is None else f"there is no topic {topic!r}",
+            path=directory.path,
+            advice="set the option partitions to create it, or run siltstone topics --create",
         )
     listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
@@ -217,22 +220,22 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
     own = config.compression_type
     codec = (options.compression or "none") if own == "producer" else own
     largest = min(config.max_message_bytes, config.segment_bytes)
-    # What cannot be compressed grows a little: a hundredth is more than any codec adds.
+    # Incompressible records grow a little: a hundredth is more than any codec adds.
     most = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
     return TopicShape(
         name=name,
         partitions=numbers,
         codec=codec_number(codec),
-        most_bytes=max(most, 1),
-        largest_batch=largest,
-        needs_keys=config.compacts,
+        records_bytes_max=max(most, 1),
+        batch_bytes_max=largest,
+        requires_keys=config.compacts,
     )
 
 
 def stage_task(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], *, task: int, clock: Clock | None = None
 ) -> StagedFile:
-    """Make one task's rows into staged batches. Raises UsageError, MessageTooLargeError, OSError."""
+    """Write one task's rows as staged batches. Raises UsageError, MessageTooLargeError, OSError."""
     if plan.is_repeated:
         return StagedFile(task=task)
     clock = clock or SystemClock()
@@ -246,42 +249,45 @@ def stage_task(
 
 
 class _TaskWork:
-    """The batches that a task is filling, by topic and partition."""
+    """The batches of a task that are not full yet, by topic and partition."""
 
     def __init__(self, plan: WritePlan, writer: StagedWriter) -> None:
         self._plan, self._writer = plan, writer
-        self._known = {shape.name: number for number, shape in enumerate(plan.topics)}
-        self._filling: dict[tuple[int, int], Filling] = {}
+        self._topics = {shape.name: number for number, shape in enumerate(plan.topics)}
+        self._builders: dict[tuple[int, int], BatchBuilder] = {}
 
     def add(self, batch: pa.RecordBatch, *, sticky: int, now_ms: int) -> None:
-        rows = rows_of(batch, now_ms)
+        rows = record_rows(batch, now_ms)
         by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
-            by_topic = by_value(topics_of(batch, self._known))
+            by_topic = group_rows(topics_of(batch, self._topics))
         for topic, of_topic in by_topic:
-            shape, keys = self._plan.topics[topic], taken(rows.keys, of_topic)
-            if shape.needs_keys and (keys.size < 0).any():
-                raise UsageError(f"topic {shape.name} is compacted: each of its records needs a key")
+            shape, keys = self._plan.topics[topic], take_rows(rows.keys, of_topic)
+            if shape.requires_keys and (keys.size < 0).any():
+                reason = "a record has no key, and the topic is compacted"
+                raise UsageError(reason, path=shape.name, advice="set a key in each record")
             partitions = partitions_of(rows.partition[of_topic], keys, shape.partitions, sticky)
-            for partition, picked in by_value(partitions):
-                put = partial(self._put, topic, partition)
-                filling = Filling(shape.codec, shape.most_bytes, put)
-                self._filling.setdefault((topic, partition), filling).add(rows, of_topic[picked])
-        if sum(filling.pending for filling in self._filling.values()) > _MOST_PENDING:
+            for partition, of_partition in group_rows(partitions):
+                append = partial(self._append, topic, partition)
+                builder = BatchBuilder(shape.codec, shape.records_bytes_max, append)
+                self._builders.setdefault((topic, partition), builder).add(rows, of_topic[of_partition])
+        if sum(builder.pending for builder in self._builders.values()) > _MOST_PENDING:
             self.finish()
 
-    def _put(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
+    def _append(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
         shape = self._plan.topics[topic]
-        if len(batch) > shape.largest_batch:
+        if len(batch) > shape.batch_bytes_max:
             raise MessageTooLargeError(
-                f"a record takes {len(batch)} bytes as a batch, over topic {shape.name}'s max.message.bytes "
-                f"(or segment.bytes), {shape.largest_batch}; raise that, or leave the record out"
+                f"a record takes {len(batch)} bytes as a batch, over the topic's max.message.bytes or "
+                f"segment.bytes, {shape.batch_bytes_max}",
+                path=shape.name,
+                advice="raise the setting, or leave the record out",
             )
-        self._writer.put(topic, partition, batch, records)
+        self._writer.append(topic, partition, batch, records)
 
     def finish(self) -> None:
-        for filling in self._filling.values():
-            filling.flush()
+        for builder in self._builders.values():
+            builder.flush()
 
 
 def commit_plan(
@@ -292,7 +298,7 @@ def commit_plan(
     epoch: int = 0,
     clock: Clock | None = None,
 ) -> Write:
-    """Append what was staged, once; ``write_id`` and ``epoch`` of a stream, the job's own by default.
+    """Append the staged batches, once; ``write_id`` and ``epoch`` of a stream, the job's own by default.
 
     Raises DirectoryLockedError, SiltstoneError, OSError; see ``commit.commit_write``.
     """
@@ -308,50 +314,54 @@ def commit_plan(
 
 
 def abort_plan(plan: WritePlan) -> None:
-    """Remove what a job staged: it failed."""
+    """Remove the staged files of a failed job."""
     remove_staged(Path(plan.run))
 
 
-# From Arrow's buffers to spans, the reverse of ``tables.arrow``.
+# Arrow's buffers become spans, the reverse of ``tables.arrow``.
 #
-# An Arrow array of byte strings is spans already: offsets into one run of bytes, which are not copied.
-# Headers, which Arrow has as lists of pairs, are encoded as records hold them.
+# An Arrow array of byte strings is offsets into one buffer of bytes, so its spans need no copy of the bytes.
+# Headers, which Arrow has as lists of pairs, are encoded as in records::
+#
+#     count varint | key size varint | key | value size varint (-1: null) | value | key size …
 
-_VARINT_ROOM = 10
+_VARINT_BYTES_MAX = 10
 _LARGEST = (1 << 31) - 1
 
 
 def spans_of(array: pa.Array) -> Spans:
-    """A binary or string array's values where they lie; another array that can be cast to binary is copied.
+    """The values of a binary or string array, not copied; another array is cast to binary.
 
-    Raises UsageError for what is neither text nor bytes, or a value over 2 GiB.
+    Raises UsageError for other types, and for a value over 2 GiB.
     """
     try:
         array = array.cast(pa.large_binary())  # new offsets, the same bytes
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise UsageError(f"{array.type} is neither text nor bytes: cast it to string or binary") from None
+        reason = f"a column has the type {array.type}, which is neither text nor bytes"
+        raise UsageError(reason, advice="cast it to string or binary") from None
     if not len(array):
         return Spans.of([])
     _, raw, data = array.buffers()
     edges = np.frombuffer(raw, np.int64, len(array) + 1 + array.offset)[array.offset :]
     sizes = np.diff(edges)
     if int(sizes.max()) > _LARGEST:
-        raise UsageError("a value over 2 GiB fits no record")
+        raise UsageError("a value has over 2 GiB, and no record can", advice="leave it out")
     if array.null_count:
         sizes[np.asarray(array.is_null())] = -1
-    room = np.zeros(1, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
-    return Spans(data=room, start=edges[:-1], size=sizes.astype(np.int32))
+    values = np.zeros(1, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
+    return Spans(data=values, start=edges[:-1], size=sizes.astype(np.int32))
 
 
 def header_spans_of(array: pa.Array) -> Spans:
-    """Each record's headers (a list of structs ``key``, ``value``) as a record holds them, size 0 for none.
+    """Each record's headers (a list of structs ``key``, ``value``), encoded; size 0 without headers.
 
-    Raises UsageError for lists of something else, or a header without a key.
+    Raises UsageError for lists of another type, or a header without a key.
     """
     kind = array.type
     pair = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
     if pair is None or not pa.types.is_struct(pair) or {field.name for field in pair} != {"key", "value"}:
-        raise UsageError(f"headers are {kind}: give array<struct<key string, value binary>>")
+        advice = "cast it to array<struct<key string, value binary>>"
+        raise UsageError(f"the column headers has the type {kind}", advice=advice)
     edges = np.asarray(array.offsets).astype(np.int64)
     counts = np.diff(edges)
     if array.null_count:
@@ -359,18 +369,23 @@ def header_spans_of(array: pa.Array) -> Spans:
     pairs = array.values
     children = dict(zip((field.name for field in pair), pairs.flatten(), strict=True))
     keys, values = spans_of(children["key"]), spans_of(children["value"])
-    room = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
-    out = np.empty(int(room) + _VARINT_ROOM * (2 * len(pairs) + len(array)) + 1, np.uint8)
+    bytes_max = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
+    bytes_max += _VARINT_BYTES_MAX * (2 * len(pairs) + len(array))
+    out = np.empty(int(bytes_max) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
     encoded = Spans(data=out, start=start, size=size)
     if not _encode_headers(edges[:-1], counts, keys, values, encoded):
-        raise UsageError("a header without a key: give each a name")
+        raise UsageError("a header has no key", advice="set the key of each header")
     return encoded
 
 
 @kernel
 def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, encoded: Spans) -> bool:
-    """Fill ``encoded``, its data and the spans in it; False where a header has no key."""
+    """Fill the data and the spans of ``encoded``, which is large enough; False if a header has no key.
+
+    ``first``, ``count``: each record's first header and number of headers, as rows of ``keys`` and
+    ``values``.
+    """
     position = 0
     for row in range(len(first)):
         encoded.start[row] = position
@@ -386,22 +401,23 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
     return True
 
 
-WRITTEN = ("key", "value", "headers", "topic", "partition", "timestamp")
+RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 """The columns that are written; ``value`` is required."""
-PASSED_OVER = ("offset", "timestampType")
-"""Columns of what was read that the log gives anew."""
-_FIRST_ROOM = 16 << 10
+IGNORED_COLUMNS = ("offset", "timestampType")
+"""Columns of a table that was read: the log assigns them itself."""
+_BUFFER_BYTES_MIN = 16 << 10
 _LARGEST_S = LONG_MAX // 1000
 _UNITS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 BY_KEY = -1 << 63
-"""The partition of a row that names none."""
+"""The partition of a row without one: its key's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Records to be written: spans a column, ``timestamp`` int64 in ms, ``partition`` int64 or ``BY_KEY``."""
+    """Records to write: a column of spans each; ``timestamp`` int64 in ms, ``partition`` int64 or
+    ``BY_KEY``."""
 
     keys: Spans
     values: Spans
@@ -413,7 +429,7 @@ class Rows:
         return len(self.timestamp)
 
 
-def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
+def record_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
     """The columns of an Arrow batch as spans; records without a time get ``now_ms``. Raises UsageError."""
     count, columns = batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
     none = Spans(
@@ -421,7 +437,7 @@ def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
     )
     partition = columns.get("partition", pa.nulls(count, pa.int64()))
     if not pa.types.is_integer(partition.type):
-        raise UsageError(f"partition is {partition.type}: give an int")
+        raise UsageError(f"the column partition has the type {partition.type}", advice="cast it to int")
     return Rows(
         keys=spans_of(columns["key"]) if "key" in columns else none,
         values=spans_of(columns["value"]),
@@ -431,7 +447,7 @@ def rows_of(batch: pa.RecordBatch, now_ms: int) -> Rows:
     )
 
 
-def taken(spans: Spans, rows: Int64) -> Spans:
+def take_rows(spans: Spans, rows: Int64) -> Spans:
     """Some rows of a column."""
     return spans._replace(start=spans.start[rows], size=spans.size[rows])
 
@@ -440,96 +456,97 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     if column is None:
         return np.full(count, now_ms, np.int64)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
-        raise UsageError(f"timestamp is {column.type}: give a timestamp, or milliseconds as a long")
+        reason = f"the column timestamp has the type {column.type}"
+        raise UsageError(reason, advice="cast it to timestamp, or to a long of milliseconds")
     times = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
-    # Seconds whose milliseconds do not fit into 64 bits become the first or the last that do.
+    # Seconds whose milliseconds do not fit into 64 bits become the nearest that do.
     times = np.clip(times, -_LARGEST_S, _LARGEST_S) * 1000 if unit == "s" else times // _UNITS_A_MS[unit]
     if column.null_count:
         times[np.asarray(column.is_null())] = now_ms
     return times
 
 
-def partitions_of(named: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int32:
-    """Each row's partition: the one that it names, else its key's, else one by ``sticky``. Raises
-    UsageError."""
-    by_key = named == BY_KEY
-    strange = np.setdiff1d(named[~by_key], numbers)
-    if len(strange):
-        raise UsageError(f"there is no partition {strange[0]}: it has {', '.join(map(str, numbers))}")
+def partitions_of(column: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int32:
+    """Each row's partition: that of its column, else its key's, else one by ``sticky``. Raises UsageError."""
+    by_key, present = column == BY_KEY, ", ".join(map(str, numbers))
+    unknown = np.setdiff1d(column[~by_key], numbers)
+    if len(unknown):
+        advice = f"use the topic's partitions: {present}"
+        raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
     if by_key.any():
         if list(numbers) != list(range(len(numbers))):
             raise UsageError(
-                f"only partitions {', '.join(map(str, numbers))} are here, so a key's is not known: "
-                "give a column partition"
+                f"the directory has only partitions {present} of the topic, so a key's is not known",
+                advice="add a column partition",
             )
-        of_key = np.empty(len(named), np.int32)
+        of_key = np.empty(len(column), np.int32)
         partitions_for_keys(keys.data, keys.start, keys.size, len(numbers), of_key)
         of_key[of_key < 0] = numbers[sticky % len(numbers)]
-        named = np.where(by_key, of_key, named)
-    return named.astype(np.int32)
+        column = np.where(by_key, of_key, column)
+    return column.astype(np.int32)
 
 
-def by_value(values: Int32) -> Iterator[tuple[int, Int64]]:
-    """(value, its rows in order), for each value that there is."""
+def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:
+    """(value, its rows in order) for each value."""
     order = np.argsort(values, kind="stable").astype(np.int64)
     ordered = values[order]
     edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
-    for first, behind in itertools.pairwise(edges):
-        if behind > first:
-            yield int(ordered[first]), order[first:behind]
+    for first, end in itertools.pairwise(edges):
+        if end > first:
+            yield int(ordered[first]), order[first:end]
 
 
-class Filling:
-    """Builds one partition's batches: ``add`` rows, ``flush`` at the end; each goes to ``put(batch,
-    records)``.
+class BatchBuilder:
+    """Builds one partition's batches and passes each to ``append(batch, records)``; call ``flush`` at the
+    end.
 
-    ``most_bytes``: of encoded records before compression; a record that is larger is a batch by itself.
+    ``records_bytes_max``: of encoded records before compression; a larger record is a batch by itself.
     ``pending``: encoded bytes of the batch that is not full yet.
     """
 
-    def __init__(self, codec: int, most_bytes: int, put: Callable[[Bytes, int], None]) -> None:
-        self._codec, self._most, self._put = codec, most_bytes, put
+    def __init__(self, codec: int, records_bytes_max: int, append: Callable[[Bytes, int], None]) -> None:
+        self._codec, self._bytes_max, self._append = codec, records_bytes_max, append
         self._out = np.empty(0, np.uint8)
         self.pending = 0
         self._count = 0
         self._base = self._largest = 0
 
-    def add(self, rows: Rows, picked: Int64) -> None:
-        """Encode the picked rows, in their order."""
-        # Upper bounds: ``RECORD_ROOM`` holds the varints of a record at their longest.
-        room = RECORD_ROOM + sum(
-            np.maximum(part.size[picked], 0).astype(np.int64)
+    def add(self, rows: Rows, wanted: Int64) -> None:
+        """Encode the wanted rows, in their order."""
+        # Upper bounds of the encoded sizes: RECORD_ROOM is that of a record's varints.
+        sizes = RECORD_ROOM + sum(
+            np.maximum(part.size[wanted], 0).astype(np.int64)
             for part in (rows.keys, rows.values, rows.headers)
         )
-        ends = np.cumsum(room)
-        done = 0
-        while done < len(picked):
-            before = int(ends[done - 1]) if done else 0
-            fit = int(np.searchsorted(ends, before + self._most - self.pending, side="right"))
-            if fit <= done and self._count == 0:
-                fit = done + 1  # larger than a batch may be: alone in its batch
-            if fit > done:
-                self._encode(rows, picked[done:fit], int(ends[fit - 1]) - before)
-            if fit < len(picked):
+        ends = np.cumsum(sizes)
+        first = 0
+        while first < len(wanted):
+            before = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, before + self._bytes_max - self.pending, side="right"))
+            if end <= first and self._count == 0:
+                end = first + 1  # a record over the limit is a batch by itself
+            if end > first:
+                self._encode(rows, wanted[first:end], int(ends[end - 1]) - before)
+            if end < len(wanted):
                 self.flush()
-            done = max(fit, done)
+            first = max(end, first)
 
-    def _encode(self, rows: Rows, picked: Int64, room: int) -> None:
-        if self.pending + room > len(self._out):
-            wider = np.empty(max(self.pending + room, 2 * len(self._out), _FIRST_ROOM), np.uint8)
-            wider[: self.pending] = self._out[: self.pending]
-            self._out = wider
-        times = rows.timestamp[picked]
+    def _encode(self, rows: Rows, wanted: Int64, size_max: int) -> None:
+        if self.pending + size_max > len(self._out):
+            larger = np.empty(max(self.pending + size_max, 2 * len(self._out), _BUFFER_BYTES_MIN), np.uint8)
+            larger[: self.pending] = self._out[: self.pending]
+            self._out = larger
+        times = rows.timestamp[wanted]
         if not self._count:
             self._base = self._largest = int(times[0])
         self._largest = max(self._largest, int(times.max()))
-        deltas = np.arange(self._count, self._count + len(picked), dtype=np.int64)
-        keys, values, headers = (taken(part, picked) for part in (rows.keys, rows.values, rows.headers))
+        deltas = np.arange(self._count, self._count + len(wanted), dtype=np.int64)
+        keys, values, headers = (take_rows(part, wanted) for part in (rows.keys, rows.values, rows.headers))
         self.pending = encode_records(
             deltas, times - self._base, keys, values, headers, self._out, self.pending
         )
-        self._count += len(picked)
+        self._count += len(wanted)
 
     def flush(self) -> None:
         """Make a batch of the pending records."""
@@ -538,19 +555,19 @@ class Filling:
         shape, records, count = BatchShape(codec=self._codec), self._out[: self.pending], self._count
         batch = assemble(shape, records, count - 1, self._base, self._largest, count)
         self.pending = self._count = 0
-        self._put(batch, count)
+        self._append(batch, count)
 
 
-def topics_of(batch: pa.RecordBatch, known: Mapping[str, int]) -> Int32:
-    """Each row's topic by its number in ``known``. Raises UsageError for an unknown one."""
+def topics_of(batch: pa.RecordBatch, numbers_of_topics: Mapping[str, int]) -> Int32:
+    """Each row's topic by its number. Raises UsageError for an unknown one."""
     topics = batch.column("topic").dictionary_encode()
     names = topics.dictionary.to_pylist()
-    strange = next((name for name in names if name not in known), None)
-    if topics.null_count or strange is not None:
-        raise UsageError(
-            f"there is no topic {strange!r} here: make it with siltstone topics --create"
-            if strange is not None
-            else "a record without a topic: give the option topic, or fill the column"
-        )
-    numbers = np.array([known[name] for name in names], np.int32)
+    unknown = next((name for name in names if name not in numbers_of_topics), None)
+    if unknown is not None:
+        advice = "create it with siltstone topics --create"
+        raise UsageError(f"there is no topic {unknown!r}", advice=advice)
+    if topics.null_count:
+        advice = "set the option topic, or the column topic of each record"
+        raise UsageError("a record has no topic", advice=advice)
+    numbers = np.array([numbers_of_topics[name] for name in names], np.int32)
     return np.asarray(numbers[np.asarray(topics.indices)])

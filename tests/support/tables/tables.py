@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.splits import EVERYTHING, Predicate
+from siltstone.tables.splits import NO_FILTERS, PushedFilters
 from siltstone.tables.table import plan, read_split, schema_of
 from tests.support.log.views import write_segments
 
@@ -22,11 +23,11 @@ def log_directory(root: Path, partitions: Mapping[str, Mapping[int, Sequence[byt
     return root
 
 
-def table_of(root: Path, predicate: Predicate = EVERYTHING, **given: str) -> pa.Table:
-    """The whole table: every split, through pickle as Spark ships it."""
-    options = ReadOptions.of({"path": str(root), **given})
-    batches = [batch for split in plan(options, predicate) for batch in read_split(split, options)]
-    return pa.Table.from_batches(batches, schema_of(options))
+def table_of(*paths: Path, filters: PushedFilters = NO_FILTERS, **options: str) -> pa.Table:
+    """The whole table over some directories: the rows of every split, in their order."""
+    parsed = ReadOptions.of({"paths": json.dumps([str(path) for path in paths]), **options})
+    batches = [batch for split in plan(parsed, filters) for batch in read_split(split, parsed)]
+    return pa.Table.from_batches(batches, schema_of(parsed))
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -39,6 +40,6 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     ).to_pylist()
 
 
-def offsets(root: Path, predicate: Predicate = EVERYTHING, **given: str) -> list[int]:
-    """The offsets that a table has, as its splits give them."""
-    return table_of(root, predicate, columns="offset", **given)["offset"].to_pylist()
+def offsets(root: Path, filters: PushedFilters = NO_FILTERS, **options: str) -> list[int]:
+    """The offsets of a table's records, in the order of its splits."""
+    return table_of(root, filters=filters, columns="offset", **options)["offset"].to_pylist()

@@ -1,12 +1,19 @@
-"""The log directories that a command works on: a snapshot of them, or opened for changes.
+"""Opens the log directories of a command: as a snapshot, under their locks, or with a ``LogManager``.
 
-A ``Snapshot`` takes no lock and changes nothing. Where a directory was not stopped cleanly (a crash, or a
-process uses it now) it shows what the next start would find, and ``notes`` says so.
+::
+
+    BrokerDirectories ─ snapshot ─► Snapshot              no lock, nothing changed: lists, offsets, records
+                      ─ open ─────► LogManager            locked, recovered, open for changes
+    locked_directories(paths) ────► [LogDirectory, …]     locked, not recovered: they were stopped cleanly
+
+If a directory was not stopped cleanly (a crash, or a process uses it now), a ``Snapshot`` shows it as the
+next start would leave it, and ``notes`` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from functools import cached_property
@@ -15,7 +22,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import Config, parse_server_properties
+from siltstone.base.config import Config
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
@@ -24,8 +31,9 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
+from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK
-from siltstone.log.directory import LogDirectory, open_directories
+from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
@@ -33,56 +41,70 @@ from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import NO_TOPICS, TopicDescription, TopicRegistry, TopicSettings, load_registry
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
-"""Topics that a broker keeps for itself."""
+"""Topics of the broker itself."""
+LIST_TOPICS = "siltstone topics --list shows the topics, --describe their partitions"
+NOT_HERE = "is in none of these directories"
+"""The failure of a partition that a topic has and the directories do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """``directories``: a broker's log.dirs; ``server_properties``: its own settings, None: defaults."""
+class BrokerDirectories:
+    """A broker's log.dirs, and its own settings (``server_properties`` None: defaults)."""
 
-    directories: tuple[Path, ...]
+    paths: tuple[Path, ...]
     server_properties: Path | None = None
 
     def broker_config(self) -> Config:
         """The broker's settings. Raises UsageError, OSError."""
-        if self.server_properties is None:
-            return Config()
-        text = files.read_input(self.server_properties).decode("utf-8", "replace")
-        return Config(static=parse_server_properties(text, str(self.server_properties)))
+        return Config(static=read_server_properties(self.server_properties))
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the directories. Raises NotALogDirectoryError, CorruptFileError, OSError."""
-        return Snapshot(self.directories, self.broker_config())
+        return Snapshot(self.paths, self.broker_config())
 
     def snapshot_before_creation(self) -> Snapshot:
-        """A snapshot of those directories that are there, as before a first topic is created."""
-        there = [
+        """A snapshot of the directories that exist and are not empty, as before a first topic is created."""
+        present = [
             path
-            for path in self.directories
+            for path in self.paths
             if files.exists(path) and not (files.is_directory(path) and not files.entries(path))
         ]
-        return Snapshot(there, self.broker_config())
+        return Snapshot(present, self.broker_config())
 
     def open(self) -> LogManager:
         """Lock, recover and open the directories. Raises as ``LogManager.open``."""
-        return LogManager.open(self.directories, config=self.broker_config())
+        return LogManager.open(self.paths, config=self.broker_config())
 
 
 def refuse_unclean(directory: LogDirectory) -> None:
-    """Refuse a directory that needs recovery, for commands that do not recover. Raises
-    DirectoryRefusedError."""
+    """Raises DirectoryRefusedError for a directory that needs recovery: for commands that do not recover."""
     if directory.is_log_directory and not directory.had_clean_shutdown:
         raise DirectoryRefusedError(
-            f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
-            f"{directory.path} (or start the broker on it once and stop it), and try again then"
+            "the directory was not stopped cleanly (no .kafka_cleanshutdown)",
+            path=directory.path,
+            advice=f"run siltstone recover {directory.path} (or start the broker on it once and stop it), "
+            "then try again",
         )
 
 
+@contextlib.contextmanager
+def locked_directories(paths: Sequence[Path]) -> Iterator[list[LogDirectory]]:
+    """Log directories that were stopped cleanly, locked for a change in place. Raises DirectoryLockedError,
+    DirectoryRefusedError, NotALogDirectoryError, OSError."""
+    with contextlib.ExitStack() as stack:
+        directories = [stack.enter_context(directory) for directory in open_directories(paths)]
+        for directory in directories:
+            refuse_unclean(directory)
+            refuse_network_file_system(directory)
+        yield directories
+
+
 class Snapshot:
-    """Log directories as their files are now. ``directories``: in the order of ``paths``."""
+    """Log directories as their files are now. ``directories``: in the order of ``paths``; ``partitions``: the
+    partitions and their directories, without the broker's metadata and without deleted topics."""
 
     def __init__(self, paths: Sequence[Path], broker: Config, before: Snapshot | None = None) -> None:
-        """``before``: an earlier snapshot, whose metadata of the broker is used again.
+        """``before``: an earlier snapshot, whose broker's metadata is used again.
 
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
@@ -94,7 +116,7 @@ class Snapshot:
         self.logs = ReadOnlyLogs(paths)
         roots = {directory.path for directory in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
-        self._here = {
+        self.partitions = {
             where: path
             for directory in self.directories
             for where, path in directory.partitions.items()
@@ -110,39 +132,39 @@ class Snapshot:
 
     @property
     def notes(self) -> list[str]:
-        """For people: which directories are in use or were not stopped cleanly, and what that means."""
+        """Which directories are in use or were not stopped cleanly, and what that means; for display."""
         notes = []
         for directory in self.directories:
             if directory.had_clean_shutdown or not directory.is_log_directory:
                 continue
             if files.is_locked(directory.path / LOCK):
-                notes.append(f"{directory.path}: in use by another process: shown as its files are now")
+                notes.append(f"{directory.path}: in use by another process; shown as its files are now")
             else:
                 notes.append(
-                    f"{directory.path}: was not stopped cleanly: shown as the next start would find it; "
+                    f"{directory.path}: was not stopped cleanly; shown as the next start would leave it; "
                     "siltstone recover repairs it"
                 )
         return notes
 
     def _is_in_use(self, where: TopicPartition) -> bool:
-        return files.is_locked(self._here[where].parent / LOCK)
+        return files.is_locked(self.partitions[where].parent / LOCK)
 
     @property
     def has_brokers_metadata(self) -> bool:
-        """Is a broker's metadata log here, where its topics and their settings are?"""
+        """Do the directories have a broker's metadata log, with its topics and their settings?"""
         partitions = (where for directory in self.directories for where in directory.partitions)
         return any(where.topic == CLUSTER_METADATA for where in partitions)
 
     @property
     def broker_id(self) -> int:
-        """The node that the directories belong to, 0 where no ``meta.properties`` says."""
+        """The node id in ``meta.properties``, 0 without one."""
         number = node_id_of(self.directories) or ""
         return int(number) if number.isdigit() else 0
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
         listed = () if self._is_partial else self.registry.topics
-        return sorted({*listed, *(where.topic for where in self._here)})
+        return sorted({*listed, *(where.topic for where in self.partitions)})
 
     @property
     def _is_partial(self) -> bool:
@@ -150,9 +172,9 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry, made_here = self.registry.entry(name, self._here), name in self.registry.topics
+        entry, made_here = self.registry.entry(name, self.partitions), name in self.registry.topics
         if made_here and self._is_partial:
-            numbers = sorted(where.partition for where in self._here if where.topic == name)
+            numbers = sorted(where.partition for where in self.partitions if where.topic == name)
             entry = replace(entry, partitions=tuple(numbers))
         return TopicDescription(
             name=name,
@@ -164,64 +186,62 @@ class Snapshot:
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
-        """The broker's metadata log, or why it cannot be read; None where there is none."""
+        """The broker's metadata, or why it cannot be read; None without a metadata log."""
         try:
-            holder = metadata_directory(self.directories)
-            if holder is None:
+            directory = metadata_directory(self.directories)
+            if directory is None:
                 return None
-            return read_cluster_settings(holder, node_id=node_id_of(self.directories))
+            return read_cluster_settings(directory, node_id=node_id_of(self.directories))
         except (CorruptFileError, DirectoryRefusedError, UsageError, OSError) as error:
             return str(error)
 
     @cached_property
     def settings(self) -> TopicSettings:
-        """The settings of all topics, over the broker's with those that were set at run time."""
+        """The settings of all topics, over the broker's static and dynamic ones."""
         cluster = self._metadata if isinstance(self._metadata, ClusterSettings) else None
         broker = self.broker if cluster is None else cluster.effective_broker_config(self.broker)
         return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
-        """The settings for this topic: without the metadata where that has another topic of its name."""
+        """The settings for this topic: without the metadata if that has another topic with its name."""
         if self.settings.brokers_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
 
     def own_texts(self, topic: TopicDescription) -> Mapping[str, str]:
-        """A topic's own settings: Siltstone's, else those that its broker gave it, every one."""
+        """A topic's own settings: Siltstone's, or all that its broker's metadata has."""
         cluster = self.settings_of(topic).cluster
         return topic.config if topic.made_here or cluster is None else cluster.own_texts(topic.name)
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
-        """For people: where the settings of a broker's topics come from, or why they are not shown."""
+        """The source of the settings of a broker's topics, or why they are not shown; for display."""
         metadata, of_broker = self._metadata, [topic for topic in topics if not topic.made_here]
         if metadata is None or not of_broker:
             return []
         if isinstance(metadata, str):
-            return [f"settings that a broker gave its topics are in its metadata log, not shown: {metadata}"]
-        strange = [topic.name for topic in of_broker if not self.settings_of(topic).knows(topic.name)]
+            return [f"settings of the broker's topics are not shown: its metadata cannot be read: {metadata}"]
+        deleted = [topic.name for topic in of_broker if not self.settings_of(topic).knows(topic.name)]
         return [
-            f"settings of a broker's topics: its metadata log, up to offset {metadata.image.end_offset}",
-            *(f"{name}: the metadata log has no such topic with its id: left over" for name in strange),
+            f"settings of the broker's topics: its metadata log, up to offset {metadata.image.end_offset}",
+            *(f"{name}: the metadata log has no topic with its id; it was deleted" for name in deleted),
         ]
 
     def config_of(self, topic: TopicDescription) -> Config:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
         return self.settings_of(topic).config_of(topic.name)
 
-    def path_of(self, where: TopicPartition) -> Path | None:
-        """A partition's directory, None where it is in none of these."""
-        return self._here.get(where)
-
     def log(self, where: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
         """A partition's log, up to the high watermark in the checkpoint.
 
-        A topic of Siltstone's has no other replica: it is read to its end, as all topics are with
-        ``to_the_end``. Batches may decompress to ``max.decompressed.message.bytes``. Raises
-        UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
+        A topic that Siltstone created has no other replica, so its logs are read to their ends; with
+        ``to_the_end`` those of all topics are. Batches may decompress to ``max.decompressed.message.bytes``.
+        Raises UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
         """
-        if where not in self._here:
+        if where not in self.partitions:
             raise UnknownTopicError(
-                f"{where}: there is no such partition in {', '.join(map(str, self.paths))}"
+                f"there is no such partition in {', '.join(map(str, self.paths))}",
+                path=str(where),
+                advice=LIST_TOPICS,
             )
         try:
             log = self.logs[where]
@@ -231,7 +251,9 @@ class Snapshot:
             if not self._is_in_use(where):
                 raise
             raise DirectoryRefusedError(
-                f"{self._here[where]}: the process that uses it is swapping segments; try again in a moment"
+                "the process that uses the directory is swapping segments",
+                path=self.partitions[where],
+                advice="try again in a moment",
             ) from None
         view = log.view._replace(batch_limit=self._batch_limit(where.topic))
         if to_the_end or where.topic in self.registry.topics:
@@ -242,11 +264,11 @@ class Snapshot:
         return ReadOnlyLog(log.where, log.directory, view, log.not_shown, log.first_dirty_offset)
 
     def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
-        """A partition's log as far as it is committed, for a change that depends on its records.
+        """A partition's log up to the end of its committed records, for a change that depends on these.
 
-        A topic of Siltstone's is committed to its end, any other up to the high watermark in the checkpoint;
-        ``no_other_replica`` holds for logs without an entry. Raises DirectoryRefusedError where the committed
-        end is not known, and as ``log``.
+        A topic that Siltstone created is committed to its end, any other up to the high watermark in the
+        checkpoint; ``no_other_replica`` is for logs without an entry there. Raises DirectoryRefusedError if
+        the committed end is not known, and as ``log``.
         """
         bounds = (
             directory.checkpoints().committed_below(where, no_other_replica=no_other_replica)
@@ -254,19 +276,19 @@ class Snapshot:
             if where in directory.partitions
         )
         if where.topic not in self.registry.topics and next(bounds, None) is None:
-            raise DirectoryRefusedError(f"{where}: {NO_HIGH_WATERMARK}")
+            raise DirectoryRefusedError(NO_HIGH_WATERMARK, path=str(where))
         return self.log(where)
 
     def _batch_limit(self, topic: str) -> int:
-        """The size that a batch may decompress to; a setting of Siltstone's, which no broker's topic has."""
+        """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
         settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
         try:
             return settings.config_of(topic).integer(LIMIT_SETTING)
-        except UsageError:  # reported where settings are shown
+        except UsageError:  # reported by the commands that show settings
             return self.broker.integer(LIMIT_SETTING)
 
     def damage_of(self, where: TopicPartition) -> str | None:
-        """Why a partition can only be read in part; None for one that a process uses."""
+        """Why a partition can only be read in part; None for one that a process is using."""
         not_shown = self.logs[where].not_shown
         if not not_shown or self._is_in_use(where):
             return None
