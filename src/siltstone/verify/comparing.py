@@ -20,7 +20,7 @@ from siltstone.base.records import layout
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
     BatchHeaders,
@@ -82,7 +82,7 @@ class Piece:
 
 def _pieces(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[Piece]:
     """A window's batches with their records. A piece is valid until the next one is read."""
-    for part in pieces(window.data, window.batches):
+    for part in slices_within(window.data, window.batches):
         batches = window.batches[part]
         columns = decode_records(
             window.data, batches, scratch, limit=batch_limit, path=path, origin=window.origin
