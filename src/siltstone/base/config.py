@@ -84,7 +84,6 @@ _KIND_TEXTS = {
     Kind.LONG: "a whole number",
     Kind.DOUBLE: "a number",
     Kind.LIST: "words, separated by commas",
-    Kind.STRING: "text",
 }
 
 

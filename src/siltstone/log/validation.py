@@ -325,7 +325,7 @@ def _scanned(
     while True:
         rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
         count, end, outcome, left = check(data, rows, findings, *arguments)
-        if outcome != ScanEnd.DIRECTORY_FULL:
+        if outcome != ScanEnd.ROWS_FULL:
             return rows[:count], findings[:count], end, ScanEnd(outcome), left
         room = max(8 * room, len(data) // 1024)
 
@@ -476,7 +476,7 @@ def _refuse_records(
     plain, start, end = _plain_records(data, rows, row, config, Scratch(4096))
     named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
     claimed = bool(claims[row])
-    count, keyless, untimely = refused_records(plain, start, end, rows[row], *rules[1:], claimed, named)
+    count, keyless, untimely = refused_records(plain, start, end, rows[row], rules, claimed, named)
     bounds = (
         f"has a timestamp that is not within [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="

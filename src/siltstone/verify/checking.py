@@ -210,7 +210,7 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
         headers = batch_headers(reader, end=segment.size)
         parts = [np.column_stack([part[name] for name in _Batches._fields]) for part in headers]
     batches = _Batches(*np.concatenate([np.empty((0, 4), np.int64), *parts]).T.copy())
-    wanted = _wanted_indexes(pair, segment, batches)
+    expected = _expected_indexes(pair, segment, batches)
     for kind, problem in (("index", "index"), ("timeindex", "time_index")):
         path = Path(segment.directory) / segment_file(segment.base_offset, kind)
         try:
@@ -227,11 +227,11 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
                 wrong = _wrong_time_entry(batches, segment, entries, is_active=segment is pair.after[-1])
             if wrong is not None:
                 findings.add(problem, wrong[1], path=str(path), position=wrong[0] * entries.itemsize)
-        if wanted.get(kind, data) != data:
+        if expected.get(kind, data) != data:
             findings.add(problem, "is not what its log gives", path=str(path))
 
 
-def _wanted_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
+def _expected_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
     """What the indexes of a rewritten segment must be, where the interval is known."""
     interval = pair.settings.index_interval
     if interval is None or segment.base_offset >= pair.rewritten_end or not pair.was_cleaned:
@@ -254,8 +254,8 @@ def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -
     previous = np.where(batch > 0, last[np.maximum(batch - 1, 0)], segment.base_offset - 1)
     return _first_wrong(
         (positions[batch] != position, "points at no batch"),
-        (previous >= offsets, "points behind its offset"),
-        (offsets > last[-1], "is of an offset behind the segment's last"),
+        (previous >= offsets, "points at a batch above its offset"),
+        (offsets > last[-1], "has an offset above the segment's last"),
     )
 
 
@@ -270,7 +270,7 @@ def _wrong_time_entry(
     youngest = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
     wrong = _first_wrong(
         (youngest[below] > times, "has an older time than a batch before it"),
-        (offsets > (last[-1] if len(last) else -1), "is of an offset behind the segment's last"),
+        (offsets > (last[-1] if len(last) else -1), "has an offset above the segment's last"),
     )
     largest = int(timestamps.max(initial=-1))
     lacks_largest = not len(times) or int(times[-1]) != largest
@@ -316,6 +316,6 @@ def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Fi
         findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
     elif horizons and settings.now_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
-        wanted = min(settings.now_ms + settings.delete_retention_ms, LONG_MAX)
-        if horizon != wanted:
-            findings.add("horizons_differ", f"{horizon}, where now and delete.retention.ms give {wanted}")
+        expected = min(settings.now_ms + settings.delete_retention_ms, LONG_MAX)
+        if horizon != expected:
+            findings.add("horizons_differ", f"{horizon}, but now and delete.retention.ms give {expected}")

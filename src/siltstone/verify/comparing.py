@@ -30,6 +30,7 @@ from siltstone.verify.pairs import LogPair
 from siltstone.verify.transactions import (
     DISCARDED,
     EMPTIED,
+    NO_HORIZON,
     RETAINED,
     AbortedIndex,
     MarkerOutcome,
@@ -177,7 +178,6 @@ _PRESERVED_BITS = (
     (layout.TRANSACTIONAL_BIT, "transactional bit"),
     (layout.CONTROL_BIT, "control bit"),
 )
-_NO_HORIZON = -1
 
 
 @kernel
@@ -217,8 +217,8 @@ def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
 
 
 def _horizons(batches: BatchHeaders) -> Int64:
-    """The delete horizon of each batch in ms, ``_NO_HORIZON`` without one."""
-    return np.where(delete_horizons(batches), batches["base_timestamp"], _NO_HORIZON)
+    """The delete horizon of each batch in ms, ``NO_HORIZON`` without one."""
+    return np.where(delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
 
 
 def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
@@ -262,7 +262,7 @@ def _times_are_wrong(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Fla
     # horizon the base timestamp is that (KIP-534).
     appended = (new["attributes"] & layout.TIMESTAMP_TYPE_BIT) != 0
     wrong = new["max_timestamp"] != np.where(appended, old["max_timestamp"], largest[rows])
-    wrong |= (_horizons(new) == _NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
+    wrong |= (_horizons(new) == NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
     return np.asarray(wrong, np.bool_)
 
 
@@ -281,7 +281,7 @@ class Comparison:
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
-        self._new_horizon = np.full(count, _NO_HORIZON, np.int64)
+        self._new_horizon = np.full(count, NO_HORIZON, np.int64)
         self.new_horizons: set[int] = set()
 
     def match(self, after: BatchRecords) -> None:
@@ -329,7 +329,7 @@ class Comparison:
             retained = self._before.columns.batch[self._retained]
             counts = np.bincount(retained, minlength=len(self._before.batches))[old_rows]
             unneeded = (new["count"] > 0) & (new["count"] == old["count"]) & (counts == old["count"])
-            unneeded &= (self._new_horizon[old_rows] == _NO_HORIZON) | (_horizons(old) != _NO_HORIZON)
+            unneeded &= (self._new_horizon[old_rows] == NO_HORIZON) | (_horizons(old) != NO_HORIZON)
             detail = "all its records were retained, and it has no new horizon"
             after.note("batch_changed", detail, rows[unneeded], findings)
 
@@ -361,10 +361,10 @@ class Comparison:
         """Delete horizons: one that was set stays; a new one needs a tombstone, or a marker, in its batch."""
         new = after.batches[rows]
         old_horizon, horizon = _horizons(self._before.batches[old_rows]), _horizons(new)
-        changed = (new["count"] > 0) & (old_horizon != _NO_HORIZON) & (horizon != old_horizon)
+        changed = (new["count"] > 0) & (old_horizon != NO_HORIZON) & (horizon != old_horizon)
         after.note("horizon_changed", "it had one before", rows[changed], self._findings)
         self._new_horizon[old_rows] = horizon
-        is_new = (horizon != _NO_HORIZON) & (old_horizon == _NO_HORIZON)
+        is_new = (horizon != NO_HORIZON) & (old_horizon == NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[is_new]).tolist())
         has_tombstone = np.zeros(len(after.batches), np.bool_)
         has_tombstone[after.columns.batch[after.columns.value_size < 0]] = True
@@ -396,7 +396,7 @@ class Comparison:
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
         tombstones = (columns.value_size < 0) & data & (in_range | self._retained)
-        without_horizon = tombstones & self._retained & (self._new_horizon == _NO_HORIZON)[columns.batch]
+        without_horizon = tombstones & self._retained & (self._new_horizon == NO_HORIZON)[columns.batch]
         self._note("lost_unkeyed", "it lies above what was cleaned by key", discarded & data & ~in_range)
         if pair.was_cleaned:
             self._note("aborted_kept", "its transaction was aborted", self._retained & aborted & ~control)
@@ -425,7 +425,7 @@ class Comparison:
         settings, batches = self._pair.settings, self._before.batches
         is_certain = settings.now_is_exact
         horizon = _horizons(batches)
-        may_discard = (horizon != _NO_HORIZON) & (horizon <= settings.now_ms)
+        may_discard = (horizon != NO_HORIZON) & (horizon <= settings.now_ms)
         if not self._before.is_v2:
             segment = next(one for one in self._pair.before if one.path == self._before.path)
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
@@ -479,12 +479,12 @@ class Comparison:
             if kind not in (0, 1):
                 continue  # no end of a transaction
             producer, offset = int(batches["producer_id"][row]), int(batches["base_offset"][row])
-            mine = _between(data, producers, producer, last.get(producer, -1), row)
-            if self._index.contradicts(producer, offset, bool(kind), self._aborted[mine]):
+            rows = _between(data, producers, producer, last.get(producer, -1), row)
+            if self._index.contradicts(producer, offset, bool(kind), self._aborted[rows]):
                 marker = "commit" if kind else "abort"
                 reason = f"the {marker} of producer {producer} at offset {offset} contradicts a .txnindex"
                 raise CorruptFileError(self._before.path, self._before.position(row), reason)
-            self._marker(row, bool(kind), transactions, has_data_here=len(mine) > 0)
+            self._marker(row, bool(kind), transactions, has_data_here=len(rows) > 0)
             last[producer] = row
         for producer in np.unique(producers).tolist():
             if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
@@ -493,14 +493,13 @@ class Comparison:
     def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, has_data_here: bool) -> None:
         """Follow one marker; ``has_data_here``: a data batch of its transaction is among these batches."""
         batches = self._before.batches
-        horizon, new_horizon = int(_horizons(batches[row : row + 1])[0]), int(self._new_horizon[row])
         marker = MarkerOutcome(
             offset=int(batches["base_offset"][row]),
             producer_id=int(batches["producer_id"][row]),
             commit=commit,
-            horizon=None if horizon == _NO_HORIZON else horizon,
+            horizon=int(_horizons(batches[row : row + 1])[0]),
             outcome=int(self._outcome[row]),
-            new_horizon=None if new_horizon == _NO_HORIZON else new_horizon,
+            new_horizon=int(self._new_horizon[row]),
         )
         had_data = transactions.close_transaction(marker.producer_id, has_data_here=has_data_here)
         if had_data and not commit:

@@ -60,7 +60,7 @@ PROBLEM_KINDS = {
     "topic_id": "AFTER has another topic id",
     "leftover": "a file of an unfinished swap, or an index without its segment",
     "unreadable": "bytes of AFTER that are no sound batches: checksum, size, magic or records",
-    "before_damaged": "bytes of BEFORE that are no sound batches, so nothing behind them is checked",
+    "before_damaged": "bytes of BEFORE that are no sound batches, so nothing after them is checked",
     "unchecked": "the check broke off, so nothing is known of the log: its job on Spark failed",
     "snapshot": "the newest producer snapshot is missing or another one",
     "leader_epochs": "the leader epochs are missing or others",
@@ -122,10 +122,10 @@ class Problem:
     position: int | None = None
 
     def __str__(self) -> str:
-        where = "" if self.path is None else self.path
-        where += "" if self.position is None else f", byte {self.position}"
-        where += "" if self.offset is None else f"{', ' if where else ''}offset {self.offset}"
-        return f"{self.kind}: {where}{': ' if where else ''}{self.detail}"
+        position = self.position is not None and f"byte {self.position}"
+        offset = self.offset is not None and f"offset {self.offset}"
+        place = ", ".join(part for part in (self.path, position, offset) if part)
+        return ": ".join(part for part in (self.kind, place, self.detail) if part)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -396,7 +396,7 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
 
 
 def _log_end(active: Segment) -> int:
-    """The offset behind the last batch, by the batches alone: a snapshot may say more than is there."""
+    """The offset after the last batch, by the batches alone: a snapshot may say more than is there."""
     end = active.base_offset
     with files.Reader(active.path) as reader:
         for batches in batch_headers(reader, end=active.size):

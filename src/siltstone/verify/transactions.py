@@ -31,18 +31,20 @@ from siltstone.verify.pairs import LogPair
 _NO_RANGES = np.empty((2, 0), np.int64)
 DISCARDED, RETAINED, EMPTIED = range(3)
 """The outcome of a batch."""
+NO_HORIZON = -1
+"""In place of a delete horizon, where a batch has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerOutcome:
-    """A marker of BEFORE and the outcome of its batch; horizons in ms, None without."""
+    """A marker of BEFORE and the outcome of its batch; delete horizons in ms, or NO_HORIZON."""
 
     offset: int
     producer_id: int
     commit: bool
-    horizon: int | None
+    horizon: int
     outcome: int
-    new_horizon: int | None
+    new_horizon: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,9 +86,9 @@ class AbortedIndex:
     def __init__(self, data: bytes) -> None:
         index = Aborted.of(data)
         self._by_producer = {
-            producer: (index.first_offset[mine], index.last_offset[mine])
+            producer: (index.first_offset[rows], index.last_offset[rows])
             for producer in np.unique(index.producer_id).tolist()
-            for mine in [index.producer_id == producer]
+            for rows in [index.producer_id == producer]
         }
 
     def aborted(self, batches: BatchHeaders) -> Flags:
@@ -122,10 +124,10 @@ def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings:
             _note(findings, "marker_lost", marker, "data of its transaction was there")
         elif marker.new_horizon != marker.horizon:
             _note(findings, "marker_stamp", marker, "data of its transaction was there")
-    elif marker.horizon is None or marker.horizon > settings.now_ms:
+    elif marker.horizon == NO_HORIZON or marker.horizon > settings.now_ms:
         if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "its delete horizon has not passed")
-        elif marker.horizon is None and marker.new_horizon is None and pair.was_cleaned:
+        elif marker.horizon == marker.new_horizon == NO_HORIZON and pair.was_cleaned:
             _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
     elif marker.outcome == RETAINED and settings.now_is_exact and pair.was_cleaned:
         _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")

@@ -169,15 +169,15 @@ def test_the_directory_grows(count: int) -> None:
 def test_a_window_inside_a_buffer() -> None:
     one = small_batch()
     data = array(one * 4)
-    found = scan_batches(data, len(one), 3 * len(one))
-    assert found.batches["position"].tolist() == [len(one), 2 * len(one)]
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, 3 * len(one))
-    assert scan_batches(data, len(one), 3 * len(one) - 1).outcome == ScanEnd.TRUNCATED
-    assert len(scan_batches(data, len(data)).batches) == 0
+    found = scan_batches(data[len(one) : 3 * len(one)])
+    assert found.batches["position"].tolist() == [0, len(one)]
+    assert (found.outcome, found.end) == (ScanEnd.CLEAN, 2 * len(one))
+    assert scan_batches(data[len(one) : 3 * len(one) - 1]).outcome == ScanEnd.TRUNCATED
+    assert len(scan_batches(data[len(data) :]).batches) == 0
 
 
 def test_every_outcome_that_is_trouble_has_words() -> None:
-    assert set(SCAN_REASON) == set(ScanEnd) - {ScanEnd.CLEAN, ScanEnd.DIRECTORY_FULL}
+    assert set(SCAN_REASON) == set(ScanEnd) - {ScanEnd.CLEAN, ScanEnd.ROWS_FULL}
 
 
 @pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 2])

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from siltstone.base.codec_table import CODECS
-from siltstone.base.records import layout
+from siltstone.base.records import columns, layout
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
 from siltstone.base.records.columns import record_fields, record_head
@@ -54,12 +54,12 @@ class Fault(enum.IntEnum):
     """Why a batch is refused. 1 to 6 are a record's, as in ``columns.DECODE_REASON``."""
 
     NONE = 0
-    RECORD_SIZE = 1
-    RECORD_END = 2
-    VARINT = 3
-    NEGATIVE_SIZE = 4
-    RECORD_OFFSETS = 5
-    LEFT_OVER = 6
+    RECORD_SIZE = columns.RECORD_SIZE
+    RECORD_END = columns.RECORD_END
+    VARINT = columns.VARINT
+    NEGATIVE_SIZE = columns.NEGATIVE_SIZE
+    RECORD_OFFSETS = columns.RECORD_OFFSETS
+    LEFT_OVER = columns.LEFT_OVER
     CHECKSUM = 7
     BASE_OFFSET = 8
     MAGIC = 9
@@ -99,7 +99,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
     timestamp, the first record without a key, the least timestamp).
 
     Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
-    bytes, a short key, no headers. ``check_records`` goes on behind them, and says what is wrong where
+    bytes, a short key, no headers. ``check_records`` continues after them, and says what is wrong where
     something is. One load brings the fields up to the key's size; the offset is compared in its encoding.
     Numbers are unsigned: of a mixture numba makes floats. It returns from where it is: each other way that
     was tried took a tenth longer or more.
@@ -108,11 +108,11 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
     largest, smallest = np.int64(-1), np.int64(_NO_TIMESTAMP)
     one, low, more = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
     byte, two_bytes, high = np.uint64(0xFF), np.uint64(0xFFFF), np.uint64(0x3F80)
-    here, behind = np.uint64(position), np.uint64(end)
+    here, batch_end = np.uint64(position), np.uint64(end)
     for record in range(count):
-        if here + np.uint64(24) > behind:
+        if here + np.uint64(24) > batch_end:
             return record, np.int64(here), largest, keyless, smallest
-        word, at = load_word(data, here), here + np.uint64(2)  # behind a size of one byte and the attributes
+        word, at = load_word(data, here), here + np.uint64(2)  # after a size of one byte and the attributes
         if word & more:
             if word & np.uint64(0x8000):
                 return record, np.int64(here), largest, keyless, smallest
@@ -121,7 +121,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
             size, word = word & byte, word >> np.uint64(16)
         # Sizes and deltas are zigzag: an odd one is negative, half of an even one is the value.
         stop = at - one + (size >> one)
-        if size & one or stop > behind:
+        if size & one or stop > batch_end:
             return record, np.int64(here), largest, keyless, smallest
         if word & more:
             if word & np.uint64(0x8000):
@@ -186,9 +186,9 @@ def check_records(
     if smallest < least or largest > most:  # which record is out of bounds, only the walk below says
         done, position, largest, keyless = 0, start, -1, -1
     before = done - 1
-    at, behind = data.ctypes.data + position, data.ctypes.data + end
+    at, batch_end = data.ctypes.data + position, data.ctypes.data + end
     for record in range(done, header.count):
-        at, stop, delta, here, fault = record_head(at, behind)
+        at, stop, delta, here, fault = record_head(at, batch_end)
         if fault == 0 and (here <= before or here > last_delta):
             fault = Fault.RECORD_OFFSETS
         before = here
@@ -204,33 +204,26 @@ def check_records(
             keyless = record
         if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
             untimely = record
-    finding[FAULT], finding[RECORD] = (0 if at == behind else Fault.LEFT_OVER), -1
+    finding[FAULT], finding[RECORD] = (0 if at == batch_end else Fault.LEFT_OVER), -1
     finding[LARGEST], finding[KEYLESS], finding[UNTIMELY] = largest, keyless, untimely
 
 
 @kernel
 def refused_records(
-    data: Bytes,
-    start: int,
-    end: int,
-    header: Any,
-    keyed: bool,
-    least: int,
-    most: int,
-    append_timed: bool,
-    named: Int64,
+    data: Bytes, start: int, end: int, header: Any, rules: Rules, append_timed: bool, named: Int64
 ) -> tuple[int, int, int]:
-    """Find the valid, plain records ``data[start:end]`` that the topic refuses.
+    """Find the valid, uncompressed records ``data[start:end]`` that the topic refuses.
 
     Returns (how many, the first without a key or -1, the first whose time is why or -1). A record without a
     key counts as that, whatever its time is. ``named`` takes a row a record, as far as it has room: the
     index, and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time in vain, so
     no record's time is accepted.
     """
+    _, keyed, least, most = rules
     count, keyless, untimely = 0, -1, -1
-    at, behind = data.ctypes.data + start, data.ctypes.data + end
+    at, batch_end = data.ctypes.data + start, data.ctypes.data + end
     for record in range(header.count):
-        at, stop, delta, _, _ = record_head(at, behind)
+        at, stop, delta, _, _ = record_head(at, batch_end)
         _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
         at = stop
         timestamp = header.base_timestamp + delta

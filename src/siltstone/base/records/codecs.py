@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -86,11 +87,9 @@ class Scratch:
 
     def append(self, data: memoryview | bytes) -> int:
         """Copy ``data`` after the used bytes; returns its size."""
-        size, used = len(data), self.used
-        self._grow(size)
-        self._view[used : used + size] = data
-        self.used = used + size
-        return size
+        self.view(len(data))[:] = data
+        self.used += len(data)
+        return len(data)
 
     def _grow(self, size: int) -> None:
         if len(self._view) - self.used >= size:
@@ -137,23 +136,23 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
     while not parts or len(data):
         member, room = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
         try:
-            plain: bytes = member.decompress(data, room)
+            contents: bytes = member.decompress(data, room)
         except _GZIP_ERROR as error:
             raise DecompressionError(f"gzip: {error}") from None
-        if not member.eof and len(plain) < room:
+        if not member.eof and len(contents) < room:
             raise DecompressionError("gzip: the stream is truncated")
-        size += len(plain)
+        size += len(contents)
         if size > limit:
             raise DecompressedTooLargeError("gzip", limit)
-        parts.append(plain)
+        parts.append(contents)
         data = memoryview(member.unused_data)
     return scratch.append(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 def _compress_gzip(data: memoryview, level: int | None) -> bytes:
     """One member; ``level`` is 1 to 9."""
-    packed: bytes = zlib_ng.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
-    return packed
+    compressed: bytes = zlib_ng.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
+    return compressed
 
 
 # snappy, by cramjam, framed as xerial's ``SnappyOutputStream`` does: 8 magic bytes, two int32 versions, then
@@ -246,8 +245,8 @@ _LZ4_HEADERS = {
 
 def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
     if len(data) >= _LZ4_HEAD.size + len(_LZ4_END):
-        header, packed = _LZ4_HEAD.unpack_from(data)
-        size_max, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_HEAD.size + packed
+        header, block_size = _LZ4_HEAD.unpack_from(data)
+        size_max, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_HEAD.size + block_size
         if size_max and len(data) == end + len(_LZ4_END) and data[end:] == _LZ4_END:
             block, room = data[_LZ4_HEAD.size : end], scratch.view(size_max)
             try:
@@ -326,13 +325,8 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.compressor = functools.cache(zstandard.ZstdCompressor)
         self.libzstd = _LibzstdContext(_libzstd) if _libzstd is not None else None
-
-    def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        if level not in self.compressors:
-            self.compressors[level] = zstandard.ZstdCompressor(level=level)
-        return self.compressors[level]
 
 
 _contexts = _Contexts()
@@ -345,9 +339,9 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
         # The library checks that nothing follows the frame only where the frame has its size.
         is_one = declared >= 0 or _zstd_frame(np.frombuffer(data, np.uint8), 0, len(data))[0] == len(data)
         if declared <= size_max and is_one:
-            plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
-            if plain:  # the library checks nothing of a frame whose size is 0
-                return scratch.append(plain)
+            raw = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+            if raw:  # the library checks nothing of a frame whose size is 0
+                return scratch.append(raw)
     except zstandard.ZstdError:
         pass  # cramjam names the damage
     return _decompress_into(cramjam.zstd.decompress_into, "zstd", data, scratch, limit)
@@ -530,8 +524,8 @@ def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
         if size == 0:
             break
         # The highest bit marks an uncompressed block.
-        plain, size = size >> 31 != 0, size & 0x7FFFFFFF
-        most += min(block_max, size if plain else _LZ4_RATIO * size)
+        uncompressed, size = size >> 31 != 0, size & 0x7FFFFFFF
+        most += min(block_max, size if uncompressed else _LZ4_RATIO * size)
         at += size + (4 if flags & 16 else 0)
     at += 4 if flags & 4 else 0
     if at > end:
@@ -584,10 +578,10 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
         at += 4
         if size < 0 or size > end - at:
             return UNREADABLE_SIZE
-        plain = _snappy_block(data, at, at + size)
-        if plain < 0:
+        block_most = _snappy_block(data, at, at + size)
+        if block_most < 0:
             return UNREADABLE_SIZE
-        most += plain
+        most += block_most
         at += size
     return most
 

@@ -141,11 +141,11 @@ def siphash128_each(
     )
     whole = len(starts) // LANES * LANES
     for first in range(0, whole, LANES):
-        behind = first + LANES
-        longest = sizes[first:behind].max()
+        end = first + LANES
+        longest = sizes[first:end].max()
         if longest > _LONGEST:
             # One long key would keep all lanes busy: these go one by one.
-            for i in range(first, behind):
+            for i in range(first, end):
                 low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)
             continue
         state[:LANES] = k0 ^ _V0
@@ -154,9 +154,9 @@ def siphash128_each(
         state[3 * LANES :] = k1 ^ _V3
         # One word more than the longest key has whole ones: the last word holds the key's size.
         for at in range(0, longest + 1, 8):
-            _words_of_lanes(data, starts[first:behind], sizes[first:behind], at, words, active)
+            _words_of_lanes(data, starts[first:end], sizes[first:end], at, words, active)
             _absorb(state, words, active)
-        _finish_lanes(state, low[first:behind], high[first:behind])
+        _finish_lanes(state, low[first:end], high[first:end])
     for i in range(whole, len(starts)):
         low[i], high[i] = siphash128(data, starts[i], sizes[i], k0, k1)
 
