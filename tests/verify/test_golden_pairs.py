@@ -41,7 +41,7 @@ def test_kafkas_results_with_transactions_pass(cleaned: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["map_full", "map_full_lz4"])
-def test_passes_that_ended_with_a_full_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
+def test_cleanings_that_ended_with_a_full_offset_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
     _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
 

@@ -45,7 +45,7 @@ def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path
     assert kinds == {"basic-0": set(), "more-0": {"log_missing"}, "most-0": {"log_unknown"}}
 
 
-def test_what_was_damaged_before_is_told_and_nothing_else(golden: Path, tmp_path: Path) -> None:
+def test_damage_in_before_is_the_only_problem(golden: Path, tmp_path: Path) -> None:
     case = golden_sets.load_case(golden, "basic")
     pair = stage_pair(case, case.rounds[0], tmp_path)
     path = pair.original / f"{0:020}.log"
@@ -58,10 +58,10 @@ def test_what_was_damaged_before_is_told_and_nothing_else(golden: Path, tmp_path
 @pytest.mark.parametrize(
     "change", [("first_offset", -7), ("first_offset", 2), ("last_offset", 1), ("last_offset", -1)]
 )
-def test_a_transaction_index_of_before_that_the_markers_contradict(
+def test_markers_that_contradict_the_transaction_index_of_before_are_damage(
     golden: Path, tmp_path: Path, change: tuple[str, int]
 ) -> None:
-    """Nothing can be said of a cleaning then: what was aborted is not known."""
+    """Then it is not known what was aborted, so nothing of the cleaning can be checked."""
     case = golden_sets.load_case(golden, "txn")
     pair = stage_pair(case, case.rounds[0], tmp_path)
     path = pair.original / f"{154:020}.txnindex"
@@ -71,7 +71,7 @@ def test_a_transaction_index_of_before_that_the_markers_contradict(
     assert set(pair.verdict().found) == {"before_damaged"}
 
 
-def test_there_are_at_least_twenty_kinds_of_spoiling_and_most_kinds_of_problems_are_met() -> None:
+def test_there_are_twenty_ways_to_spoil_and_nearly_every_kind_of_problem_is_found() -> None:
     assert len({each.spoil for each in SPOILINGS}) >= 20
     met = {kind for each in SPOILINGS for kind in each.found}
     assert met <= PROBLEM_KINDS.keys()

@@ -195,7 +195,7 @@ def test_headers_of_every_kind_of_entry() -> None:
     assert twin_contents(converted_log(b"".join(log))) == twin_contents(b"".join(log))
 
 
-def test_runs_of_old_and_new_keep_their_order_and_new_ones_their_bytes() -> None:
+def test_mixed_formats_keep_their_order_and_batches_their_bytes() -> None:
     new = [twin.batch([twin.record(0, 0, b"n", b"v" * 50)], base_offset=o, codec=o % 5) for o in (2, 3, 5, 8)]
     old = [twin.message(o, b"o", b"v", magic=o % 2) for o in (0, 1, 4, 6, 7)]
     log = b"".join([*old[:2], *new[:2], old[2], new[2], *old[3:], new[3]])
@@ -205,7 +205,7 @@ def test_runs_of_old_and_new_keep_their_order_and_new_ones_their_bytes() -> None
     assert twin_contents(out) == twin_contents(log)
 
 
-def test_entries_of_which_nothing_stays_are_left_out() -> None:
+def test_entries_without_retained_records_are_left_out() -> None:
     inner = twin.message(0, b"k", b"1", magic=1, timestamp=5) + twin.message(
         1, b"k", b"2", magic=1, timestamp=4
     )
@@ -231,7 +231,7 @@ def test_a_stamped_batch_has_its_horizon_for_base_timestamp() -> None:
     assert [found.timestamp for found in decoded(made.data.tobytes())] == [-1, -1]
 
 
-def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_place() -> None:
+def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_position() -> None:
     first = twin.message(0, b"k", b"v", magic=0)
     for last, fits in (((1 << 31) - 1, True), (1 << 31, False)):
         log = first + twin.wrapper(last, first + twin.message(last, b"k", b"v", magic=0), 1, magic=0)

@@ -64,7 +64,7 @@ def texts(count: int, seed: int = 5) -> list[bytes]:
     return [b"".join(dice.choices(words, k=dice.randrange(1, 900))) for _ in range(count)]
 
 
-def test_libzstd_does_all_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libzstd_decompresses_every_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch but those for which the scratch has to grow."""
     calls = []
     monkeypatch.setattr(
@@ -91,7 +91,7 @@ def test_batches_of_all_codecs_side_by_side(library: str, capacity: int) -> None
     assert decompressed(bodies, scratch=Scratch(capacity)) == [text or b"" for text in expected]
 
 
-def test_frames_without_a_size_several_and_those_to_be_skipped(library: str) -> None:
+def test_frames_without_a_size_several_frames_and_skippable_ones(library: str) -> None:
     one, other = texts(2)
     streamed = zstandard.ZstdCompressor(write_content_size=False).compress(one)
     whole = zstandard.ZstdCompressor(write_checksum=True).compress(other)
@@ -100,7 +100,7 @@ def test_frames_without_a_size_several_and_those_to_be_skipped(library: str) -> 
     assert decompressed(bodies) == [one, one + other, other, other]
 
 
-def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
+def test_a_damaged_frame_is_refused_with_its_position(library: str) -> None:
     good = (twin.ZSTD, twin.compress(twin.ZSTD, b"some records " * 50))
     for place in (0, 3, 6):
         bodies = [good] * 7
@@ -118,7 +118,7 @@ def test_every_frame_is_bound_by_the_limit(library: str) -> None:
         decompressed(bodies, limit=999)
 
 
-def test_what_is_damaged_is_read_or_refused_as_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_frames_have_the_same_outcome_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a bit that only newer libraries look at: then it is read as what it was."""
     dice, frames = random.Random(2), []
     for text in (texts(1)[0][:2000], bytes(3000), dice.randbytes(300), b"x"):
@@ -148,7 +148,7 @@ def test_threads_decompress_side_by_side(library: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [twin.GZIP, twin.SNAPPY, twin.ZSTD])
-def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(library: str, codec: int) -> None:
+def test_a_batch_that_declares_too_much_is_refused_before_allocating(library: str, codec: int) -> None:
     scratch = Scratch(64)
     bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
     with raises_error(CorruptRecordError, about="1048576 bytes", advice=LIMIT_SETTING):
@@ -156,7 +156,7 @@ def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(librar
     assert len(scratch.reserve(0)) == 64
 
 
-def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_declared_sizes_is_allocated_once(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_growth(scratch: Scratch, size: int) -> None:
         assert len(scratch._view) - scratch.used >= size, "it had to grow"
 
@@ -168,7 +168,7 @@ def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.Mo
     assert len(scratch.reserve(0)) == 0
 
 
-def test_a_frame_that_promises_more_than_it_has_is_refused(library: str) -> None:
+def test_a_frame_that_declares_more_than_it_holds_is_refused(library: str) -> None:
     whole = zstandard.ZstdCompressor().compress(bytes(100 << 20))
     told = bytearray(whole)
     told[whole.index((100 << 20).to_bytes(4, "little")) + 3] += 2  # 32 MiB more
