@@ -232,11 +232,8 @@ class Verdict:
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
-                raise CheckFailedError(
-                    f"{log.problems[0]} (all problems: {kinds})",
-                    path=f"{log.topic}-{log.partition}",
-                    advice="restore the log from before the cleaning",
-                )
+                reason, name = f"{log.problems[0]} (all problems: {kinds})", f"{log.topic}-{log.partition}"
+                raise CheckFailedError(reason, path=name, advice="restore the log from before the cleaning")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""

@@ -213,35 +213,24 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
     kept = _kept_logs(before)
     old = _kept_sides(kept, new) if kept else _directory_sides(before)
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
-        raise UsageError(
-            f"is {next(iter(new))}, but BEFORE ({before}) is {next(iter(old))}",
-            path=after,
-            advice="name two directories of one partition",
-        )
+        reason = f"is {next(iter(new))}, but BEFORE ({before}) is {next(iter(old))}"
+        raise UsageError(reason, path=after, advice="name two directories of one partition")
     notes = []
     if kept:
         new = {partition: side for partition, side in new.items() if partition in old}
         notes.append(
             f"{before} has the originals of a run: only the {len(old)} logs that it changed are checked"
         )
-    for partition, side in () if kept else old.items():
-        if (
-            partition in new
-            and files.stat(side.directory).place == files.stat(new[partition].directory).place
-        ):
-            raise UsageError(
-                f"{partition} of BEFORE and of AFTER is this directory",
-                path=side.directory,
-                advice=_NAME_A_COPY,
-            )
+    for partition in () if kept else [partition for partition in old if partition in new]:
+        path = old[partition].directory
+        if files.stat(path).place == files.stat(new[partition].directory).place:
+            reason = f"{partition} of BEFORE and of AFTER is this directory"
+            raise UsageError(reason, path=path, advice=_NAME_A_COPY)
     if topics:
         missing = set(topics) - {partition.topic for partition in old}
         if missing:
-            raise UsageError(
-                f"{before} has no partition of the topic {min(missing)}",
-                path="--topic",
-                advice=f"pass topics that are in {before}",
-            )
+            reason = f"BEFORE has no partition of the topic {min(missing)}"
+            raise UsageError(reason, path="--topic", advice=f"pass topics that are in {before}")
         old = {partition: side for partition, side in old.items() if partition.topic in topics}
         new = {partition: side for partition, side in new.items() if partition.topic in topics}
     return old, new, notes
@@ -277,28 +266,23 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
     folders = [path]
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
-    named = ((parse_partition(folder.absolute().name), folder) for folder in folders)
-    return {
-        partition: folder for partition, folder in named if partition and files.exists(folder / UNDO_FILE)
-    }
+    marked = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
+    named = ((parse_partition(folder.absolute().name), folder) for folder in marked)
+    return {partition: folder for partition, folder in named if partition}
 
 
 def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
     sides = {}
     for partition, folder in kept.items():
         if partition not in after:
-            raise UsageError(
-                f"AFTER has no {partition}",
-                path=folder,
-                advice="name the directory that was cleaned in place",
-            )
+            advice = "name the directory that was cleaned in place"
+            raise UsageError(f"AFTER has no {partition}", path=folder, advice=advice)
         path = folder / UNDO_FILE
         try:
             undo = msgspec.json.decode(files.read_bytes(path), type=_Undo)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise CorruptFileError(
-                str(path), 0, "is not a list of kept originals", advice="name a copy of the log directory"
-            ) from None
+            reason, advice = "is not a list of kept originals", "name a copy of the log directory"
+            raise CorruptFileError(str(path), 0, reason, advice=advice) from None
         swapped = {group.base_offset for group in undo.groups if not group.expired}
         rest = [segment for segment in after[partition].segments if segment.base_offset not in swapped]
         own, unsafe = _safe_segments(folder)
@@ -414,18 +398,18 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
         if base not in bases and not (below and base - below[-1] > INT_MAX):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
-    needless = [
+    unexpired = [
         segment.base_offset
         for segment, following in itertools.pairwise(pair.before)
         if segment.base_offset < first and following.base_offset > log_start
     ]
-    if needless and not pair.settings.deletes:
+    if unexpired and not pair.settings.deletes:
         detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
-        findings.add("segment_missing", detail, offset=needless[0], times=len(needless))
-    kept = {segment.base_offset for segment in pair.after}
-    for segment in pair.before:
-        if segment.base_offset >= max(pair.rewritten_end, first) and segment.base_offset not in kept:
-            findings.add("segment_missing", "it was not to be cleaned", offset=segment.base_offset)
+        findings.add("segment_missing", detail, offset=unexpired[0], times=len(unexpired))
+    new_bases = {segment.base_offset for segment in pair.after}
+    for base in (segment.base_offset for segment in pair.before):
+        if base >= max(pair.rewritten_end, first) and base not in new_bases:
+            findings.add("segment_missing", "it was not to be cleaned", offset=base)
 
 
 def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
