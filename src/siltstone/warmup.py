@@ -16,6 +16,7 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
+from siltstone.base.records.hashing import partition_for_key
 from siltstone.compaction.engine import InProcessEngine, clean_small_log, small_batches
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.ledger.manifest import ORDERS
@@ -38,6 +39,7 @@ def _append_and_read(directory: Path) -> None:
         log.append(batch, origin=Origin.REPLICATION)
     for batch in small_batches()[:-1]:
         log.append(bytes(8) + batch[8:])
+    partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
     recovered = open_partition(directory, config)
     assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 40 * len(CODECS)

@@ -85,7 +85,7 @@ def test_any_text_is_parsed_or_refused(key, text: str) -> None:
         assert (key.least is None or value >= key.least) and (key.most is None or value <= key.most)
 
 
-def test_words_and_flags() -> None:
+def test_lists_and_booleans_are_parsed() -> None:
     config = Config(parse_assignments([" cleanup.policy = compact , delete ", "preallocate=TRUE"], "x"))
     assert config.policies == ("compact", "delete")
     assert config.flag("preallocate")
@@ -106,7 +106,7 @@ def test_a_bad_line_is_named_with_its_number(line: str) -> None:
         parse_config_file(f"# first\n{line}\n", "topics.txt")
 
 
-def test_what_has_no_effect_is_not_shown() -> None:
+def test_settings_without_effect_are_not_listed() -> None:
     shown = Config().settings()
     assert "segment.bytes" in shown and "min.insync.replicas" not in shown
     assert "log.cleaner.io.buffer.size" in shown and "log.cleaner.enable" not in shown
@@ -178,7 +178,7 @@ def test_a_broker_takes_brokers_names_only(name: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["log.retention.hours", "log.dirs", "log.cleaner.enable", "log.roll.hours"])
-def test_what_is_read_at_the_start_cannot_change_later(name: str) -> None:
+def test_a_setting_that_is_read_at_startup_cannot_change_later(name: str) -> None:
     text = {"log.dirs": "/a", "log.cleaner.enable": "true"}.get(name, "5")
     assert parse_broker_config({name: text}, "x")
     for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
@@ -186,7 +186,7 @@ def test_what_is_read_at_the_start_cannot_change_later(name: str) -> None:
             parse_broker_config({name: text}, "broker 1", origin)
 
 
-def test_what_must_hold_between_settings_of_a_topic() -> None:
+def test_contradicting_settings_of_a_topic_are_refused() -> None:
     fine = Config(parse_assignments(["min.compaction.lag.ms=5", "max.compaction.lag.ms=5"], "a"))
     assert refuse_contradictions(fine) is fine
     with raises_error(UsageError, about="min.compaction.lag.ms=6 (b)", advice="raise") as raised:

@@ -109,7 +109,7 @@ def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
         parse_server_properties("\nlog.retention.ms=soon", "f", foreign=True)
 
 
-def test_the_first_of_some_names_is_found_in_a_file() -> None:
+def test_the_first_name_that_a_file_has_is_used() -> None:
     text = "log.dirs=/a,/b\nmetadata.log.dir=\nlog.dir = /c\nlog.dir=/d\n"
     assert first_property(text, "f", "metadata.log.dir", "log.dirs") == "/a,/b"
     assert first_property(text, "f", "log.dir") == "/d"

@@ -83,7 +83,7 @@ def test_values_are_in_the_unit_of_the_settings_own_name(name: str, text: str, v
         ("segment.bytes", ""),
     ],
 )
-def test_what_does_not_fit_is_refused(name: str, text: str) -> None:
+def test_a_value_out_of_range_or_of_another_type_is_refused(name: str, text: str) -> None:
     with raises_error(UsageError, about=name):
         parse_text(find_key(name), text, name)
 
@@ -112,6 +112,6 @@ def values_of(key: Key) -> st.SearchStrategy[Value]:
 
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(st.sampled_from(ALL_KEYS).flatmap(lambda key: st.tuples(st.just(key), values_of(key))))
-def test_there_and_back(key_and_value: tuple[Key, Value]) -> None:
+def test_a_formatted_value_parses_to_itself(key_and_value: tuple[Key, Value]) -> None:
     key, value = key_and_value
     assert parse_text(key, format_value(value)) == value

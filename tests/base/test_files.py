@@ -67,7 +67,7 @@ def test_a_pipe_has_no_size_and_is_read_to_its_end(tmp_path: Path) -> None:
     os.close(reading)
 
 
-def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     with files.Writer(tmp_path / "new") as writer:
@@ -174,7 +174,7 @@ def test_replacing_leaves_the_old_or_the_new_file_at_each_step(tmp_path: Path) -
         assert path.read_bytes() in (b"old", b"new")
 
 
-def test_every_change_is_seen_before_it_is_made(tmp_path: Path) -> None:
+def test_the_observer_is_called_before_every_change(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     folder = tmp_path / "folder"
     source.write_bytes(b"s")
@@ -207,7 +207,7 @@ def test_every_change_is_seen_before_it_is_made(tmp_path: Path) -> None:
         assert source.read_bytes() == b"s" and source.stat().st_mtime_ns == stamp
 
 
-def test_the_observer_before_comes_back(tmp_path: Path) -> None:
+def test_the_previous_observer_is_restored(tmp_path: Path) -> None:
     outer: list[Operation] = []
     with files.observe(outer.append):
         operations_of(lambda: files.write_new(tmp_path / "a", b""))
@@ -243,7 +243,7 @@ def test_removing_a_tree_does_not_follow_links(tmp_path: Path) -> None:
     assert not tree.exists() and (outside / "precious").exists()
 
 
-def test_of_two_names_of_one_file_a_rename_leaves_the_new_one(tmp_path: Path) -> None:
+def test_a_rename_of_one_hard_link_onto_another_leaves_the_new_name(tmp_path: Path) -> None:
     """``rename(2)`` does nothing then: a segment stayed beside its own ``.deleted``."""
     (tmp_path / "old").write_bytes(b"data")
     os.link(tmp_path / "old", tmp_path / "new")
@@ -281,7 +281,7 @@ def test_a_tree_that_never_stops_growing_is_an_error(tmp_path: Path) -> None:
         if operation[0] == "rmdir":
             (tree / "late").touch()
 
-    with files.observe(another), pytest.raises(OSError, match="keeps making files in it"):
+    with files.observe(another), pytest.raises(OSError, match="keeps creating files in it"):
         files.remove_tree(tree)
 
 
@@ -393,7 +393,7 @@ def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
         lambda path: files.copy(path, path.with_name("copy")),
     ],
 )
-def test_what_is_no_regular_file_is_refused_and_nobody_waits_for_it(
+def test_a_file_that_is_not_regular_is_refused_without_waiting(
     tmp_path: Path, opening: Callable[[Path], object]
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
@@ -406,12 +406,12 @@ def test_what_is_no_regular_file_is_refused_and_nobody_waits_for_it(
     assert not (tmp_path / "copy").exists()
 
 
-def test_whether_a_fifo_is_locked_is_known_at_once(tmp_path: Path) -> None:
+def test_asking_whether_a_fifo_is_locked_does_not_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert _soon(lambda: files.is_locked(tmp_path / "fifo"), tmp_path / "fifo") is None
 
 
-def test_what_a_person_names_may_be_a_pipe(tmp_path: Path) -> None:
+def test_an_input_file_may_be_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     thread = threading.Thread(target=(tmp_path / "fifo").write_bytes, args=(b"key=value",))
     thread.start()
@@ -429,7 +429,7 @@ def test_space_and_tree_size(tmp_path: Path) -> None:
     assert files.tree_size(tmp_path) == 7
 
 
-def test_a_lock_is_let_go_once(tmp_path: Path) -> None:
+def test_a_lock_is_released_once(tmp_path: Path) -> None:
     lock = files.Lock(tmp_path / ".lock")
     assert lock.made and (tmp_path / ".lock").exists()
     lock.release()
@@ -441,7 +441,7 @@ def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_room_that_was_reserved_shows_in_no_size_and_is_given_back(tmp_path: Path) -> None:
+def test_reserved_space_is_in_no_size_and_is_given_back(tmp_path: Path) -> None:
     path, data = tmp_path / "log", b"x" * (1 << 20)
     appender = files.Appender(path, reserve_up_to=16 << 20)
     for written in range(1, 6):
@@ -469,7 +469,7 @@ def test_nothing_is_reserved_beyond_the_limit_or_for_small_files(tmp_path: Path)
         appender.close()
 
 
-def test_a_file_system_that_reserves_nothing_is_written_to_all_the_same(
+def test_a_file_system_that_cannot_reserve_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siltstone.base.files._fallocate", None)
@@ -504,7 +504,7 @@ def test_a_large_file_goes_to_disk_while_it_is_written(
     assert begun == []
 
 
-def test_where_the_system_cannot_begin_to_write_nothing_happens(
+def test_a_system_without_writeback_calls_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_sync_file_range", None)
@@ -513,7 +513,7 @@ def test_where_the_system_cannot_begin_to_write_nothing_happens(
     assert (tmp_path / "large").stat().st_size == 9 << 20
 
 
-def test_several_files_are_begun_before_the_first_is_waited_for(
+def test_writeback_of_several_files_begins_before_the_first_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [tmp_path / name for name in "cab"]
@@ -531,7 +531,7 @@ def test_several_files_are_begun_before_the_first_is_waited_for(
     assert seen == [("fsync", str(path), "") for path in paths]
 
 
-def test_of_several_files_one_that_fails_is_told_of_and_none_stays_open(
+def test_a_failed_sync_of_several_is_raised_and_no_file_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").write_bytes(b"data")
@@ -548,7 +548,7 @@ def test_of_several_files_one_that_fails_is_told_of_and_none_stays_open(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
+def test_written_bytes_are_dropped_from_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: list[tuple[int, int]] = []
@@ -580,7 +580,7 @@ def test_what_is_written_and_not_wanted_any_more_lets_go_of_its_memory(
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.ENOSYS, False)])
-def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
+def test_a_failed_write_is_raised_when_its_pages_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
 ) -> None:
     def fails(*given: object) -> int:
@@ -599,15 +599,13 @@ def test_a_write_that_failed_is_told_of_when_its_memory_is_let_go(
         assert caught.value.errno == number
 
 
-def test_a_file_that_does_not_last_is_not_brought_to_disk_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_file_gets_no_early_writeback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "start_writeback", None)
     with files.Writer(tmp_path / "short-lived", lasting=False) as writer:
         writer.write(bytes(20 << 20))
 
 
-def test_a_mapped_file_stays_when_its_name_goes(tmp_path: Path) -> None:
+def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     for name, wanted in (("some", data), ("none", b"")):
         (tmp_path / name).write_bytes(wanted)
@@ -619,7 +617,7 @@ def test_a_mapped_file_stays_when_its_name_goes(tmp_path: Path) -> None:
         files.map_file(tmp_path / "none")
 
 
-def test_a_file_is_known_after_a_rename_and_not_after_a_write(tmp_path: Path) -> None:
+def test_a_mark_holds_after_a_rename_and_not_after_a_write(tmp_path: Path) -> None:
     path = tmp_path / "one"
     path.write_bytes(b"bytes")
     os.utime(path, ns=(1, 1))

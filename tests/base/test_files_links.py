@@ -56,7 +56,9 @@ ACTS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("broken", [False, True])
-def test_what_would_write_through_a_link_is_refused(tmp_path: Path, act: str, broken: bool) -> None:
+def test_an_operation_that_would_write_through_a_link_is_refused(
+    tmp_path: Path, act: str, broken: bool
+) -> None:
     precious, link, other = (tmp_path / name for name in ("precious", "link", "other"))
     other.write_bytes(b"other")
     os.chmod(other, 0o611)
@@ -71,7 +73,7 @@ def test_what_would_write_through_a_link_is_refused(tmp_path: Path, act: str, br
     assert facts(other)[0] == b"other"
 
 
-def test_what_changes_a_name_changes_the_links_own(tmp_path: Path) -> None:
+def test_an_operation_on_a_name_changes_the_link_itself(tmp_path: Path) -> None:
     precious, link = tmp_path / "precious", tmp_path / "link"
     precious.write_bytes(b"precious")
     before = facts(precious)
@@ -111,7 +113,9 @@ def test_a_file_is_replaced_without_writing_through_a_planted_link(tmp_path: Pat
 
 
 @pytest.mark.parametrize("stop", range(8))
-def test_a_tree_whose_folders_are_swapped_for_links_meanwhile(tmp_path: Path, stop: int) -> None:
+def test_a_tree_whose_directories_become_links_is_removed_without_following_them(
+    tmp_path: Path, stop: int
+) -> None:
     """Between the look at a folder and its removal its owner may put a link in its place."""
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     for root in (tree, outside):
@@ -140,7 +144,7 @@ def test_a_tree_whose_folders_are_swapped_for_links_meanwhile(tmp_path: Path, st
     ]
 
 
-def test_a_link_of_another_user_on_the_way_is_not_followed(
+def test_another_users_link_in_the_path_is_not_followed(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = tmp_path / "outside"
@@ -160,14 +164,14 @@ def test_a_link_of_another_user_on_the_way_is_not_followed(
     ]
     before = facts(outside / "precious")
     for act in acts:
-        with pytest.raises(OSError, match="symbolic link of user") as caught:
+        with pytest.raises(OSError, match="symbolic link owned by user") as caught:
             act()
         assert caught.value.errno == errno.ELOOP and "real path" in str(caught.value)
     assert facts(outside / "precious") == before
     assert [path.name for path in outside.iterdir()] == ["precious"]
 
 
-def test_our_own_links_on_the_way_are_followed(
+def test_this_users_links_in_the_path_are_followed(
     tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tmp_path / "real" / "deep"
@@ -214,17 +218,17 @@ def test_a_file_with_a_second_name_is_not_given_away(tmp_path: Path) -> None:
     assert facts(precious) == before
 
 
-def test_folders_deeper_than_any_of_ours_are_left(tmp_path: Path) -> None:
+def test_a_tree_with_too_many_levels_is_not_removed(tmp_path: Path) -> None:
     deep = tmp_path / "tree"
     for _ in range(50):
         deep = deep / "d"
     deep.mkdir(parents=True)
-    with pytest.raises(OSError, match="too deep"):
+    with pytest.raises(OSError, match="more levels"):
         files.remove_tree(tmp_path / "tree")
     assert deep.is_dir()
 
 
-def test_what_a_folder_of_ours_may_be(tmp_path: Path) -> None:
+def test_a_folder_must_be_a_directory_of_this_user_or_its_parents_owner(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "folder")

@@ -46,7 +46,7 @@ def run(body: str, *, grace: float = 30, stdout: int = subprocess.PIPE) -> subpr
 
 
 @pytest.mark.parametrize("number", [INT, TERM])
-def test_the_main_thread_is_told_once_behind_its_critical_section(number: signal.Signals) -> None:
+def test_the_main_thread_is_interrupted_once_after_its_critical_section(number: signal.Signals) -> None:
     done = run(f"""
 said = []
 try:
@@ -72,7 +72,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("where", ["with came.critical():", "with contextlib.suppress(KeyboardInterrupt):"])
-def test_nothing_holds_up_the_end(where: str) -> None:
+def test_no_blocked_call_delays_the_end_of_the_process(where: str) -> None:
     """A critical section that never ends, and an interrupt that somebody swallows."""
     done = run(
         f"""
@@ -86,7 +86,7 @@ while True:
     assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.MESSAGE)
 
 
-def test_nor_does_a_reader_of_what_is_said() -> None:
+def test_a_blocked_reader_of_the_message_does_not_delay_the_end() -> None:
     done = run(
         """
 came._say = lambda line: time.sleep(60)
@@ -100,7 +100,7 @@ with contextlib.suppress(KeyboardInterrupt):
     assert done.returncode == 128 + INT
 
 
-def test_what_runs_elsewhere_ends_before_anything_is_cleared_away() -> None:
+def test_other_processes_end_before_files_are_removed() -> None:
     done = run("""
 order = []
 
@@ -135,7 +135,7 @@ print(signal.getsignal(INT) is signal.SIG_IGN, other.has_come, current() is othe
     assert done.stdout == "True False True\n"
 
 
-def test_nobody_reads_any_more() -> None:
+def test_a_closed_output_pipe_is_no_error() -> None:
     """Python ends with 120 where the rest of standard output finds no reader."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -160,7 +160,7 @@ main.main()
     assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.MESSAGE}\n")
 
 
-def test_a_full_pipe(tmp_path: Path) -> None:
+def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
     """Whoever has standard output reads nothing of it, and the command waits to write."""
     done = subprocess.Popen(
         [
@@ -207,7 +207,7 @@ def test_without_a_command_nothing_is_installed() -> None:
     assert [signal.getsignal(number) for number in interruption.SIGNALS] == before != inside
 
 
-def test_an_error_in_the_place_of_an_interrupt() -> None:
+def test_an_error_that_replaces_an_interrupt_is_recognized() -> None:
     def job() -> None:
         try:
             raise KeyboardInterrupt

@@ -41,7 +41,7 @@ def test_kafkas_results_with_transactions_pass(cleaned: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["map_full", "map_full_lz4"])
-def test_passes_that_ended_with_a_full_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
+def test_cleanings_that_ended_with_a_full_offset_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
     _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
 
@@ -64,7 +64,7 @@ def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str)
         shutil.copytree(pair.before, pair.after, copy_function=shutil.copy2)
         assert round_.now_ms is not None
         clean_round(pair.after, round_.command_config, round_.now_ms, way)
-        exact = replace(pair.terms, now_ms=round_.now_ms, now_is_exact=True)
-        found = Pair(before=pair.before, after=pair.after, where=pair.where, terms=exact).verdict()
+        exact = replace(pair.settings, now_ms=round_.now_ms, now_is_exact=True)
+        found = Pair(before=pair.before, after=pair.after, where=pair.where, settings=exact).verdict()
         assert found.is_sound, found.problems
         assert sum(found.removed.values()) > 0

@@ -56,11 +56,8 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
     if chosen_ms is None:
         return clock.now_ms()
     if not 0 <= chosen_ms <= LATEST_MS:
-        raise UsageError(
-            f"{chosen_ms} is not a time in milliseconds since 1970",
-            path="--now-ms",
-            advice=f"pass a time from 0 to {LATEST_MS} (the end of the year 9999)",
-        )
+        advice = f"pass a time from 0 to {LATEST_MS} (the end of the year 9999)"
+        raise UsageError(f"{chosen_ms} is not a time in ms since 1970", path="--now-ms", advice=advice)
     return chosen_ms
 
 

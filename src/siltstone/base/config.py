@@ -84,7 +84,6 @@ _KIND_TEXTS = {
     Kind.LONG: "a whole number",
     Kind.DOUBLE: "a number",
     Kind.LIST: "words, separated by commas",
-    Kind.STRING: "text",
 }
 
 
@@ -271,9 +270,8 @@ def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
             continue
         topic, colon, assignment = stripped.partition(":")
         if not colon or "=" not in assignment:
-            raise UsageError(
-                f"{stripped!r} is not a setting", path=f"{name}:{number}", advice="write topic:key=value"
-            )
+            place, advice = f"{name}:{number}", "write topic:key=value"
+            raise UsageError(f"{stripped!r} is not a setting", path=place, advice=advice)
         by_topic.setdefault(topic.strip(), {}).update(parse_assignments([assignment], f"{name}:{number}"))
     return by_topic
 
@@ -324,9 +322,8 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
                 yield line, element.key, element.value
             line += len(_LINE_END.findall(element.source))
     except javaproperties.InvalidUEscapeError as error:
-        raise UsageError(
-            str(error), path=f"{name}:{line}", advice=r"write four hexadecimal digits after \u"
-        ) from None
+        advice = r"write four hexadecimal digits after \u"
+        raise UsageError(str(error), path=f"{name}:{line}", advice=advice) from None
 
 
 # The settings in force.

@@ -94,9 +94,7 @@ class UsageError(SiltstoneError, code="USAGE"):
 
 
 class NotALogDirectoryError(
-    SiltstoneError,
-    code="NOT_A_LOG_DIRECTORY",
-    advice="give a Kafka log directory (an entry of log.dirs) or a partition's directory in one",
+    SiltstoneError, code="NOT_A_LOG_DIRECTORY", advice="name an entry of log.dirs, or a partition's directory"
 ):
     """The path is no Kafka log directory and no partition directory."""
 
@@ -104,7 +102,7 @@ class NotALogDirectoryError(
 class DirectoryLockedError(
     SiltstoneError,
     code="DIRECTORY_LOCKED",
-    advice="stop the broker, or wait for the other run to end, and run the command again",
+    advice="stop the broker or wait for the other run, and try again",
 ):
     """Another process holds the log directory's ``.lock``."""
 
@@ -212,10 +210,7 @@ class CorruptMessageError(LogError, code="CORRUPT_MESSAGE", error_code=2):
 
 
 class UnknownTopicError(
-    LogError,
-    code="UNKNOWN_TOPIC_OR_PARTITION",
-    error_code=3,
-    advice="siltstone topics --list shows all topics",
+    LogError, code="UNKNOWN_TOPIC_OR_PARTITION", error_code=3, advice="siltstone topics --list shows all"
 ):
     """There is no such topic or partition in these directories."""
 

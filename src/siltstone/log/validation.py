@@ -82,7 +82,7 @@ from siltstone.base.records.codecs import (
 )
 from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import records_max
+from siltstone.base.records.decompression import records_max
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,
@@ -342,7 +342,7 @@ def _scanned(
     while True:
         rows, findings = np.empty(capacity, BATCH), np.empty((capacity, WIDTH), np.int64)
         count, end, outcome, flags = check(data, rows, findings, *arguments)
-        if outcome != ScanEnd.DIRECTORY_FULL:
+        if outcome != ScanEnd.ROWS_FULL:
             return rows[:count], findings[:count], end, ScanEnd(outcome), flags
         capacity = max(8 * capacity, len(data) // 1024)
 
@@ -494,7 +494,7 @@ def _refuse_records(
     records, start, end = _decompressed(data, rows, row, config, Scratch(4096))
     named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
     claimed = bool(claims[row])
-    count, keyless, untimely = refused_records(records, start, end, rows[row], *rules[1:], claimed, named)
+    count, keyless, untimely = refused_records(records, start, end, rows[row], rules, claimed, named)
     bounds = (
         f"has a timestamp outside [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="

@@ -39,7 +39,7 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -138,7 +138,7 @@ def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
     for part, window, source, is_wanted in _windows(piece, options):
         wanted = window.batches[is_wanted]
-        for batch_slice in pieces(window.data, wanted):
+        for batch_slice in slices_within(window.data, wanted):
             batches = wanted[batch_slice]
             columns = decoder(
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
@@ -196,7 +196,7 @@ def _rows_of_one_format(window: Window, is_wanted: Flags, retained: Int64) -> It
         block = (base[rows] - base[rows[0]]) >> 31
         edges = np.flatnonzero((np.diff(block) != 0) | (np.diff(is_v2[rows]) != 0)) + 1
         for part in np.split(rows, edges):
-            yield from (part[batch_slice] for batch_slice in pieces(window.data, batches[part]))
+            yield from (part[batch_slice] for batch_slice in slices_within(window.data, batches[part]))
 
 
 def _decode_retained(
@@ -438,7 +438,7 @@ def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: i
     first = 0
     for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
         if bad > first:
-            for part in pieces(window.data, window.batches[first:bad]):
+            for part in slices_within(window.data, window.batches[first:bad]):
                 yield from _decoded_or_bad(source, window, first + part.start, first + part.stop, limit)
             offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
         if bad < len(valid):

@@ -56,33 +56,33 @@ PROBLEM_KINDS = {
     # Files
     "log_missing": "a log of BEFORE is not in AFTER",
     "log_unknown": "a log of AFTER is not in BEFORE",
-    "unsafe_file": "a link, a device or the like in the place of a file, so nothing of the log is checked",
+    "unsafe_file": "a link, a device or the like in place of a file, so nothing of the log is checked",
     "topic_id": "AFTER has another topic id",
     "leftover": "a file of an unfinished swap, or an index without its segment",
-    "unreadable": "bytes of AFTER that are no sound batches: checksum, size, magic or records",
-    "before_damaged": "bytes of BEFORE that are no sound batches, so nothing behind them is checked",
-    "unchecked": "the check broke off, so nothing is known of the log: its job on Spark failed",
-    "snapshot": "the newest producer snapshot is missing or another one",
-    "leader_epochs": "the leader epochs are missing or others",
+    "unreadable": "bytes of AFTER are no sound batches: checksum, size, magic or records",
+    "before_damaged": "bytes of BEFORE are no sound batches, so nothing after them is checked",
+    "unchecked": "the check of the log failed: its job on Spark failed",
+    "snapshot": "the newest producer snapshot is missing or changed",
+    "leader_epochs": "the leader epochs are missing or changed",
     "checkpoint": "the cleaner checkpoint went back, or lies where nothing may be cleaned",
     # Order and place
     "order": "batches or records are not in ascending order of offsets",
-    "segment_bounds": "a batch lies outside of what its segment may hold",
-    "segment_name": "a segment is named after an offset at which no segment began",
-    "segment_missing": "whole segments are gone, and nothing says that retention took them",
+    "segment_bounds": "a batch has offsets that its segment cannot have",
+    "segment_name": "a segment has the name of an offset at which no segment began",
+    "segment_missing": "whole segments are gone, and retention may not have deleted them",
     "end_moved": "the log ends at another offset",
     # Batches
-    "batch_unknown": "a batch that was not there, or that begins or ends elsewhere",
-    "header_changed": "a header field that cleaning keeps is another one",
-    "batch_changed": "a batch that loses nothing and needs no stamp is not the same bytes",
+    "batch_unknown": "a batch that BEFORE does not have, or that begins or ends at another offset",
+    "header_changed": "a header field that cleaning preserves changed",
+    "batch_changed": "the bytes of a batch changed that loses no record and needs no delete horizon",
     "beyond_range": "something changed above the cleaned range",
     "batch_times": "base or largest timestamp of a rewritten batch is not that of its records",
-    "empty_batch": "an emptied batch is not as emptied batches are, or need not be there",
-    "sequence_lost": "the last batch of a producer that is alive is gone",
+    "empty_batch": "an emptied batch is more than its header, or need not be there",
+    "sequence_lost": "the last batch of an active producer is gone",
     "last_batch_lost": "the batch with the last offset of the cleaned range is gone",
-    "not_converted": "a message set (v0, v1) was left in the cleaned range",
+    "not_converted": "a message set (v0, v1) stayed in the cleaned range",
     # Records
-    "record_unknown": "a record that was not there, or sits in another batch",
+    "record_unknown": "a record that BEFORE does not have, or has in another batch",
     "key_changed": "a record has another key",
     "value_changed": "a record has another value",
     "headers_changed": "a record has other headers",
@@ -95,15 +95,15 @@ PROBLEM_KINDS = {
     "tombstone_lost": "a tombstone is gone before its delete horizon",
     "tombstone_kept": "a tombstone stayed although its delete horizon has passed",
     "unstamped": "a tombstone stayed without a delete horizon in its batch",
-    "horizon_changed": "a delete horizon is another one than before",
+    "horizon_changed": "a delete horizon changed",
     "needless_horizon": "a delete horizon in a batch that needs none",
     "horizons_differ": "new delete horizons of one pass are not the same, or not now and delete.retention.ms",
     # Transactions
     "aborted_kept": "a record of an aborted transaction stayed in the cleaned range",
     "marker_lost": "a transaction's marker is gone too early",
     "marker_kept": "a marker stayed whose transaction is empty and whose horizon has passed",
-    "marker_stamp": "a marker has a horizon while data of its transaction was there, or has none without",
-    "aborted_entry": "the index of aborted transactions misses an entry, or has one that is wrong",
+    "marker_stamp": "a marker has a delete horizon while its transaction has data, or none without",
+    "aborted_entry": "the index of aborted transactions lacks an entry, or has a wrong one",
     # Indexes
     "index": "an offset index leads a reader past a record, is missing, or is not what its log gives",
     "time_index": "a time index leads a reader past a record, is missing, or is not what its log gives",
@@ -122,23 +122,23 @@ class Problem:
     position: int | None = None
 
     def __str__(self) -> str:
-        where = "" if self.path is None else self.path
-        where += "" if self.position is None else f", byte {self.position}"
-        where += "" if self.offset is None else f"{', ' if where else ''}offset {self.offset}"
-        return f"{self.kind}: {where}{': ' if where else ''}{self.detail}"
+        position = self.position is not None and f"byte {self.position}"
+        offset = self.offset is not None and f"offset {self.offset}"
+        place = ", ".join(part for part in (self.path, position, offset) if part)
+        return ": ".join(part for part in (self.kind, place, self.detail) if part)
 
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
     """Problems of one log, or of a part of it, and counts of records by what became of them.
 
-    ``whole`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
+    ``complete`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    whole: bool = True
+    complete: bool = True
     notes: list[str] = field(default_factory=list)
 
     def add(
@@ -185,7 +185,7 @@ class Findings:
                 self.problems.append(problem)
         self.found += other.found
         self.counts += other.counts
-        self.whole = self.whole and other.whole
+        self.complete = self.complete and other.complete
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,11 +232,8 @@ class Verdict:
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
-                raise CheckFailedError(
-                    f"{log.problems[0]} (all problems: {kinds})",
-                    path=f"{log.topic}-{log.partition}",
-                    advice="restore the log from before the cleaning",
-                )
+                reason, name = f"{log.problems[0]} (all problems: {kinds})", f"{log.topic}-{log.partition}"
+                raise CheckFailedError(reason, path=name, advice="restore the log from before the cleaning")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""

@@ -75,7 +75,7 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
 
 
 @pytest.mark.parametrize("has_instruction", sorted({False, HAS_CRC32C}))
-def test_small_and_large_batches_take_different_ways_to_the_same_sums(
+def test_small_and_large_batches_have_the_same_checksums(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool
 ) -> None:
     monkeypatch.setattr(checksum, "HAS_CRC32C", has_instruction)
@@ -98,7 +98,7 @@ def test_no_batches() -> None:
 
 
 @pytest.mark.parametrize("value_size", [1, 5000])
-def test_patching_makes_right_sums(value_size: int) -> None:
+def test_patched_checksums_are_right(value_size: int) -> None:
     one = twin.batch([twin.record(0, 0, b"k", bytes(value_size))])
     window, batches = scanned(one * 3)
     window[len(one) - 1] ^= 1
@@ -122,12 +122,12 @@ def mixed_log() -> bytes:
     return b"".join(entries * 2)
 
 
-def test_a_right_log_of_all_versions() -> None:
+def test_a_sound_log_of_all_versions_has_no_bad_checksum() -> None:
     assert first_bad_checksum(*scanned(mixed_log())) is None
 
 
 @pytest.mark.parametrize("row", range(6))
-def test_the_first_bad_row_is_told_in_every_version(row: int) -> None:
+def test_the_first_bad_row_is_found_in_every_version(row: int) -> None:
     window, batches = scanned(mixed_log())
     for damaged in {row, 5}:
         window[batches["position"][damaged] + batches["size"][damaged] - 1] ^= 0x10
@@ -135,7 +135,7 @@ def test_the_first_bad_row_is_told_in_every_version(row: int) -> None:
 
 
 @pytest.mark.parametrize("row", range(3))
-def test_every_byte_behind_the_checksum_is_covered(row: int) -> None:
+def test_every_byte_after_the_checksum_is_covered(row: int) -> None:
     window, batches = scanned(mixed_log())
     start, size = int(batches["position"][row]), int(batches["size"][row])
     for position in range(start + (21 if batches["magic"][row] == 2 else 17), start + size):

@@ -69,12 +69,12 @@ def test_what_the_twin_writes_is_read(codec: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ALL)
-def test_no_bytes_at_all_make_a_round_trip(codec: int) -> None:
+def test_empty_records_make_a_round_trip(codec: int) -> None:
     assert unpacked(codec, bytes(compress(codec, array(b"")))) == b""
 
 
 @pytest.mark.parametrize("codec", [0, 5, 7])
-def test_numbers_that_are_no_codec(codec: int) -> None:
+def test_unknown_codec_numbers_are_refused(codec: int) -> None:
     with pytest.raises(DecompressionError, match=f"number {codec}"):
         unpacked(codec, b"data")
     with pytest.raises(ValueError, match=f"number {codec}"):
@@ -133,7 +133,7 @@ def test_later_magics_take_only_the_right_one(magic: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ALL)
-def test_every_cut_is_refused_and_leaves_nothing_behind(codec: int) -> None:
+def test_every_truncation_is_refused_and_uses_no_bytes(codec: int) -> None:
     packed = twin.compress(codec, texts()["short"] * 3)
     scratch = Scratch(64)
     for cut in range(len(packed)):
@@ -156,13 +156,13 @@ def test_garbage_is_refused(codec: int) -> None:
 @pytest.mark.parametrize(
     "tail", [b"\0", bytes(3), struct.pack(">i", 0), struct.pack(">i", -1), struct.pack(">i", 99)]
 )
-def test_xerial_blocks_that_are_not_there(tail: bytes) -> None:
+def test_missing_xerial_blocks_are_refused(tail: bytes) -> None:
     with pytest.raises(DecompressionError, match="beyond the batch"):
         unpacked(twin.SNAPPY, twin.compress(twin.SNAPPY, b"data") + tail)
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_snappy_that_promises_more_than_its_bytes_can_hold(framed: bool) -> None:
+def test_snappy_that_declares_more_than_its_bytes_can_hold_is_refused(framed: bool) -> None:
     raw = b"\xff\xff\xff\x7f" + b"\x00a"
     data = twin.XERIAL + struct.pack(">i", len(raw)) + raw if framed else raw
     with pytest.raises(DecompressionError, match="impossible block size"):
@@ -201,7 +201,7 @@ def test_the_limit_itself_is_allowed(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ALL)
-def test_what_is_in_the_scratch_does_not_count_for_the_limit(codec: int) -> None:
+def test_used_bytes_of_the_scratch_do_not_count_for_the_limit(codec: int) -> None:
     scratch = Scratch(64)
     for _ in range(3):
         unpacked(codec, twin.compress(codec, bytes(1000)), limit=1000, scratch=scratch)
@@ -281,7 +281,7 @@ def test_zstd_frames_with_and_without_their_size(with_size: bool, size: int) -> 
 
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("first", [b"x", bytes(300_000), random.Random(1).randbytes(200_000)])
-def test_what_is_behind_a_zstd_frame_without_its_size_is_not_lost(first: bytes, checksum: bool) -> None:
+def test_bytes_after_a_zstd_frame_without_its_size_are_read(first: bytes, checksum: bool) -> None:
     packed = zstandard.ZstdCompressor(write_content_size=False, write_checksum=checksum).compress(first)
     assert unpacked(twin.ZSTD, packed) == first
     assert unpacked(twin.ZSTD, packed + packed) == 2 * first
@@ -312,7 +312,7 @@ def test_threads_have_contexts_of_their_own() -> None:
 
 @pytest.mark.parametrize("codec", ALL)
 @pytest.mark.parametrize("count", [0, 1, 700])
-def test_many_at_one_time_are_what_each_would_be(codec: int, count: int) -> None:
+def test_batches_compressed_together_equal_those_compressed_one_by_one(codec: int, count: int) -> None:
     data = texts()["over a block"]
     parts = [data[start : start + start % 3000] for start in range(1, count + 1)]
     packed = [bytes(each) for each in compress_all(codec, [memoryview(part) for part in parts])]

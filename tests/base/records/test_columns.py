@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[int, bytes]] = {
 
 @pytest.mark.parametrize("codec", [twin.NONE, twin.LZ4])
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str, codec: int) -> None:
+def test_a_malformed_record_is_refused_with_its_reason(name: str, codec: int) -> None:
     reason, body = REFUSED[name]
     good = twin.batch([ONE])
     bad = twin.batch([], body=twin.compress(codec, body), count=1, last_delta=0, base_offset=1, codec=codec)
@@ -152,7 +152,7 @@ def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> Non
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_codec_numbers_that_are_none(codec: int) -> None:
+def test_batches_of_unknown_codecs_are_refused(codec: int) -> None:
     log = twin.batch([ONE]) + twin.batch([ONE], attributes=codec, base_offset=1)
     position = 100 + len(twin.batch([ONE]))
     with raises_error(CorruptRecordError, position=position, about=f"number {codec}"):
@@ -160,7 +160,7 @@ def test_codec_numbers_that_are_none(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_compressed_bytes_that_are_none(codec: int) -> None:
+def test_bytes_that_were_never_compressed_are_refused(codec: int) -> None:
     log = twin.batch([], body=b"these bytes were never compressed", count=1, last_delta=0, codec=codec)
     with pytest.raises(CorruptRecordError):
         decode_records(*scanned(log))

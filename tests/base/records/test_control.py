@@ -57,7 +57,7 @@ def test_kafkas_markers_are_made_again(golden: Path) -> None:
         (b"\0\0\xff\xff", b"", None),
     ],
 )
-def test_what_a_control_record_says(
+def test_control_records_are_parsed_as_kafka_does(
     key: bytes, value: bytes | None, marker: EndTransactionMarker | None
 ) -> None:
     assert read_marker(key, value) == marker
@@ -74,7 +74,7 @@ def test_what_a_control_record_says(
         (bytes(4), b"\x80" + bytes(5)),
     ],
 )
-def test_no_marker_is_guessed(key: bytes | None, value: bytes | None) -> None:
+def test_a_malformed_marker_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(ValueError, match=r"control record|marker"):
         read_marker(key, value)
 
@@ -95,7 +95,7 @@ def test_an_emptied_control_batch_ends_nothing() -> None:
     assert marker_of(data, scan_batches(data).batches, 0) is None
 
 
-def test_a_senseless_marker_is_named_with_its_place() -> None:
+def test_a_malformed_marker_is_refused_with_its_position() -> None:
     data = control(1)
     with raises_error(CorruptRecordError, path="x.log", position=40):
         marker_of(data, scan_batches(data).batches, 0, "x.log", 40)

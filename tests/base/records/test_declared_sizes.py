@@ -13,8 +13,9 @@ import pytest
 import zstandard
 
 from siltstone.base.records.codecs import (
-    UNDECLARED,
+    UNREADABLE_SIZE,
     DecompressionError,
+    RecordSpans,
     Scratch,
     compress,
     declared_sizes,
@@ -38,8 +39,8 @@ def texts() -> list[bytes]:
 def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
     """The declared size of bytes in the middle of others."""
     data = array(before + packed + b"\xff" * 9)
-    spans = (np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
-    sizes, exact = declared_sizes(data, *spans)
+    spans = RecordSpans(np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
+    sizes, exact = declared_sizes(data, spans)
     return int(sizes[0]), bool(exact[0])
 
 
@@ -70,14 +71,14 @@ def streams() -> Iterator[tuple[int, bytes, bytes, bool]]:
         yield twin.GZIP, gzip.compress(text, 1) + gzip.compress(b"more"), text + b"more", False
 
 
-def test_it_is_what_comes_out_or_a_bound_of_it() -> None:
+def test_a_declared_size_is_the_decompressed_size_or_a_bound() -> None:
     for codec, packed, plain, exact in streams():
         size, is_exact = declared(codec, packed)
         assert is_exact is exact
         assert size == len(plain) if exact else size >= len(plain)
 
 
-def test_lz4_tells_its_size_where_it_says_so() -> None:
+def test_an_lz4_frame_with_its_size_is_exact() -> None:
     text = texts()[3][:200_000]
     frame = twin.lz4_frame(text)
     header = frame[:4] + bytes((frame[4] | 8, frame[5])) + len(text).to_bytes(8, "little") + b"\0"
@@ -85,7 +86,7 @@ def test_lz4_tells_its_size_where_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("codec", RATIO)
-def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
+def test_forged_bytes_declare_no_more_than_they_can_hold(codec: int) -> None:
     """Cut, flipped, or nothing but noise: no size beyond what the codec can make of so many bytes."""
     dice = random.Random(codec)
     whole = bytes(compress(codec, array(texts()[3][:3000])))
@@ -97,8 +98,8 @@ def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
     forged += [whole[:16] + dice.randbytes(dice.randrange(200)) for _ in range(300)]
     for data in forged:
         size, exact = declared(codec, data)
-        assert UNDECLARED <= size <= RATIO[codec] * len(data)
-        assert size != UNDECLARED or not exact
+        assert UNREADABLE_SIZE <= size <= RATIO[codec] * len(data)
+        assert size != UNREADABLE_SIZE or not exact
         try:
             came = decompress(codec, array(data), Scratch(), 1 << 22)
         except DecompressionError:
@@ -106,7 +107,7 @@ def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
         assert came <= size and (came == size or not exact)
 
 
-def test_a_zstd_frame_cannot_promise_what_its_blocks_do_not_have() -> None:
+def test_a_zstd_frame_declares_no_more_than_its_blocks_hold() -> None:
     small = zstandard.ZstdCompressor().compress(b"some records " * 30)
     assert small[4] >> 6 == 1  # its size is in two bytes
     forged = small[:4] + bytes((small[4] & 0x3F | 0x80,)) + (200 << 20).to_bytes(4, "little") + small[7:]
@@ -124,7 +125,7 @@ def test_a_gzip_trailer_that_lies_is_refused(said: int) -> None:
         decompress(twin.GZIP, array(forged), Scratch(), 1 << 30)
 
 
-def test_a_number_in_front_of_a_snappy_block_that_lies_is_refused() -> None:
+def test_a_wrong_size_before_a_snappy_block_is_refused() -> None:
     block = bytes(cramjam.snappy.compress_raw(bytes(60_000)))
     for said in (b"\x01", b"\xff\xff\xff\x7f"):
         forged = twin.XERIAL + len(said + block[3:]).to_bytes(4, "big") + said + block[3:]
@@ -134,6 +135,6 @@ def test_a_number_in_front_of_a_snappy_block_that_lies_is_refused() -> None:
 
 
 def test_unknown_codecs_and_empty_spans() -> None:
-    assert declared(5, b"anything") == (UNDECLARED, False)
+    assert declared(5, b"anything") == (UNREADABLE_SIZE, False)
     assert declared(twin.ZSTD, b"") == (0, True)
-    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNDECLARED, False)
+    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNREADABLE_SIZE, False)

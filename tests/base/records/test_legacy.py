@@ -263,13 +263,13 @@ def test_a_null_set(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [4, 5, 6, 7])
-def test_codecs_that_message_sets_never_had(codec: int) -> None:
+def test_codecs_that_message_sets_never_had_are_refused(codec: int) -> None:
     check_refused(twin.message(0, None, b"data", magic=1, attributes=codec), plain(1), f"number {codec}")
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("value", [b"", b"never compressed, this", b"\x82SNAPPY\0"])
-def test_values_that_are_no_compressed_set(codec: int, value: bytes) -> None:
+def test_values_that_are_not_compressed_sets_are_refused(codec: int, value: bytes) -> None:
     window, batches = scanned(twin.message(0, None, value, magic=0, attributes=codec))
     with pytest.raises(CorruptRecordError):
         decode_records(window, batches)
@@ -282,14 +282,14 @@ def test_the_limit_is_each_sets(codec: int) -> None:
     check_refused(log, b"", "more than 200 bytes", limit=200)
 
 
-def test_inner_checksums_are_not_looked_at() -> None:
+def test_inner_checksums_are_not_verified() -> None:
     inner = bytearray(twin.message(0, b"k", b"v", magic=1) + twin.message(1, b"k", b"v", magic=1))
     inner[-1] ^= 1
     log = twin.wrapper(1, bytes(inner), twin.GZIP, magic=1)
     assert decode_records(*scanned(log)).value(1) == b"w"
 
 
-def test_a_million_entries_take_no_objects_each() -> None:
+def test_a_million_entries_create_no_object_for_each() -> None:
     one = np.frombuffer(twin.message(0, b"key", b"value", magic=1), np.uint8)
     window = np.tile(one, 1_000_000)
     batches = many(scanned(one.tobytes())[1], 1_000_000)

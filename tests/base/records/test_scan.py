@@ -37,7 +37,7 @@ def test_nothing_is_a_clean_end() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 900), (900, 1), (7, 7)], ids=["larger", "smaller", "alike"])
-def test_more_batches_than_were_reckoned_with(sizes: tuple[int, int]) -> None:
+def test_more_batches_than_estimated_are_scanned(sizes: tuple[int, int]) -> None:
     """Room is reckoned from the first batches; those behind them may be larger, or smaller."""
     kinds = [twin.batch([twin.record(0, 0, b"k", b"v" * size)]) for size in sizes]
     parts = [kind for kind in kinds for _ in range(3000)]
@@ -156,7 +156,7 @@ def test_more_compressed_records_than_bytes(codec: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1023, 1024, 1025, 1024 + 8192, 1024 + 8192 + 1])
-def test_the_directory_grows(count: int) -> None:
+def test_the_array_of_batch_headers_grows(count: int) -> None:
     one = small_batch()
     data = np.tile(array(one), count)
     data.reshape(count, -1)[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(count, 8)
@@ -169,20 +169,20 @@ def test_the_directory_grows(count: int) -> None:
 def test_a_window_inside_a_buffer() -> None:
     one = small_batch()
     data = array(one * 4)
-    found = scan_batches(data, len(one), 3 * len(one))
-    assert found.batches["position"].tolist() == [len(one), 2 * len(one)]
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, 3 * len(one))
-    assert scan_batches(data, len(one), 3 * len(one) - 1).outcome == ScanEnd.TRUNCATED
-    assert len(scan_batches(data, len(data)).batches) == 0
+    found = scan_batches(data[len(one) : 3 * len(one)])
+    assert found.batches["position"].tolist() == [0, len(one)]
+    assert (found.outcome, found.end) == (ScanEnd.CLEAN, 2 * len(one))
+    assert scan_batches(data[len(one) : 3 * len(one) - 1]).outcome == ScanEnd.TRUNCATED
+    assert len(scan_batches(data[len(data) :]).batches) == 0
 
 
-def test_every_outcome_that_is_trouble_has_words() -> None:
-    assert set(SCAN_REASON) == set(ScanEnd) - {ScanEnd.CLEAN, ScanEnd.DIRECTORY_FULL}
+def test_every_bad_outcome_has_a_reason() -> None:
+    assert set(SCAN_REASON) == set(ScanEnd) - {ScanEnd.CLEAN, ScanEnd.ROWS_FULL}
 
 
 @pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 2])
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_no_batch_has_an_offset_that_has_no_successor(magic: int, base: int) -> None:
+def test_an_offset_without_a_successor_is_refused(magic: int, base: int) -> None:
     """A log's end is one above its last offset: an int64, too."""
     records = [twin.record(0, 0, b"k", b"v"), twin.record(1, 0, b"l", b"v")]
     entry = (

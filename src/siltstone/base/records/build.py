@@ -224,16 +224,16 @@ def build_batch(
         shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
     )
     room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
-    plain = np.empty(room, np.uint8)
-    end = encode_records(offset - shape.base_offset, times - base, keys, values, spans, plain, 0)
+    records = np.empty(room, np.uint8)
+    end = encode_records(offset - shape.base_offset, times - base, keys, values, spans, records, 0)
     final = int(offset[-1]) if last_offset is None else last_offset
-    return assemble(shape, plain[:end], final, base, biggest, count)
+    return assemble(shape, records[:end], final, base, biggest, count)
 
 
 def assemble(
     shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> Bytes:
-    """One batch from plain encoded records (uint8), which the shape's codec compresses here."""
+    """One batch from encoded records (uint8), which are compressed here with the shape's codec."""
     body = records
     if shape.codec and count:
         body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
@@ -261,36 +261,31 @@ def assemble(
 
 
 def compress_batches(
-    data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], packed: Scratch
+    data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], out: Scratch
 ) -> tuple[Bytes, Int64, Int64]:
     """Compress the records of some of the v2 batches: (bytes, starts, sizes), without checksums.
 
-    ``starts`` and ``sizes`` (int64) are their places in ``data``, a size of 0 for none; where ``codecs`` is 0
-    a batch is copied. The bytes are ``packed``'s.
+    ``starts`` and ``sizes`` (int64) say where they are in ``data``, a size of 0 for none; where ``codecs`` is
+    0 a batch is copied. The bytes are those of ``out``.
     """
     view, places = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
     bodies: list[Any] = [None] * len(places)
     for codec in np.unique(codecs[codecs > 0]).tolist():
         rows = np.flatnonzero((codecs == codec) & (sizes > 0)).tolist()
-        plain = [view[places[row][0] + layout.BATCH_OVERHEAD : sum(places[row])] for row in rows]
-        for row, body in zip(rows, compress_all(codec, plain), strict=True):
+        records = [view[places[row][0] + layout.BATCH_OVERHEAD : sum(places[row])] for row in rows]
+        for row, body in zip(rows, compress_all(codec, records), strict=True):
             bodies[row] = body
     parts: list[Any] = []
-    filled, end = [0], 0
     for (start, size), body in zip(places, bodies, strict=True):
-        if body is None:
-            parts.append(view[start : start + size])
-            end += size
-        else:
-            parts += (view[start : start + layout.BATCH_OVERHEAD], body)
-            end += layout.BATCH_OVERHEAD + len(body)
-        filled.append(end)
-    # Joined after all bodies are known: a compressed size is only known once it is there.
-    packed.clear()
-    packed.append(b"".join(parts))
-    ends = np.array(filled, np.int64)
-    new_starts, new_sizes = ends[:-1], np.diff(ends)
+        parts.append(view[start : start + (size if body is None else layout.BATCH_OVERHEAD)])
+        parts.append(body or b"")
+    out.clear()
+    out.append(b"".join(parts))
+    part_sizes = np.array([len(part) for part in parts], np.int64)
+    new_sizes = part_sizes[::2] + part_sizes[1::2]
+    new_starts = np.cumsum(new_sizes) - new_sizes
+    # Each header gets the size of its batch, in the four bytes before the leader epoch.
     some = new_sizes > 0
     lengths = (new_sizes[some] - layout.LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
-    packed.array()[new_starts[some, None] + np.arange(layout.SIZE_POSITION, layout.LOG_OVERHEAD)] = lengths
-    return packed.array(), new_starts, new_sizes
+    out.array()[new_starts[some, None] + np.arange(layout.SIZE_POSITION, layout.LOG_OVERHEAD)] = lengths
+    return out.array(), new_starts, new_sizes

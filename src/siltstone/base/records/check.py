@@ -23,26 +23,12 @@ from typing import Any
 import numpy as np
 
 from siltstone.base.codec_table import CODECS
+from siltstone.base.records import columns, layout
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
 from siltstone.base.records.columns import record_fields, record_head
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    ATTRIBUTES_POSITION,
-    BATCH_OVERHEAD,
-    CHECKED_FROM,
-    CODEC_MASK,
-    CONTROL_BIT,
-    CRC_POSITION,
-    DELETE_HORIZON_BIT,
-    LEADER_EPOCH_POSITION,
-    MAX_TIMESTAMP_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    BatchHeaders,
-    Bytes,
-    Int64,
-)
+from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import scan_into
 from siltstone.base.records.varint import load_word
 
@@ -58,9 +44,9 @@ Assigned = tuple[int, int, bool, int]
 """What the log assigns: next offset, leader epoch, whether log-append time holds, and the time now (ms)."""
 REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
 """What the caller of ``check_batches`` has to look into, as bits."""
-_SET_BY_THE_LOG = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
+_SET_BY_THE_LOG = layout.TIMESTAMP_TYPE_BIT | layout.DELETE_HORIZON_BIT
 """The bits for log-append time and for a delete horizon."""
-_KEPT_WHEN_REWRITTEN = CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
+_KEPT_WHEN_REWRITTEN = layout.CODEC_MASK | layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT
 """Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
 
 
@@ -68,12 +54,12 @@ class Fault(enum.IntEnum):
     """Why a batch is refused. 1 to 6 are a record's, as in ``columns.DECODE_REASON``."""
 
     NONE = 0
-    RECORD_SIZE = 1
-    RECORD_END = 2
-    VARINT = 3
-    NEGATIVE_SIZE = 4
-    RECORD_OFFSETS = 5
-    LEFT_OVER = 6
+    RECORD_SIZE = columns.RECORD_SIZE
+    RECORD_END = columns.RECORD_END
+    VARINT = columns.VARINT
+    NEGATIVE_SIZE = columns.NEGATIVE_SIZE
+    RECORD_OFFSETS = columns.RECORD_OFFSETS
+    LEFT_OVER = columns.LEFT_OVER
     CHECKSUM = 7
     BASE_OFFSET = 8
     MAGIC = 9
@@ -93,17 +79,17 @@ def _header_fault(row: Any, client: bool) -> int:
     A transaction and a marker need a producer with an epoch: without one, no marker could end the
     transaction, and its producer could not be fenced.
     """
-    if row.attributes & CODEC_MASK > _LAST_CODEC:
+    if row.attributes & layout.CODEC_MASK > _LAST_CODEC:
         return Fault.CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
         return Fault.COUNT
-    if client and row.attributes & CONTROL_BIT:
+    if client and row.attributes & layout.CONTROL_BIT:
         return Fault.CONTROL
     if client and row.producer_id >= 0 and row.base_sequence < 0:
         return Fault.SEQUENCE
-    if row.attributes & TRANSACTIONAL_BIT and row.producer_id < 0:
+    if row.attributes & layout.TRANSACTIONAL_BIT and row.producer_id < 0:
         return Fault.NO_PRODUCER
-    fenced = row.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)
+    fenced = row.attributes & (layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT)
     return Fault.EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
@@ -113,7 +99,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
     timestamp, the first record without a key, the least timestamp).
 
     Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
-    bytes, a short key, no headers. ``check_records`` goes on behind them, and says what is wrong where
+    bytes, a short key, no headers. ``check_records`` continues after them, and says what is wrong where
     something is. One load brings the fields up to the key's size; the offset is compared in its encoding.
     Numbers are unsigned: of a mixture numba makes floats. It returns from where it is: each other way that
     was tried took a tenth longer or more.
@@ -122,11 +108,11 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
     largest, smallest = np.int64(-1), np.int64(_NO_TIMESTAMP)
     one, low, more = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
     byte, two_bytes, high = np.uint64(0xFF), np.uint64(0xFFFF), np.uint64(0x3F80)
-    here, behind = np.uint64(position), np.uint64(end)
+    here, batch_end = np.uint64(position), np.uint64(end)
     for record in range(count):
-        if here + np.uint64(24) > behind:
+        if here + np.uint64(24) > batch_end:
             return record, np.int64(here), largest, keyless, smallest
-        word, at = load_word(data, here), here + np.uint64(2)  # behind a size of one byte and the attributes
+        word, at = load_word(data, here), here + np.uint64(2)  # after a size of one byte and the attributes
         if word & more:
             if word & np.uint64(0x8000):
                 return record, np.int64(here), largest, keyless, smallest
@@ -135,7 +121,7 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
             size, word = word & byte, word >> np.uint64(16)
         # Sizes and deltas are zigzag: an odd one is negative, half of an even one is the value.
         stop = at - one + (size >> one)
-        if size & one or stop > behind:
+        if size & one or stop > batch_end:
             return record, np.int64(here), largest, keyless, smallest
         if word & more:
             if word & np.uint64(0x8000):
@@ -200,9 +186,9 @@ def check_records(
     if smallest < least or largest > most:  # which record is out of bounds, only the walk below says
         done, position, largest, keyless = 0, start, -1, -1
     before = done - 1
-    at, behind = data.ctypes.data + position, data.ctypes.data + end
+    at, batch_end = data.ctypes.data + position, data.ctypes.data + end
     for record in range(done, header.count):
-        at, stop, delta, here, fault = record_head(at, behind)
+        at, stop, delta, here, fault = record_head(at, batch_end)
         if fault == 0 and (here <= before or here > last_delta):
             fault = Fault.RECORD_OFFSETS
         before = here
@@ -218,33 +204,26 @@ def check_records(
             keyless = record
         if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
             untimely = record
-    finding[FAULT], finding[RECORD] = (0 if at == behind else Fault.LEFT_OVER), -1
+    finding[FAULT], finding[RECORD] = (0 if at == batch_end else Fault.LEFT_OVER), -1
     finding[LARGEST], finding[KEYLESS], finding[UNTIMELY] = largest, keyless, untimely
 
 
 @kernel
 def refused_records(
-    data: Bytes,
-    start: int,
-    end: int,
-    header: Any,
-    keyed: bool,
-    least: int,
-    most: int,
-    append_timed: bool,
-    named: Int64,
+    data: Bytes, start: int, end: int, header: Any, rules: Rules, append_timed: bool, named: Int64
 ) -> tuple[int, int, int]:
-    """Find the valid, plain records ``data[start:end]`` that the topic refuses.
+    """Find the valid, uncompressed records ``data[start:end]`` that the topic refuses.
 
     Returns (how many, the first without a key or -1, the first whose time is why or -1). A record without a
     key counts as that, whatever its time is. ``named`` takes a row a record, as far as it has room: the
     index, and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time in vain, so
     no record's time is accepted.
     """
+    _, keyed, least, most = rules
     count, keyless, untimely = 0, -1, -1
-    at, behind = data.ctypes.data + start, data.ctypes.data + end
+    at, batch_end = data.ctypes.data + start, data.ctypes.data + end
     for record in range(header.count):
-        at, stop, delta, _, _ = record_head(at, behind)
+        at, stop, delta, _, _ = record_head(at, batch_end)
         _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
         at = stop
         timestamp = header.base_timestamp + delta
@@ -265,7 +244,7 @@ def refused_records(
 
 @kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
-    return bool(crc32c_of(data, row.position + CHECKED_FROM, row.position + row.size) == row.crc)
+    return bool(crc32c_of(data, row.position + layout.CHECKED_FROM, row.position + row.size) == row.crc)
 
 
 @kernel
@@ -298,12 +277,12 @@ def check_batches(
             finding[FAULT] = Fault.CHECKSUM
         if finding[FAULT] == 0:
             finding[FAULT] = _header_fault(row, client)
-        if row.attributes & TIMESTAMP_TYPE_BIT:
+        if row.attributes & layout.TIMESTAMP_TYPE_BIT:
             bits |= APPEND_TIMED
-        if finding[FAULT] == 0 and row.attributes & CODEC_MASK:
+        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK:
             bits |= COMPRESSED
         elif finding[FAULT] == 0:
-            start, end_of_row = row.position + BATCH_OVERHEAD, row.position + row.size
+            start, end_of_row = row.position + layout.BATCH_OVERHEAD, row.position + row.size
             check_records(data, start, end_of_row, rows, i, least, most, finding)
         if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
             bits |= REFUSED
@@ -331,7 +310,7 @@ def check_replicated(
             bits |= UNCHECKED
         elif not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
-        if finding[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
+        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK > _LAST_CODEC:
             finding[FAULT] = Fault.CODEC
         if finding[FAULT] == 0 and row.base_offset < next_offset:
             finding[FAULT] = Fault.OFFSETS
@@ -360,22 +339,24 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
         row.leader_epoch = leader_epoch
         next_offset = row.last_offset + 1
         write_int(data, position, row.base_offset, 8)
-        write_int(data, position + LEADER_EPOCH_POSITION, leader_epoch, 4)
+        write_int(data, position + layout.LEADER_EPOCH_POSITION, leader_epoch, 4)
         largest = now_ms if log_append else findings[i, LARGEST]
         findings[i, PENDING] = 0
         # No checksum covers offsets and leader epoch: most batches are done here.
         if row.max_timestamp == largest and not log_append and not row.attributes & _SET_BY_THE_LOG:
             continue
         row.max_timestamp = largest
-        write_int(data, position + MAX_TIMESTAMP_POSITION, largest, 8)
-        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (TIMESTAMP_TYPE_BIT if log_append else 0)
-        write_int(data, position + ATTRIBUTES_POSITION, row.attributes, 2)
+        write_int(data, position + layout.MAX_TIMESTAMP_POSITION, largest, 8)
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (
+            layout.TIMESTAMP_TYPE_BIT if log_append else 0
+        )
+        write_int(data, position + layout.ATTRIBUTES_POSITION, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
             findings[i, PENDING] = 1
             pending += 1
         else:
-            row.crc = crc32c_of(data, position + CHECKED_FROM, position + row.size)
-            write_int(data, position + CRC_POSITION, row.crc, 4)
+            row.crc = crc32c_of(data, position + layout.CHECKED_FROM, position + row.size)
+            write_int(data, position + layout.CRC_POSITION, row.crc, 4)
     return pending
 
 

@@ -6,8 +6,9 @@ window itself when none of its batches is compressed, else the decompressed reco
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class RecordColumns(KeyColumns):
     """One row a record, in log order, with all of its fields.
 
     ``timestamp`` (ms): int64. More spans, as the key's: ``start``, ``size`` of the record itself with its
-    size field, and ``value_*``. ``headers_start`` is the position of the first header behind its count,
+    size field, and ``value_*``. ``headers_start`` is the position of the first header after its count,
     ``header_count`` how many.
     """
 
@@ -96,22 +97,11 @@ class TimeColumns:
         return len(self.offset)
 
 
-class ColumnArrays(NamedTuple):
-    """The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
-
-    batch: Int32
-    offset: Int64
-    key_start: Int32
-    key_size: Int32
-    timestamp: Int64
-    start: Int32
-    size: Int32
-    value_start: Int32
-    value_size: Int32
-    headers_start: Int32
-    header_count: Int32
-
-
+ColumnArrays = namedtuple(
+    "ColumnArrays",
+    "batch offset key_start key_size timestamp start size value_start value_size headers_start header_count",
+)
+"""The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
 KEY_COLUMNS = ColumnArrays._fields[:4]
 """The columns of ``KeyColumns``."""
 
@@ -152,6 +142,8 @@ DECODE_REASON = (
     "offsets in the batch do not ascend, or pass its last offset",
     "bytes are left after the last record",
 )
+RECORD_SIZE, RECORD_END, VARINT, NEGATIVE_SIZE, RECORD_OFFSETS, LEFT_OVER = range(1, 7)
+"""Reasons, by their places in ``DECODE_REASON``."""
 
 
 @inlined
@@ -159,21 +151,21 @@ def span_at(at: int, end: int) -> tuple[int, int, int]:
     """A sized field at address ``at``: (its start, its size, reason); start is -1 on failure."""
     size, at = next_varint(at, end)
     if at < 0:
-        return -1, 0, 3
+        return -1, 0, VARINT
     if size < -1:
-        return -1, 0, 4
+        return -1, 0, NEGATIVE_SIZE
     if size > end - at:
-        return -1, 0, 2
+        return -1, 0, RECORD_END
     return at, size, 0
 
 
 @kernel
 def _skip_headers(at: int, end: int, count: int) -> tuple[int, int]:
-    """The address behind ``count`` headers and 0, or -1 and a reason."""
+    """The address after ``count`` headers and 0, or -1 and a reason."""
     for _ in range(count):
         start, size, reason = span_at(at, end)
         if start < 0 or size < 0:
-            return -1, reason if start < 0 else 4
+            return -1, reason if start < 0 else NEGATIVE_SIZE
         start, size, reason = span_at(start + size, end)
         if start < 0:
             return -1, reason
@@ -186,15 +178,16 @@ def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
     """A record up to its key: (address of the key, of the end, timestamp delta, offset delta, reason)."""
     body, at = next_varint(at, batch_end)
     if at < 0:
-        return 0, 0, 0, 0, 3
+        return 0, 0, 0, 0, VARINT
+    # At least six bytes follow: attributes, two deltas, two sizes and the header count.
     if body < 6 or body > batch_end - at:
-        return 0, 0, 0, 0, 1
+        return 0, 0, 0, 0, RECORD_SIZE
     end = at + body
-    timestamp_delta, at = next_varlong(at + 1, end)
+    timestamp_delta, at = next_varlong(at + 1, end)  # after the attributes, which Kafka does not use
     if at < 0:
-        return 0, 0, 0, 0, 3
+        return 0, 0, 0, 0, VARINT
     offset_delta, at = next_varint(at, end)
-    return at, end, timestamp_delta, offset_delta, 3 if at < 0 else 0
+    return at, end, timestamp_delta, offset_delta, VARINT if at < 0 else 0
 
 
 @inlined
@@ -208,10 +201,10 @@ def record_fields(at: int, end: int) -> tuple[int, int, int, int, int, int, int]
         return 0, 0, 0, 0, 0, 0, reason
     headers, first = next_varint(value + max(value_size, 0), end)
     if first < 0 or headers < 0:
-        return 0, 0, 0, 0, 0, 0, 3 if first < 0 else 4
+        return 0, 0, 0, 0, 0, 0, VARINT if first < 0 else NEGATIVE_SIZE
     at = first
     if headers > 0:
         at, reason = _skip_headers(first, end, headers)
         if at < 0:
             return 0, 0, 0, 0, 0, 0, reason
-    return key, key_size, value, value_size, first, headers, 0 if at == end else 2
+    return key, key_size, value, value_size, first, headers, 0 if at == end else RECORD_END

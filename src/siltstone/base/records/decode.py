@@ -20,6 +20,8 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
 from siltstone.base.records.columns import (
     DECODE_REASON,
     KEY_COLUMNS,
+    LEFT_OVER,
+    RECORD_OFFSETS,
     ColumnArrays,
     KeyColumns,
     RecordColumns,
@@ -30,23 +32,21 @@ from siltstone.base.records.columns import (
     record_head,
     select,
 )
-from siltstone.base.records.inflate import corrupt, inflate, refuse_impossible_counts
+from siltstone.base.records.decompression import corrupt_batch, decompress_batches, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, BatchHeaders, Bytes, Int32, Int64
 from siltstone.base.records.legacy import LEGACY_REASON, count_messages, decode_messages
 from siltstone.base.records.varint import next_varint
 
-_DISORDER, _LEFT_OVER = 5, 6
-"""Reasons, by their places in ``DECODE_REASON``."""
-_PASSED = len(DECODE_REASON)
+_MISSING = len(DECODE_REASON)
 """The kernel's reason when no record has a chosen offset."""
-_NOT_THERE = "a chosen offset is not among the records"
-_NONE_LEFT = (1 << 63) - 1
+_MISSING_TEXT = "a chosen offset is not among the records"
+_NO_MORE = (1 << 63) - 1
 """Larger than every offset: the next chosen offset after the last one."""
 
 
 class ChosenOffsets(NamedTuple):
-    """Records to decode: their offsets less ``base`` (uint32, ascending), of which ``met`` came before.
+    """Records to decode: their offsets less ``base`` (uint32, ascending); ``met`` of them are decoded.
 
     ``all_from`` (int64, one a decoded batch): all of its records from this offset on are decoded.
     """
@@ -70,8 +70,8 @@ class ChosenRecords:
 
 class DecodeOptions(TypedDict, total=False):
     """Options of every decoder. ``limit`` bounds what one batch may decompress to, in bytes, and how many
-    records it may have (``inflate.records_max``). ``path`` and ``origin`` (the file position of the window's
-    first byte) are for errors."""
+    records it may have (``decompression.records_max``). ``path`` and ``origin`` (the file position of the
+    window's first byte) are for errors."""
 
     limit: int
     path: str
@@ -84,7 +84,7 @@ class _KeySpans(NamedTuple):
 
 
 class _PlainBatches(NamedTuple):
-    """The batches ``rows`` of a directory with their records in plain form: ``data[starts[i]:ends[i]]``."""
+    """The batches ``rows`` of ``batches``, their records decompressed: ``data[starts[i]:ends[i]]``."""
 
     data: Bytes
     starts: Int64
@@ -119,8 +119,8 @@ def _decode_batches(
     if others is not None:
         _, _, _, _, _, start, size, value_start, value_size, headers_start, header_count = others
     if chosen is not None:
-        wanted, base, met, all_from = chosen
-        following = base + wanted[np.uint64(met)] if met < len(wanted) else _NONE_LEFT
+        relative, base, met, all_from = chosen
+        next_chosen = base + relative[np.uint64(met)] if met < len(relative) else _NO_MORE
     for i in range(len(rows)):
         header = batches[rows[i]]
         log_append = header.attributes & TIMESTAMP_TYPE_BIT
@@ -133,20 +133,21 @@ def _decode_batches(
                 return i, reason, 0, 0, 0, 0
             here = first_offset + offset_delta
             if here <= previous or here > last_offset:
-                return i, _DISORDER, 0, 0, 0, 0
+                return i, RECORD_OFFSETS, 0, 0, 0, 0
             previous = here
-            # Chosen offsets and records both ascend, so one pass merges them.
+            # Chosen offsets and records both ascend, so one pass merges them: a record below the next chosen
+            # offset is left out, and one above it means that no record has that offset.
             if chosen is not None and here < all_from[np.uint64(i)]:
-                if here > following:
-                    return i, _PASSED, 0, 0, 0, 0
-                if here < following:
+                if here > next_chosen:
+                    return i, _MISSING, 0, 0, 0, 0
+                if here < next_chosen:
                     key_bytes, at = next_varint(at, end)
                     left_out += 1
                     keyless += key_bytes < 0
                     at = end
                     continue
                 met += 1
-                following = base + wanted[np.uint64(met)] if met < len(wanted) else _NONE_LEFT
+                next_chosen = base + relative[np.uint64(met)] if met < len(relative) else _NO_MORE
             row = np.uint64(count)  # an unsigned index: numba adds no code for negative ones
             if keys is not None:
                 key, key_bytes, value, value_bytes, first_header, headers, reason = record_fields(at, end)
@@ -163,7 +164,7 @@ def _decode_batches(
                 timestamp[row] = header.max_timestamp if log_append else header.base_timestamp + delta
             count += 1
         if at != batch_end:
-            return i, _LEFT_OVER, 0, 0, 0, 0
+            return i, LEFT_OVER, 0, 0, 0, 0
     return -1, 0, count, met, left_out, keyless
 
 
@@ -172,21 +173,22 @@ def decode_records(
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
-    Memory is bounded by how many batches are decoded at a time (``inflate.pieces``). ``scratch`` takes
-    decompressed bytes and may be used again when the columns are no longer needed. Control batches are
+    Memory is bounded by how many batches are decoded at a time (``decompression.slices_within``). ``scratch``
+    takes decompressed bytes and may be used again when the columns are no longer needed. Control batches are
     decoded like others. Raises CorruptRecordError with the position of a batch that cannot be decoded.
     """
     source = _Source.of(window, batches, None, scratch, **options)
     columns = empty_columns(source.plain.data, source.records)
-    modern = batches["magic"] == 2
-    if modern.all():
+    is_v2 = batches["magic"] == 2
+    if is_v2.all():
         source.decode(columns)
         return columns
     # Message sets, and at a log's upgrade both kinds: runs of one kind, each into its rows.
-    edges, behind = np.flatnonzero(np.diff(modern)) + 1, np.append(0, np.cumsum(source.counts))
+    edges, first_record = np.flatnonzero(np.diff(is_v2)) + 1, np.append(0, np.cumsum(source.counts))
     for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
-        part, its_columns = source.part(start, end), select(columns, slice(behind[start], behind[end]))
-        if modern[start]:
+        part = source.part(start, end)
+        its_columns = select(columns, slice(first_record[start], first_record[end]))
+        if is_v2[start]:
             part.decode(its_columns)
         else:
             part.decode_messages(its_columns)
@@ -259,21 +261,18 @@ class _Source:
         batches: BatchHeaders,
         rows: Int64 | None,
         scratch: Scratch | None,
-        *,
-        limit: int = DEFAULT_LIMIT,
-        path: str = "",
-        origin: int = 0,
+        **options: Unpack[DecodeOptions],
     ) -> _Source:
-        mine = batches if rows is None else batches[rows]
-        data, starts, ends = inflate(
-            window, mine, scratch or Scratch(), limit=limit, path=path, origin=origin
-        )
+        path, origin = options.get("path", ""), options.get("origin", 0)
+        chosen = batches if rows is None else batches[rows]
+        data, starts, ends = decompress_batches(window, chosen, scratch or Scratch(), **options)
         assert len(data) <= SPANS_END, "spans are int32"
-        counts = mine["count"].astype(np.int64)
-        bad, reason = count_messages(data, mine, starts, ends, counts)
+        counts = chosen["count"].astype(np.int64)
+        bad, reason = count_messages(data, chosen, starts, ends, counts)
         if reason:
-            raise corrupt(mine, bad, LEGACY_REASON[reason], path, origin)
-        refuse_impossible_counts(mine, counts, ends - starts, path, origin, limit)
+            raise corrupt_batch(chosen, bad, LEGACY_REASON[reason], path, origin)
+        limit = options.get("limit", DEFAULT_LIMIT)
+        refuse_impossible_counts(chosen, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         plain = _PlainBatches(data, starts, ends, rows, batches)
         return cls(plain=plain, counts=counts, path=path, origin=origin)
@@ -293,7 +292,7 @@ class _Source:
         data, starts, _, rows, batches = self.plain
         bad, reason = decode_messages(data, starts, self.counts, rows, batches, columns.arrays)
         if reason:
-            raise corrupt(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
+            raise corrupt_batch(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
     def most_chosen(self, chosen: ChosenOffsets) -> int:
         """The most records that can be chosen."""
@@ -312,11 +311,11 @@ class _Source:
         bad, reason, *counts = _decode_batches(
             self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
         )
-        if bad >= 0 and reason == _PASSED:
-            raise CheckFailedError(_NOT_THERE, path=self.path)
+        if bad >= 0 and reason == _MISSING:
+            raise CheckFailedError(_MISSING_TEXT, path=self.path)
         if bad >= 0:
             row = self.plain.rows[bad]
-            raise corrupt(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
+            raise corrupt_batch(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
         count, met, left_out, keyless = counts
         return count, met, left_out, keyless
 
@@ -328,14 +327,14 @@ def _chosen_of(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path:
     met = chosen.met
     if len(columns) and not always.all():
         met += int(np.searchsorted(chosen.offsets[met:], relative[~always][-1], side="right"))
-    mine = chosen.offsets[chosen.met : met]
-    wanted = always | np.isin(relative, mine)
-    if np.count_nonzero(wanted & ~always) != len(mine):
-        raise CheckFailedError(_NOT_THERE, path=path)
-    chosen_columns = select(columns, wanted)
+    listed = chosen.offsets[chosen.met : met]
+    is_chosen = always | np.isin(relative, listed)
+    if np.count_nonzero(is_chosen & ~always) != len(listed):
+        raise CheckFailedError(_MISSING_TEXT, path=path)
+    chosen_columns = select(columns, is_chosen)
     return ChosenRecords(
         columns=replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32)),
         met=met,
-        left_out=int(np.count_nonzero(~wanted)),
-        keyless=int(np.count_nonzero(~wanted & (columns.key_size < 0))),
+        left_out=int(np.count_nonzero(~is_chosen)),
+        keyless=int(np.count_nonzero(~is_chosen & (columns.key_size < 0))),
     )

@@ -64,7 +64,8 @@ def _fingerprint(function: Any) -> str:
     numba freezes the constants that a kernel uses, and LLVM inlines the kernels that it calls, so a change of
     either in another file makes the machine code on disk wrong.
     """
-    codes, values = [function.__code__], []
+    codes = [function.__code__]
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
     for code in codes:  # grows by the functions in functions, which intrinsics have
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         named = [function.__globals__.get(name) for name in code.co_names]
@@ -109,7 +110,7 @@ HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(conf
 ``NUMBA_CPU_NAME``."""
 
 
-def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
@@ -118,36 +119,32 @@ def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e:
     return types.int64(*[types.int64] * 6), code
 
 
-call_of_five: Any = intrinsic(_call_of_five)
+call_c5: Any = intrinsic(_call_c5)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 
-def _crc_of_word_at(typing: Any, crc: Any, address: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        pointer = builder.inttoptr(arguments[1], word.as_pointer())
-        instruction = builder.module.declare_intrinsic(
-            "llvm.x86.sse42.crc32.64.64", (), ir.FunctionType(word, [word, word])
-        )
-        return builder.call(instruction, [arguments[0], builder.load(pointer, align=1)])
+def _crc_step(instruction: str, bits: int) -> Any:
+    """An intrinsic that continues a CRC32C over the ``bits`` at an address by an instruction of x86.
 
-    return types.uint64(types.uint64, types.int64), code
+    The CRC is a uint64 of which the low half counts, not yet inverted.
+    """
 
+    def typed(typing: Any, crc: Any, address: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            state, data = ir.IntType(max(bits, 32)), ir.IntType(bits)
+            step = builder.module.declare_intrinsic(instruction, (), ir.FunctionType(state, [state, data]))
+            crc, pointer = (
+                builder.trunc(arguments[0], state),
+                builder.inttoptr(arguments[1], data.as_pointer()),
+            )
+            return builder.zext(builder.call(step, [crc, builder.load(pointer, align=1)]), ir.IntType(64))
 
-def _crc_of_byte_at(typing: Any, crc: Any, address: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, half = ir.IntType(8), ir.IntType(32)
-        pointer = builder.inttoptr(arguments[1], byte.as_pointer())
-        instruction = builder.module.declare_intrinsic(
-            "llvm.x86.sse42.crc32.32.8", (), ir.FunctionType(half, [half, byte])
-        )
-        crc = builder.trunc(arguments[0], half)
-        return builder.zext(builder.call(instruction, [crc, builder.load(pointer)]), ir.IntType(64))
+        return types.uint64(types.uint64, types.int64), code
 
-    return types.uint64(types.uint64, types.int64), code
+    return intrinsic(typed)
 
 
-crc_of_word_at: Any = intrinsic(_crc_of_word_at)
-"""Continues a CRC32C (uint64, the low half counts, not yet inverted) over the eight bytes at an address."""
-crc_of_byte_at: Any = intrinsic(_crc_of_byte_at)
-"""The same over one byte."""
+crc_of_word_at = _crc_step("llvm.x86.sse42.crc32.64.64", 64)
+"""Continues a CRC32C over the eight bytes at an address."""
+crc_of_byte_at = _crc_step("llvm.x86.sse42.crc32.32.8", 8)
+"""Continues a CRC32C over the byte at an address."""

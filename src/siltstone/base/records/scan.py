@@ -28,7 +28,8 @@ class ScanEnd(enum.IntEnum):
     BAD_SIZE = 2
     BAD_MAGIC = 3
     BAD_COUNT = 4
-    DIRECTORY_FULL = 5
+    ROWS_FULL = 5
+    """The array of batch headers is full; never the outcome of a ``Scan``."""
 
 
 SCAN_REASON = {
@@ -73,7 +74,7 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.count = read_int32(data, position + layout.COUNT_POSITION)
     if row.base_offset > _OFFSET_MAX - max(delta, 0):
         return False
-    # A compressed record may take less than a byte: ``inflate`` checks these counts, after decompression.
+    # A compressed record may take less than a byte: ``decompression`` checks these counts afterwards.
     return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
 
 
@@ -110,7 +111,7 @@ def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tupl
         if size + layout.LOG_OVERHEAD > limit - position:
             return rows, position, ScanEnd.TRUNCATED, size + layout.LOG_OVERHEAD
         if rows == len(out):
-            return rows, position, ScanEnd.DIRECTORY_FULL, 0
+            return rows, position, ScanEnd.ROWS_FULL, 0
         row = out[rows]
         row.position = position
         row.size = size + layout.LOG_OVERHEAD
@@ -128,21 +129,19 @@ def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tupl
     return rows, position, ScanEnd.CLEAN, 0
 
 
-def scan_batches(data: Bytes, start: int = 0, limit: int | None = None) -> Scan:
-    """Scan ``data[start:limit]`` (uint8, contiguous) from a batch boundary on.
+def scan_batches(data: Bytes) -> Scan:
+    """Scan ``data`` (uint8, contiguous), which begins at a batch boundary.
 
-    Returns the whole batches found, in file order, whatever the outcome; positions count from
-    ``data[0]``. Raises nothing: damage is an outcome.
+    Returns the whole batches, in file order, whatever the outcome. Raises nothing: damage is an outcome.
     """
-    end = len(data) if limit is None else limit
-    out, rows, position = np.empty(_ROWS, layout.BATCH), 0, start
+    out, rows, position = np.empty(_ROWS, layout.BATCH), 0, 0
     while True:
-        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        more, position, outcome, needed = scan_into(data, position, len(data), out[rows:])
         rows += more
-        if outcome != ScanEnd.DIRECTORY_FULL:
+        if outcome != ScanEnd.ROWS_FULL:
             return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
         # The array is full: estimate the rest from the batches so far, and add an eighth.
-        likely = rows * (end - start) // (position - start)
+        likely = rows * len(data) // position
         grown = np.empty(likely + likely // 8 + _ROWS, layout.BATCH)
         grown[:rows] = out[:rows]
         out = grown

@@ -1,4 +1,4 @@
-"""Claims on files: many that read, or one that removes; never on a file that is not there any more."""
+"""``Flock``: many readers of a file or one that removes it; never a claim on a file that was removed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_many_read_and_nobody_removes_meanwhile(path: Path) -> None:
+def test_many_readers_exclude_a_removal(path: Path) -> None:
     with Flock(path), Flock(path), pytest.raises(BlockingIOError):
         Flock(path, exclusive=True)
     Flock(path, exclusive=True).release()
 
 
-def test_one_removes_and_nobody_reads_meanwhile(path: Path) -> None:
+def test_a_removal_excludes_readers(path: Path) -> None:
     with Flock(path, exclusive=True):
         for exclusive in (False, True):
             with pytest.raises(BlockingIOError):
@@ -31,7 +31,7 @@ def test_one_removes_and_nobody_reads_meanwhile(path: Path) -> None:
     Flock(path).release()
 
 
-def test_a_claim_lets_go_of_itself_and_twice_is_once(path: Path) -> None:
+def test_a_claim_ends_with_its_object_and_can_be_released_twice(path: Path) -> None:
     claim = Flock(path)
     claim.release()
     claim.release()
@@ -41,7 +41,7 @@ def test_a_claim_lets_go_of_itself_and_twice_is_once(path: Path) -> None:
     Flock(path, exclusive=True).release()
 
 
-def test_closing_the_file_elsewhere_takes_no_claim_away(path: Path) -> None:
+def test_closing_the_file_elsewhere_releases_no_claim(path: Path) -> None:
     """As a POSIX record lock would be."""
     with Flock(path):
         path.read_bytes()

@@ -1,4 +1,4 @@
-"""Runs of batches by what they take once they are plain."""
+"""Slices of batches whose records take about the same memory after decompression."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import pytest
 
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import PIECE_BYTES, RECORD_BYTES, pieces, plain_sizes
+from siltstone.base.records.decompression import (
+    RECORD_BYTES,
+    SLICE_BYTES,
+    decompressed_size_bounds,
+    slices_within,
+)
 from siltstone.base.records.layout import BATCH
 from siltstone.base.records.scan import scan_batches
 from tests.support.records import twin
@@ -21,26 +26,26 @@ def zeros(offset: int, size: int, codec: int) -> bytes:
     return twin.batch([twin.record(0, 0, b"k", bytes(size))], base_offset=offset, codec=codec)
 
 
-def cut(log: bytes, budget: int = PIECE_BYTES) -> list[list[int]]:
+def cut(log: bytes, budget: int = SLICE_BYTES) -> list[list[int]]:
     data = array(log)
     batches = scan_batches(data).batches
-    found = [list(range(len(batches))[part]) for part in pieces(data, batches, budget)]
+    found = [list(range(len(batches))[part]) for part in slices_within(data, batches, budget)]
     assert [row for part in found for row in part] == list(range(len(batches)))
     return found
 
 
-def test_every_batch_is_in_one_piece() -> None:
+def test_every_batch_is_in_exactly_one_slice() -> None:
     rows = np.zeros(50, BATCH)
     rows["size"], rows["magic"] = 10, 2
     window = np.zeros(500, np.uint8)
     for budget in (1, 9, 35, 100, 10**6):
-        parts = [list(range(*part.indices(50))) for part in pieces(window, rows, budget)]
+        parts = [list(range(*part.indices(50))) for part in slices_within(window, rows, budget)]
         assert [row for part in parts for row in part] == list(range(50))
-    assert list(pieces(window, rows[:0])) == []
+    assert list(slices_within(window, rows[:0])) == []
 
 
 @pytest.mark.parametrize("codec", ALL)
-def test_what_grows_by_far_is_taken_batch_by_batch(codec: int) -> None:
+def test_batches_that_decompress_to_much_are_sliced_one_by_one(codec: int) -> None:
     """lz4 need not tell: a block of 64 KiB counts as what it may hold."""
     log = b"".join(zeros(offset, 5 * MEBIBYTE, codec) for offset in range(6))
     assert len(log) < 3 * MEBIBYTE
@@ -48,7 +53,7 @@ def test_what_grows_by_far_is_taken_batch_by_batch(codec: int) -> None:
     assert cut(log, budget=40 * MEBIBYTE) == [list(range(6))]
 
 
-def test_a_batch_over_the_budget_is_a_piece_of_its_own() -> None:
+def test_a_batch_over_the_budget_is_a_slice_of_its_own() -> None:
     small = [zeros(offset, 100, twin.ZSTD) for offset in range(5)]
     log = b"".join(
         [small[0], zeros(1, 9 * MEBIBYTE, twin.ZSTD), zeros(2, 9 * MEBIBYTE, twin.ZSTD), *small[3:]]
@@ -57,7 +62,7 @@ def test_a_batch_over_the_budget_is_a_piece_of_its_own() -> None:
     assert not any({1, 2} <= set(part) for part in cut(log))
 
 
-def test_records_count_as_what_their_rows_take() -> None:
+def test_records_count_with_the_memory_of_their_rows() -> None:
     records = [twin.record(0, delta, b"", b"") for delta in range(2000)]
     log = b"".join(
         twin.batch(records, base_offset=offset, codec=twin.ZSTD) for offset in range(0, 20_000, 2000)
@@ -67,31 +72,31 @@ def test_records_count_as_what_their_rows_take() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [twin.GZIP, twin.SNAPPY, twin.LZ4])
-def test_message_sets_count_as_what_is_in_them(magic: int, codec: int) -> None:
+def test_message_sets_count_with_their_decompressed_size(magic: int, codec: int) -> None:
     log = b"".join(
         twin.wrapper(offset, twin.message(offset, b"k", bytes(5 * MEBIBYTE), magic=magic), codec, magic=magic)
         for offset in range(4)
     )
     data = array(log)
     batches = scan_batches(data).batches
-    assert (plain_sizes(data, batches) >= 5 * MEBIBYTE).all()
+    assert (decompressed_size_bounds(data, batches) >= 5 * MEBIBYTE).all()
     assert all(len(part) <= 2 for part in cut(log))
-    for part in pieces(data, batches):
+    for part in slices_within(data, batches):
         assert len(decode_records(data, batches[part])) == len(batches[part])
 
 
-def test_formats_are_not_mixed_and_what_is_damaged_is_alone() -> None:
+def test_formats_are_not_mixed_and_a_damaged_batch_is_alone() -> None:
     old = [twin.message(offset, b"k", b"v", magic=1) for offset in range(3)]
     broken = twin.batch([b""], base_offset=4, codec=twin.ZSTD, body=b"no frame", count=1)
     log = b"".join([*old, zeros(3, 10, twin.NONE), broken, zeros(5, 10, twin.NONE)])
     found = cut(log)
     assert found[0] == [0, 1, 2]
     data = array(log)
-    assert plain_sizes(data, scan_batches(data).batches)[4] == DEFAULT_LIMIT
+    assert decompressed_size_bounds(data, scan_batches(data).batches)[4] == DEFAULT_LIMIT
     assert not any({3, 4} <= set(part) for part in found)
 
 
-def test_cut_fields_of_a_message_set_are_nobodys_trouble_here() -> None:
+def test_truncated_fields_of_a_message_set_raise_nothing() -> None:
     whole = twin.wrapper(0, twin.message(0, b"k", b"v", magic=1), twin.GZIP, magic=1)
     for position in range(12, len(whole)):
         for value in (0, 0x7F, 0xFF):
@@ -100,4 +105,4 @@ def test_cut_fields_of_a_message_set_are_nobodys_trouble_here() -> None:
             data = array(bytes(log))
             batches = scan_batches(data).batches
             if len(batches):
-                assert plain_sizes(data, batches)[0] >= 0
+                assert decompressed_size_bounds(data, batches)[0] >= 0

@@ -61,7 +61,7 @@ def test_times_alone_are_those_of_all(log: bytes) -> None:
         ([twin.record(0, 0, b"", b"") + b"\x00"], 0, DECODE_REASON[6]),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(
+def test_malformed_records_are_refused_with_their_position(
     records: list[bytes], last_delta: int, reason: str
 ) -> None:
     sound = twin.batch([twin.record(0, 0, b"k", b"v")])

@@ -14,7 +14,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
+from siltstone.base.records.decompression import decompress_batches, records_max, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
 from tests.support.errors import raises_error
 from tests.support.records import twin
@@ -35,15 +35,17 @@ def laid_out(bodies: Bodies) -> tuple[Bytes, BatchHeaders]:
     return array(b"".join(bytes(BATCH_OVERHEAD) + body for _, body in bodies)), batches
 
 
-def inflated(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | None = None) -> list[bytes]:
+def decompressed(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | None = None) -> list[bytes]:
     window, batches = laid_out(bodies)
-    data, starts, ends = inflate(window, batches, scratch or Scratch(), limit=limit, path="a.log", origin=7)
+    data, starts, ends = decompress_batches(
+        window, batches, scratch or Scratch(), limit=limit, path="a.log", origin=7
+    )
     return [data[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def outcome(bodies: Bodies, limit: int = DEFAULT_LIMIT) -> list[bytes] | str:
     try:
-        return inflated(bodies, limit)
+        return decompressed(bodies, limit)
     except CorruptRecordError as error:
         return str(error)
 
@@ -62,13 +64,15 @@ def texts(count: int, seed: int = 5) -> list[bytes]:
     return [b"".join(dice.choices(words, k=dice.randrange(1, 900))) for _ in range(count)]
 
 
-def test_libzstd_does_all_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libzstd_decompresses_every_batch_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch but those for which the scratch has to grow."""
     calls = []
-    monkeypatch.setattr("siltstone.base.records.inflate.decompress", lambda *given: calls.append(given) or 0)
+    monkeypatch.setattr(
+        "siltstone.base.records.decompression.decompress", lambda *given: calls.append(given) or 0
+    )
     data = texts(300)
     assert (
-        inflated([(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data], scratch=Scratch(1 << 22))
+        decompressed([(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data], scratch=Scratch(1 << 22))
         == data
     )
     assert not calls
@@ -84,19 +88,19 @@ def test_batches_of_all_codecs_side_by_side(library: str, capacity: int) -> None
     ]
     bodies[17] = bodies[250] = (twin.ZSTD, b"")  # a batch without records has no frame
     expected = ["" if not body else text for (_, body), text in zip(bodies, data, strict=True)]
-    assert inflated(bodies, scratch=Scratch(capacity)) == [text or b"" for text in expected]
+    assert decompressed(bodies, scratch=Scratch(capacity)) == [text or b"" for text in expected]
 
 
-def test_frames_without_a_size_several_and_those_to_be_skipped(library: str) -> None:
+def test_frames_without_a_size_several_frames_and_skippable_ones(library: str) -> None:
     one, other = texts(2)
     streamed = zstandard.ZstdCompressor(write_content_size=False).compress(one)
     whole = zstandard.ZstdCompressor(write_checksum=True).compress(other)
     skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
     bodies = [(twin.ZSTD, each) for each in (streamed, streamed + whole, skipped + whole, whole + skipped)]
-    assert inflated(bodies) == [one, one + other, other, other]
+    assert decompressed(bodies) == [one, one + other, other, other]
 
 
-def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
+def test_a_damaged_frame_is_refused_with_its_position(library: str) -> None:
     good = (twin.ZSTD, twin.compress(twin.ZSTD, b"some records " * 50))
     for place in (0, 3, 6):
         bodies = [good] * 7
@@ -104,17 +108,17 @@ def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
         with raises_error(
             CorruptRecordError, position=7 + place * (BATCH_OVERHEAD + len(good[1])), about="zstd"
         ):
-            inflated(bodies)
+            decompressed(bodies)
 
 
 def test_every_frame_is_bound_by_the_limit(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size))) for size in (1000, 999, 1000)]
-    assert [len(each) for each in inflated(bodies, limit=1000)] == [1000, 999, 1000]
+    assert [len(each) for each in decompressed(bodies, limit=1000)] == [1000, 999, 1000]
     with raises_error(CorruptRecordError, about="999 bytes", advice=LIMIT_SETTING):
-        inflated(bodies, limit=999)
+        decompressed(bodies, limit=999)
 
 
-def test_what_is_damaged_is_read_or_refused_as_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_frames_have_the_same_outcome_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a bit that only newer libraries look at: then it is read as what it was."""
     dice, frames = random.Random(2), []
     for text in (texts(1)[0][:2000], bytes(3000), dice.randbytes(300), b"x"):
@@ -140,19 +144,19 @@ def test_threads_decompress_side_by_side(library: str) -> None:
     data = texts(200)
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data]
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(lambda _: inflated(bodies) == data, range(24)))
+        assert all(pool.map(lambda _: decompressed(bodies) == data, range(24)))
 
 
 @pytest.mark.parametrize("codec", [twin.GZIP, twin.SNAPPY, twin.ZSTD])
-def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(library: str, codec: int) -> None:
+def test_a_batch_that_declares_too_much_is_refused_before_allocating(library: str, codec: int) -> None:
     scratch = Scratch(64)
     bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
     with raises_error(CorruptRecordError, about="1048576 bytes", advice=LIMIT_SETTING):
-        inflated(bodies, limit=1 << 20, scratch=scratch)
+        decompressed(bodies, limit=1 << 20, scratch=scratch)
     assert len(scratch.reserve(0)) == 64
 
 
-def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_declared_sizes_is_allocated_once(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_growth(scratch: Scratch, size: int) -> None:
         assert len(scratch._view) - scratch.used >= size, "it had to grow"
 
@@ -160,11 +164,11 @@ def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.Mo
     scratch = Scratch(64)
     for size in (3 << 20, 1000, 5 << 20):
         bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size)))] * 3
-        assert [len(each) for each in inflated(bodies, scratch=scratch)] == [size] * 3
+        assert [len(each) for each in decompressed(bodies, scratch=scratch)] == [size] * 3
     assert len(scratch.reserve(0)) == 0
 
 
-def test_a_frame_that_promises_more_than_it_has_is_refused(library: str) -> None:
+def test_a_frame_that_declares_more_than_it_holds_is_refused(library: str) -> None:
     whole = zstandard.ZstdCompressor().compress(bytes(100 << 20))
     told = bytearray(whole)
     told[whole.index((100 << 20).to_bytes(4, "little")) + 3] += 2  # 32 MiB more
