@@ -19,16 +19,8 @@ from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.support.errors import raises_error
 from tests.support.log.index_checks import check_indexes
+from tests.support.log.overflowed import FAR, WIDE, wide_log
 from tests.support.records import twin
-
-FAR = INT_MAX + 10
-WIDE = [3, 7, INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX]
-
-
-def wide_log(path: Path, at: list[int] = WIDE) -> Path:
-    """A closed segment with base 0 and batches at these offsets, and an active one far above."""
-    first = [one(offset, f"k{number % 4}") for number, offset in enumerate(at)]
-    return write_log(path, {0: first, 4 * FAR: [one(4 * FAR, "z")]})
 
 
 def test_only_closed_segments_that_reach_too_far_are_found(tmp_path: Path) -> None:
