@@ -34,7 +34,9 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @QUICK
 @given(OFFSETS)
-def test_round_trip(tmp_path: Path, offsets: dict[TopicPartition, int]) -> None:
+def test_a_checkpoint_that_was_written_is_read_again(
+    tmp_path: Path, offsets: dict[TopicPartition, int]
+) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, offsets)
     assert read_checkpoint(path) == offsets
@@ -67,7 +69,7 @@ def test_no_file_and_an_empty_file_have_no_entries(tmp_path: Path) -> None:
         "0\n1\ntopic 0 " + "9" * 5000,
     ],
 )
-def test_garbage_is_named_with_its_file(tmp_path: Path, text: str) -> None:
+def test_an_error_names_the_damaged_checkpoint(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CorruptFileError) as error:
@@ -91,7 +93,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
 
 @QUICK
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_topic_id_or_refused(tmp_path: Path, data: bytes) -> None:
+def test_random_bytes_are_not_a_topic_id(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "partition.metadata").write_bytes(data)
     with pytest.raises(CorruptFileError):
         read_topic_id(tmp_path)
@@ -103,7 +105,7 @@ def test_the_topic_id_of_a_real_partition(golden: Path, tmp_path: Path) -> None:
     assert read_topic_id(tmp_path) is None
 
 
-def test_a_checkpoint_is_replaced_and_not_written_over(tmp_path: Path) -> None:
+def test_a_checkpoint_is_replaced_by_a_rename(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, {TopicPartition("a", 0): 1})
     seen: list[str] = []
@@ -113,7 +115,7 @@ def test_a_checkpoint_is_replaced_and_not_written_over(tmp_path: Path) -> None:
     assert order == ["create", "write", "fsync", "rename", "fsync"]
 
 
-def test_properties(tmp_path: Path) -> None:
+def test_properties_are_read_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     path.write_text("#comment\n!too=1\nversion=1\n cluster.id = a=b \nnothing\n")
     assert read_properties(path) == {"version": "1", "cluster.id": "a=b"}

@@ -66,7 +66,7 @@ def together(*actions: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("buffer", [1, 700, 1 << 20])
-def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
+def test_readers_continue_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
     log = opened(tmp_path)
     early, late, found = LogReader(log, buffer_bytes=buffer), LogReader(log, buffer_bytes=buffer), list[int]()
     second: list[int] = []
@@ -92,7 +92,7 @@ def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int)
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_readers_go_on_over_deletes(tmp_path: Path, reset: str) -> None:
+def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
     log = opened(tmp_path)
     reader, found, refused = LogReader(log, reset=reset, buffer_bytes=700), list[int](), list[int]()
 
