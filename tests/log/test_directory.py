@@ -117,7 +117,7 @@ def test_a_path_without_partitions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "other" / "release-1").mkdir(parents=True)
     for name in ("empty", "file", "other", "missing"):
-        with pytest.raises(NotALogDirectoryError):
+        with raises_error(NotALogDirectoryError, path=tmp_path / name, advice="log.dirs"):
             LogDirectory.open(tmp_path / name)
 
 

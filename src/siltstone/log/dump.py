@@ -34,7 +34,7 @@ from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records import layout
-from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
@@ -56,7 +56,6 @@ Row = dict[str, Any]
 Output = Iterator[Row | CorruptFileError]
 MOST_FINDINGS = 100
 """So many findings of one check are listed; another one counts the rest."""
-BAD_CHECKSUM = "checksum does not match"
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()

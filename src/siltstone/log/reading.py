@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
 from siltstone.base.files import FileSlice
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.inflate import PIECE_BYTES, pieces
@@ -246,7 +246,7 @@ class LogReader(RecordReader):
             raise CorruptRecordError(path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
         bad = first_bad_checksum(data, batches) if self._verify else None
         if bad == 0:
-            raise CorruptRecordError(path, origin, "checksum does not match")
+            raise CorruptRecordError(path, origin, BAD_CHECKSUM)
         batches = batches[:bad]
         budget = max(_DECOMPRESSION_RATIO_MAX * len(data), PIECE_BYTES)
         batches = batches[next(pieces(data, batches, budget))]

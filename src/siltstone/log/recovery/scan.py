@@ -19,7 +19,7 @@ import numpy.typing as npt
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.indexes import (
@@ -45,7 +45,6 @@ _TAIL = 64 << 10
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
 UNWRITTEN = "the first bytes of its base offset were never written"
-BAD_CHECKSUM = "checksum does not match"
 
 AbortedEntry = tuple[int, int, int, int, int]
 """A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
