@@ -73,7 +73,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """What a file name in a partition directory says: base offset, kind, swap suffix or ""."""
+    """The parts of a file name in a partition directory: base offset, kind, swap suffix or ""."""
 
     base_offset: int
     kind: str

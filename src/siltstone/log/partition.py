@@ -460,7 +460,7 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
-        """Remove the ``count`` oldest segments, or as many as ``count`` says of the current view.
+        """Remove the ``count`` oldest segments, or as many as ``count`` returns for the current view.
 
         If these are all segments, a new active segment begins first, so that the end offset stays. Returns
         the ``.deleted`` files, which the caller unlinks later.
