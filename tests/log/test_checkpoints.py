@@ -14,6 +14,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint, read_properties, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition
 from tests.support import golden_sets
+from tests.support.errors import raises_error
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 OFFSETS = st.dictionaries(
@@ -51,30 +52,29 @@ def test_no_file_and_an_empty_file_have_no_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "position"),
     [
-        "1\n0\n",
-        "x",
-        "0\n",
-        "0\nx\n",
-        "0\n²\n",
-        "0\n" + "9" * 5000 + "\n",
-        "0\n1\n",
-        "0\n0\ntopic 0 5\n",
-        "0\n2\ntopic 0 5\n",
-        "0\n1\ntopic 0\n",
-        "0\n1\ntopic 0 5 6\n",
-        "0\n1\ntopic zero 5\n",
-        "0\n1\ntopic 0 five\n",
-        "0\n1\ntopic 0 " + "9" * 5000,
+        ("1\n0\n", 0),
+        ("x", 0),
+        ("0\n", 0),
+        ("0\nx\n", 2),
+        ("0\n²\n", 2),
+        ("0\n" + "9" * 5000 + "\n", 2),
+        ("0\n1\n", 2),
+        ("0\n0\ntopic 0 5\n", 2),
+        ("0\n2\ntopic 0 5\n", 2),
+        ("0\n1\ntopic 0\n", 4),
+        ("0\n1\ntopic 0 5 6\n", 4),
+        ("0\n2\ntopic 0 5\ntopic zero 5\n", 14),
+        ("0\n1\ntopic 0 five\n", 4),
+        ("0\n1\ntopic 0 " + "9" * 5000, 4),
     ],
 )
-def test_an_error_names_the_damaged_checkpoint(tmp_path: Path, text: str) -> None:
+def test_an_error_names_the_damaged_checkpoint_and_the_line(tmp_path: Path, text: str, position: int) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(CorruptFileError) as error:
+    with raises_error(CorruptFileError, path=path, position=position):
         read_checkpoint(path)
-    assert error.value.path == str(path)
 
 
 @QUICK
