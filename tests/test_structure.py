@@ -78,6 +78,21 @@ CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 LATE_IMPORT_ROOMS = {"cli", "commands", "warmup"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
+# Rooms whose errors have path and advice as fields; in the end all of them.
+ROOMS_OF_STRUCTURED_ERRORS = {"base", "verify"}
+ERRORS_WITH_ADVICE = {
+    "UsageError",
+    "DirectoryRefusedError",
+    "NotALogDirectoryError",
+    "DirectoryLockedError",
+    "UnsafeFileError",
+    "EngineError",
+    "InvalidConfigError",
+    "UnknownTopicError",
+}
+# Where the reason is among the arguments, if it is not the first.
+REASON_POSITIONS = {"CorruptFileError": 2, "CorruptRecordError": 2, "LedgerError": 1}
+
 Offence = tuple[int, str]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -270,7 +285,48 @@ def is_numba_overload(function: Function) -> bool:
     )
 
 
+@functools.cache
+def error_kinds() -> dict[str, bool]:
+    """The classes of base/errors.py: whether each, or a class that it inherits from, has an advice."""
+    kinds: dict[str, bool] = {}
+    for node in ast.parse((PACKAGE / "base" / "errors.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
+            own = any(keyword.arg == "advice" for keyword in node.keywords)
+            kinds[node.name] = own or any(kinds.get(ast.unparse(base), False) for base in node.bases)
+    return kinds
+
+
+def errors_have_path_and_advice_apart(module: Module) -> Iterator[Offence]:
+    """A reason does not begin with a path, and what a user can mend has an advice."""
+    if module.room not in ROOMS_OF_STRUCTURED_ERRORS:
+        return
+    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+        kind = (module.full_name(call.func) or "").rpartition(".")[2]
+        if kind not in error_kinds():
+            continue
+        position = REASON_POSITIONS.get(kind, 0)
+        reason = next((keyword.value for keyword in call.keywords if keyword.arg == "reason"), None)
+        if begins_with_path(call.args[position] if position < len(call.args) else reason):
+            yield call.lineno, f"{kind}: the reason begins with a path; pass it as path="
+        has_advice = any(keyword.arg in ("advice", None) for keyword in call.keywords)
+        if kind in ERRORS_WITH_ADVICE and not has_advice and not error_kinds()[kind]:
+            yield call.lineno, f"{kind} has no advice"
+
+
+def begins_with_path(reason: ast.expr | None) -> bool:
+    """Whether a text is an f-string that begins as `{path}: `."""
+    if not isinstance(reason, ast.JoinedStr) or len(reason.values) < 2:
+        return False
+    first, second = reason.values[:2]
+    return (
+        isinstance(first, ast.FormattedValue)
+        and isinstance(second, ast.Constant)
+        and str(second.value).startswith(": ")
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    errors_have_path_and_advice_apart,
     functions_take_few_parameters,
     functions_are_short,
     modules_have_docstrings,
@@ -320,6 +376,12 @@ LONG_FUNCTION = '"""Doc."""\ndef _f():\n' + "    x = 1\n" * FUNCTION_LINES_MAX
 MANY_PARAMETERS = ", ".join(f"p{number}" for number in range(11))
 
 BAD_SNIPPETS: list[tuple[Rule, str, str]] = [
+    (errors_have_path_and_advice_apart, "base/a.py", "raise UsageError('no such flag')"),
+    (errors_have_path_and_advice_apart, "verify/a.py", "raise errors.EngineError(f'{path}: {why}')"),
+    (errors_have_path_and_advice_apart, "base/a.py", "raise UsageError(f'{path}: is wrong', advice='do')"),
+    (errors_have_path_and_advice_apart, "base/a.py", "raise CheckFailedError(reason=f'{path}: is wrong')"),
+    (errors_have_path_and_advice_apart, "base/a.py", "raise CorruptFileError(path, 0, f'{path}: is wrong')"),
+    (errors_have_path_and_advice_apart, "base/a.py", "raise LedgerError(path, f'{name}: is gone')"),
     (functions_take_few_parameters, "log/a.py", f'"""Doc."""\ndef _f({MANY_PARAMETERS}):\n    return 1\n'),
     (functions_take_few_parameters, "log/a.py", f'"""Doc."""\ndef _f(*, {MANY_PARAMETERS}):\n    return 1\n'),
     (functions_are_short, "log/a.py", LONG_FUNCTION),
@@ -369,6 +431,11 @@ GOOD_SNIPPETS = {
     "log/c.py": '"""Doc."""\ndef _f():\n    pass\n\ndef g():\n    """Doc."""\n    re.compile("x")\n',
     "base/files/a.py": '"""Doc."""\nimport os\nos.rename("x", "y")\nopen("x")\n',
     "base/clock.py": '"""Doc."""\nimport time\ntime.time_ns()\n',
+    "base/b.py": (
+        '"""Doc."""\nraise UsageError(f"{name} is wrong", path=path, advice="do")\nraise error\n'
+        'raise NotALogDirectoryError("no such directory", path=path)\n'
+        'raise CorruptFileError(f"{name}: x", 0, f"{number} is too large")\n'
+    ),
     "compaction/a.py": '"""Doc."""\nimport time\ntime.perf_counter()\n',
     "spark/a.py": '"""Doc."""\nfrom pyspark.sql import SparkSession\n',
     "commands/a.py": '"""Doc."""\ndef f():\n    """Doc."""\n    from siltstone.spark import clean\n',

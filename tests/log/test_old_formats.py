@@ -13,7 +13,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.log.fetch import LogView, offset_for_time, read
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
-from tests.base.records.test_golden_records import listed_segments
+from tests.support.golden.listings import listed_segments
 from tests.support.golden_sets import legacy_names
 from tests.support.records import twin
 from tests.support.records.arrays import records_of

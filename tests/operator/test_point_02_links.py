@@ -157,7 +157,7 @@ def test_a_checkpoint_is_not_written_through_a_planted_temporary_file(tmp_path: 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, victim: Path) -> None:
     write_log(tmp_path / "data", {0: [one(0, "a")]})
     (tmp_path / "data" / ".lock").symlink_to(victim / "lock")
-    with pytest.raises(OSError, match=r"no regular file"):
+    with pytest.raises(OSError, match=r"not a regular file"):
         LogDirectory.open(tmp_path / "data")
     assert not (victim / "lock").exists() and (tmp_path / "data" / ".lock").is_symlink()
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from siltstone.verify import keys
-from siltstone.verify.keys import MAY_GO, MUST_GO, RETAINED, TOMBSTONE, check_bucket, hash_keys
+from siltstone.verify.findings import KEY_REASONS, PROBLEM_KINDS, REASONS, SUPERSEDED, KeyReason
+from siltstone.verify.keys import (
+    IS_RETAINED,
+    MAY_DISCARD,
+    MUST_DISCARD,
+    REASON_SHIFT,
+    check_bucket,
+    hash_keys,
+)
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
@@ -23,15 +33,15 @@ def _twin(key: bytes, seed0: int, seed1: int) -> tuple[int, int]:
     whole = len(key) // 8 * 8
     words = [int.from_bytes(key[i : i + 8], "little") for i in range(0, whole, 8)]
     for word in [*words, int.from_bytes(key[whole:], "little")]:
-        for lane, given in enumerate((word, word ^ P4)):
-            mixed = lanes[lane] ^ (_rotated(given * P2 & MASK, 31) * P1 & MASK)
+        for lane, mixed_in in enumerate((word, word ^ P4)):
+            mixed = lanes[lane] ^ (_rotated(mixed_in * P2 & MASK, 31) * P1 & MASK)
             lanes[lane] = (_rotated(mixed, 27) * P1 + P4) & MASK
-    found = []
-    for each in lanes:
-        lane = ((each ^ (each >> 33)) * P2) & MASK
-        lane = ((lane ^ (lane >> 29)) * P3) & MASK
-        found.append(lane ^ (lane >> 32))
-    return found[0], found[1]
+    finished = []
+    for lane in lanes:
+        word = ((lane ^ (lane >> 33)) * P2) & MASK
+        word = ((word ^ (word >> 29)) * P3) & MASK
+        finished.append(word ^ (word >> 32))
+    return finished[0], finished[1]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -48,41 +58,76 @@ def test_the_hash_is_its_twin(seed: int) -> None:
     assert len({row[0] for row in out.tolist()}) == len(texts)
 
 
-def _naive(rows: list[tuple[int, int, int]], first_dirty: int, must: bool) -> dict[str, int]:
+class Row(NamedTuple):
+    """What an entry says of a record: its key, offset, reason and flags."""
+
+    key: int
+    offset: int
+    reason: int
+    flags: int
+
+    @property
+    def entry(self) -> tuple[int, int, int]:
+        low = (self.reason << REASON_SHIFT) | self.flags
+        return self.key * P1 & MASK, (self.key * P2 & MASK & ~0xFF) | low, self.offset
+
+
+def _naive(rows: list[Row], first_dirty: int, was_cleaned: bool) -> tuple[Counter[str], Counter[str]]:
+    """Problems by kind, and records that were rightly discarded by reason."""
     last: dict[int, int] = {}
-    for key, offset, _ in rows:
-        if offset >= first_dirty:
-            last[key] = max(last.get(key, -1), offset)
-    found: dict[str, int] = {}
-    for key, offset, flags in rows:
-        superseded = offset < last.get(key, -1)
-        name = None
-        if flags & RETAINED and superseded and must:
-            name = "superseded_kept"
-        elif flags & RETAINED and not superseded and flags & MUST_GO and must:
-            name = "tombstone_kept"
-        elif not flags & RETAINED and not superseded and not flags & MAY_GO:
-            name = "tombstone_lost" if flags & TOMBSTONE else "lost"
-        if name:
-            found[name] = found.get(name, 0) + 1
-    return found
+    for row in rows:
+        if row.offset >= first_dirty:
+            last[row.key] = max(last.get(row.key, -1), row.offset)
+    problems: Counter[str] = Counter()
+    discarded: Counter[str] = Counter()
+    for row in rows:
+        superseded = row.offset < last.get(row.key, -1)
+        reason = REASONS_OF_THREE[SUPERSEDED if superseded else row.reason]
+        if row.flags & IS_RETAINED:
+            if was_cleaned and (superseded or row.flags & MUST_DISCARD):
+                problems[reason.if_kept[0]] += 1
+        elif superseded or row.flags & MAY_DISCARD:
+            discarded[reason.name] += 1
+        else:
+            problems[reason.if_lost[0]] += 1
+    return problems, discarded
 
 
-@pytest.mark.parametrize("must", [True, False])
+NEW_REASON = KeyReason("keyless", ("lost_unkeyed", "a new reason"), ("keyless_kept", "a new reason"))
+REASONS_OF_THREE = (*KEY_REASONS, NEW_REASON)
+
+
+@pytest.mark.parametrize("was_cleaned", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_keys_are_judged_as_a_dict_would(seed: int, must: bool) -> None:
+def test_keys_are_checked_as_by_a_dict_for_any_list_of_reasons(
+    seed: int, was_cleaned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reason that is added to the list needs no change of the check."""
+    monkeypatch.setattr(keys, "KEY_REASONS", REASONS_OF_THREE)
     rng = random.Random(seed)
     first_dirty = rng.choice([0, 50, 1 << 40])
     base = max(first_dirty - 60, 0)
-    rows = [(rng.randrange(20), base + offset, rng.randrange(16)) for offset in range(150)]
+    rows = []
+    for offset in range(base, base + 150):
+        reason, flags = rng.randrange(3), rng.randrange(8)
+        rows.append(Row(rng.randrange(20), offset, reason, flags if reason else flags & IS_RETAINED))
     rng.shuffle(rows)
-    entries = np.array(
-        [(key * P1 & MASK, (key * P2 & MASK & ~15) | flags, offset) for key, offset, flags in rows], np.uint64
-    )
-    blobs = [entries[:70], entries[70:]]
-    found = check_bucket(blobs, first_dirty=first_dirty, must=must)
-    assert dict(found.found) == _naive(rows, first_dirty, must)
-    assert found.counts["keys"] == len({key for key, _, _ in rows})
+    entries = np.array([row.entry for row in rows], np.uint64)
+    findings = check_bucket([entries[:70], entries[70:]], first_dirty=first_dirty, was_cleaned=was_cleaned)
+    problems, discarded = _naive(rows, first_dirty, was_cleaned)
+    assert findings.found == problems
+    assert {reason.name: findings.counts[reason.name] for reason in REASONS_OF_THREE} == {
+        reason.name: discarded[reason.name] for reason in REASONS_OF_THREE
+    }
+    assert findings.counts["keys"] == len({row.key for row in rows})
+
+
+def test_every_reason_has_a_name_and_fits_an_entry() -> None:
+    assert {reason.name for reason in KEY_REASONS} <= set(REASONS)
+    assert {
+        kind for reason in KEY_REASONS for kind, _ in (reason.if_lost, reason.if_kept)
+    } <= PROBLEM_KINDS.keys()
+    assert KEY_REASONS[SUPERSEDED].name == "superseded" and len(KEY_REASONS) <= 32
 
 
 def test_buckets_are_disjoint_and_cover() -> None:

@@ -17,7 +17,7 @@ from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
-from siltstone.verify.findings import KINDS, REASONS, LogVerdict, Verdict
+from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 
 GROUPS_MOST = 12
 """Groups of a log in the tables for people; the page and the JSON have them all."""
@@ -191,7 +191,7 @@ def _show_verdict(verdict: Verdict) -> None:
         "checked against what it was before", names, [_verdict_row(log) for log in verdict.logs], left=3
     )
     for log in verdict.logs:
-        kinds = (f"{count} of {kind}: {KINDS[kind]}" for kind, count in sorted(log.found.items()))
+        kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
         for text in (*log.problems, *kinds, *log.notes):
             output.write_lines(f"{log.topic}-{log.partition}: {text}")
     output.note(*verdict.notes)

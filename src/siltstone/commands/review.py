@@ -34,7 +34,7 @@ from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_here
 from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
-from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 
 _UNCLEAN = (
     "{path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
@@ -72,9 +72,9 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
     policies = gather_policies([directory], request)
     now_ms = resolve_now_ms(request.now_ms, clock or SystemClock())
 
-    def terms(where: TopicPartition) -> Terms:
+    def settings(where: TopicPartition) -> CleaningSettings:
         path = directory.partitions.get(where, directory.path / str(where))
-        return terms_of(
+        return cleaning_settings(
             policies.state_of(where, path, directory).config,
             now_ms,
             now_is_exact=request.now_ms is not None,
@@ -82,7 +82,7 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
         )
 
     checker = checker or (check_here if request.no_spark else _spark_checker(request))
-    verdict = verify_directories(request.before, request.after, checker, terms, request.topics)
+    verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict
 

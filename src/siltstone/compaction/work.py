@@ -32,7 +32,7 @@ from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
 from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
 from siltstone.log.indexes import read_entries
@@ -136,8 +136,8 @@ class BatchSlice(NamedTuple):
 
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
-    """Slices of a window whose records take about 8 MiB decompressed (``inflate.pieces``)."""
-    for part in pieces(window.data, window.batches):
+    """Slices of a window whose records take about 8 MiB decompressed (``decompression.slices_within``)."""
+    for part in slices_within(window.data, window.batches):
         yield BatchSlice(window.data, window.batches[part], path, window.origin)
 
 
@@ -158,7 +158,7 @@ def decoded(
     scratch: Scratch | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``inflate.pieces``).
+    """All records of a segment's ``windows``, in slices of about 8 MiB (``decompression.slices_within``).
 
     ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
     ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets
@@ -167,7 +167,7 @@ def decoded(
     following, scratch = offsets[0], scratch or Scratch()
     for window in windows:
         before, following = following, refuse_disorder(path, window, following, offsets[1])
-        for part in pieces(window.data, window.batches):
+        for part in slices_within(window.data, window.batches):
             batches = window.batches[part]
             columns = decode(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
             before = _refuse_inner_disorder(path, window, batches, columns, before)

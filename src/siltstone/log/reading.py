@@ -26,7 +26,7 @@ from siltstone.base.files import FileSlice
 from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import PIECE_BYTES, pieces
+from siltstone.base.records.decompression import SLICE_BYTES, slices_within
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
@@ -47,7 +47,7 @@ RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
 _RETRIES_MAX = 5
 _DECOMPRESSION_RATIO_MAX = 8
-"""Decoded records of a poll take at most so many times their stored bytes, ``PIECE_BYTES``, or one batch."""
+"""Decoded records of a poll take at most so many times their stored bytes, ``SLICE_BYTES``, or one batch."""
 
 
 class HasView(Protocol):
@@ -248,8 +248,8 @@ class LogReader(RecordReader):
         if bad == 0:
             raise CorruptRecordError(path, origin, BAD_CHECKSUM)
         batches = batches[:bad]
-        budget = max(_DECOMPRESSION_RATIO_MAX * len(data), PIECE_BYTES)
-        batches = batches[next(pieces(data, batches, budget))]
+        budget = max(_DECOMPRESSION_RATIO_MAX * len(data), SLICE_BYTES)
+        batches = batches[next(slices_within(data, batches, budget))]
         visible, unended = self._visible(batches, data, fetched, part)
         try:
             columns = decode_records(data, visible, limit=limit, path=path, origin=origin)

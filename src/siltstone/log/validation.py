@@ -81,7 +81,7 @@ from siltstone.base.records.codecs import (
     decompress,
 )
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import records_max
+from siltstone.base.records.decompression import records_max
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,

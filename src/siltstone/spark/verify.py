@@ -65,7 +65,8 @@ def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.Recor
 
     def check(log: int, bucket: int, parts: list[Words]) -> CheckReport:
         pair = pairs[log]
-        return CheckReport(keys=check_bucket(parts, first_dirty=pair.first_dirty, must=pair.was_cleaned))
+        findings = check_bucket(parts, first_dirty=pair.first_dirty, was_cleaned=pair.was_cleaned)
+        return CheckReport(keys=findings)
 
     return by_bucket(batches, 3, check)
 
@@ -111,6 +112,6 @@ class SparkChecker:
 
 
 def _unchecked(error: EngineError) -> SpanReport:
-    findings = Findings(whole=False)
+    findings = Findings(complete=False)
     findings.add("unchecked", str(error))
     return SpanReport(number=0, findings=findings)

@@ -38,7 +38,7 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -132,7 +132,7 @@ def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
     for part, window, source, mask in _windows(piece, options):
         wanted = window.batches[mask]
-        for some in pieces(window.data, wanted):
+        for some in slices_within(window.data, wanted):
             batches = wanted[some]
             columns = decoder(
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
@@ -194,7 +194,7 @@ def _runs(window: Window, wanted: Flags, retained: Int64) -> Iterator[Int64]:
         far = (base[rows] - base[rows[0]]) >> 31
         edges = np.flatnonzero((np.diff(far) != 0) | (np.diff(modern[rows]) != 0)) + 1
         for run in np.split(rows, edges):
-            yield from (run[part] for part in pieces(window.data, batches[run]))
+            yield from (run[part] for part in slices_within(window.data, batches[run]))
 
 
 def _chosen(
@@ -439,7 +439,7 @@ def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _P
     first = 0
     for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
         if bad > first:
-            for part in pieces(window.data, window.batches[first:bad]):
+            for part in slices_within(window.data, window.batches[first:bad]):
                 yield from _decoded_or_bad(source, window, first + part.start, first + part.stop, limit)
             offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
         if bad < len(valid):

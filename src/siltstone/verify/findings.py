@@ -1,6 +1,6 @@
 """The findings of a check: problems by kind, counts of records, and the verdict on a log.
 
-A kind's meaning is a line of ``KINDS``. Of each kind the first few problems are listed, the others are
+``PROBLEM_KINDS`` says what each kind means. Of each kind the first few problems are listed, the others are
 counted. Keys and values never appear: a record is named by its offset. ``LogVerdict.problems`` is empty for a
 cleaning that kept all its promises.
 """
@@ -11,7 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,36 @@ EXAMPLES = 5
 
 REASONS = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
 """Reasons of a discard, by which the check counts records; not the cleaner's own list, on purpose."""
-KINDS = {
+
+
+class KeyReason(NamedTuple):
+    """A reason to discard a record with a key, and the problems that it can have: (kind, detail).
+
+    ``name``: of ``REASONS``. ``if_lost``: a record is gone that has this reason, but not yet, or does not
+    have it at all. ``if_kept``: a record is there that had to be discarded for this reason.
+    """
+
+    name: str
+    if_lost: tuple[str, str]
+    if_kept: tuple[str, str]
+
+
+SUPERSEDED, TOMBSTONE = range(2)
+"""The numbers of ``KEY_REASONS``, which a key's entry has; 0 is also that of a record without a reason."""
+KEY_REASONS = (
+    KeyReason(
+        "superseded",
+        ("lost", "no later record of its key is there, and it is not in AFTER"),
+        ("superseded_kept", "a later record of its key was cleaned with it"),
+    ),
+    KeyReason(
+        "tombstones",
+        ("tombstone_lost", "it is not in AFTER, and its delete horizon has not passed"),
+        ("tombstone_kept", "its delete horizon has passed, and it is still there"),
+    ),
+)
+
+PROBLEM_KINDS = {
     # Files
     "log_missing": "a log of BEFORE is not in AFTER",
     "log_unknown": "a log of AFTER is not in BEFORE",
@@ -103,13 +132,13 @@ class Problem:
 class Findings:
     """Problems of one log, or of a part of it, and counts of records by what became of them.
 
-    ``whole`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
+    ``complete`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    whole: bool = True
+    complete: bool = True
     notes: list[str] = field(default_factory=list)
 
     def add(
@@ -123,7 +152,7 @@ class Findings:
         times: int = 1,
     ) -> None:
         """Note a problem; ``times``: how many there are of which this is the first."""
-        assert kind in KINDS, kind
+        assert kind in PROBLEM_KINDS, kind
         if times and self.found[kind] < EXAMPLES:
             problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
             self.problems.append(problem)
@@ -156,7 +185,7 @@ class Findings:
                 self.problems.append(problem)
         self.found += other.found
         self.counts += other.counts
-        self.whole = self.whole and other.whole
+        self.complete = self.complete and other.complete
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Kernels compiled by another version of the package: their caches are passed over, and made anew."""
+"""Machine code on disk is used only for the kernel that it was compiled from, whichever file has changed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,89 @@ print(total({name}(np.arange(5))), sum(total.stats.cache_hits.values()))
 """
 
 
-def run(folder: Path, name: str) -> str:
-    (folder / "kernels.py").write_text(MODULE.format(name=name))
+TABLE = """
+from enum import IntEnum
+from siltstone.base.records.kernel import inlined, kernel
+
+LAST = {last}
+
+class Reason(IntEnum):
+    WRONG = {reason}
+
+@kernel
+def added(number):
+    return number + {added}
+
+@inlined
+def doubled(number):
+    return number * {factor}
+"""
+USER = """
+from siltstone.base.records.kernel import kernel
+from table import LAST, Reason, added, doubled
+
+@kernel
+def result(number):
+    return doubled(added(number)) * 100 + LAST * 10 + Reason.WRONG
+
+print(result(1), sum(result.stats.cache_hits.values()))
+"""
+FINGERPRINTS = """
+import importlib, pkgutil
+import siltstone
+from siltstone.base.records.kernel import _fingerprint
+
+for module in pkgutil.walk_packages(siltstone.__path__, "siltstone."):
+    if not module.name.startswith(("siltstone.spark", "siltstone.tables", "siltstone.__main__")):
+        for name, value in sorted(vars(importlib.import_module(module.name)).items()):
+            if hasattr(value, "nopython_signatures"):
+                print(module.name, name, _fingerprint(value.__wrapped__))
+"""
+
+
+def python(folder: Path, code: str, **variables: str) -> str:
     environment = {
         **os.environ,
         "NUMBA_CACHE_DIR": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join(sys.path),
+        **variables,
     }
-    asked = [sys.executable, "-c", "import kernels"]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
-        asked, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def run(folder: Path, name: str) -> str:
+    (folder / "kernels.py").write_text(MODULE.format(name=name))
+    return python(folder, "import kernels")
+
+
+@pytest.mark.parametrize(
+    ("changed", "result"),
+    [({"last": 4}, 441), ({"reason": 2}, 432), ({"added": 2}, 631), ({"factor": 3}, 631)],
+    ids=["constant", "enum", "called kernel", "inlined kernel"],
+)
+def test_what_changes_in_another_file_is_compiled_in(
+    tmp_path: Path, changed: dict[str, int], result: int
+) -> None:
+    """A codec that is added to ``codec_table`` must not be refused by machine code of ``check``."""
+    (tmp_path / "user.py").write_text(USER)
+    constants = {"last": 3, "reason": 1, "added": 1, "factor": 2}
+    for expected in (f"{431} 0", f"{431} 1"):
+        (tmp_path / "table.py").write_text(TABLE.format(**constants))
+        assert python(tmp_path, "import user") == expected
+    (tmp_path / "table.py").write_text(TABLE.format(**constants | changed))
+    assert python(tmp_path, "import user") == f"{result} 0"
+    assert python(tmp_path, "import user") == f"{result} 1"
+
+
+def test_a_kernel_has_one_fingerprint_in_all_processes(tmp_path: Path) -> None:
+    first, second = (python(tmp_path, FINGERPRINTS, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first == second
+    assert len(first.splitlines()) > 80
 
 
 def test_a_class_that_was_renamed_costs_a_compilation_and_nothing_else(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. It is compiled once for each
 signature and kept on disk, beside the package where that is writable, else in the user's cache, else
-in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it.
+in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it. Machine code on disk is
+used as long as the kernel's file has the same time and size, and the kernel the same ``_fingerprint``.
 
 Kernels that walk through records do it by address. numba counts a reference for each array that one function
 passes to another, and that takes longer than reading a field. ``byte_at`` checks nothing: its caller has
@@ -11,9 +12,14 @@ compared the address with the end of an array that it holds.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from enum import EnumType
+from types import CodeType, ModuleType
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import config, njit, types
@@ -26,21 +32,20 @@ def kernel(function: Function) -> Function:
     """Compile ``function`` with numba: cached on disk where possible, without the GIL."""
     try:
         compiled: Any = njit(cache=True, nogil=True)(function)
-        _ignore_unreadable_index(compiled)
+        _guard_cache(compiled._cache._cache_file, _fingerprint(function))
     except RuntimeError:  # "cannot cache function …: no locator available"
         compiled = njit(nogil=True)(function)
-    wrapped: Function = compiled
-    return wrapped
+    return cast(Function, compiled)
 
 
-def _ignore_unreadable_index(compiled: Any) -> None:
-    """Treat a cache index that cannot be read as empty, such as one of another version of this package.
+def _guard_cache(cache_file: Any, fingerprint: str) -> None:
+    """Let a kernel's cache be taken for empty where it has another fingerprint, or cannot be read.
 
-    numba reads a cache's index whole before it compares the source's time. An index names the classes of a
-    kernel's arguments: after one of them was renamed or moved, reading the index fails, and every call with
-    it. (numba 0.60 to 0.68, ``IndexDataCacheFile._load_index``.)
+    numba compares the time and size of the kernel's file only (numba 0.60 to 0.68, ``IndexDataCacheFile``).
+    And it reads an index whole before it compares: the index names the classes of a kernel's arguments, so
+    after one of them was renamed or moved, reading the index fails, and every call with it.
     """
-    cache_file = compiled._cache._cache_file
+    cache_file._source_stamp = cache_file._source_stamp, fingerprint
     load = cache_file._load_index
 
     def load_index() -> Any:
@@ -52,11 +57,39 @@ def _ignore_unreadable_index(compiled: Any) -> None:
     cache_file._load_index = load_index
 
 
+@functools.cache
+def _fingerprint(function: Any) -> str:
+    """A digest of what the machine code of ``function`` is made from, in its own file and in others.
+
+    numba freezes the constants that a kernel uses, and LLVM inlines the kernels that it calls, so a change of
+    either in another file makes the machine code on disk wrong.
+    """
+    codes, values = [function.__code__], []
+    for code in codes:  # grows by the functions in functions, which intrinsics have
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        named = [function.__globals__.get(name) for name in code.co_names]
+        owners = [owner for owner in named if isinstance(owner, EnumType) or _is_ours(owner)]
+        members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
+        values += [code.co_code, *code.co_consts, *named, *members]
+    return hashlib.sha256("|".join(map(_text, values)).encode()).hexdigest()
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, ModuleType) and value.__name__.startswith("siltstone.")
+
+
+def _text(value: Any) -> str:
+    """A constant, or a called kernel or intrinsic, as text that is the same in each process; else ""."""
+    if hasattr(value, "__wrapped__"):
+        return _fingerprint(value.__wrapped__)
+    if isinstance(value, np.ndarray):
+        return value.tobytes().hex()
+    return repr(value) if isinstance(value, bytes | int | float | str | tuple | np.generic) else ""
+
+
 def inlined(function: Function) -> Function:
     """Compile a few lines into every kernel that calls them, where a call would cost more than the lines."""
-    compiled: Any = njit(nogil=True, inline="always")(function)
-    wrapped: Function = compiled
-    return wrapped
+    return cast(Function, njit(nogil=True, inline="always")(function))
 
 
 def _byte_at(typing: Any, address: Any) -> Any:
@@ -76,7 +109,7 @@ HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(conf
 ``NUMBA_CPU_NAME``."""
 
 
-def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
@@ -85,7 +118,7 @@ def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e:
     return types.int64(*[types.int64] * 6), code
 
 
-call_of_five: Any = intrinsic(_call_of_five)
+call_c5: Any = intrinsic(_call_c5)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 
