@@ -9,7 +9,7 @@ changed in place: base offset and leader epoch, which no checksum covers, the la
 not that of the records, and under log-append time the time. Only a ``compression.type`` other than the
 batch's makes a new batch.
 
-A producer sends one batch. Bytes behind it that are no whole batch, such as an incomplete one, are not
+A producer sends one batch. Bytes after it that are no whole batch, such as an incomplete one, are not
 appended, as in Kafka, and counted (``Validated.left_out``); a second whole batch is refused. Coordinators and
 replicas send several batches, where leaving out an incomplete one would lose records: those of coordinators
 are refused, and a replica fetches the rest again.
@@ -19,7 +19,7 @@ Intended differences from Kafka 4.3 (``docs/appending.md`` has the table, and
 
 - Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
   Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);
-  inside of compressed batches wrong record sizes (87), and bytes behind the compressed stream (-1).
+  inside of compressed batches wrong record sizes (87), and bytes after the compressed stream (-1).
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
 - A delete horizon is removed, where Kafka keeps it: with it a producer could have tombstones removed before
   any consumer has read them.
@@ -213,7 +213,7 @@ class Validated(NamedTuple):
     """Validated batches. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
 
     ``offset_of_max_timestamp`` is the last offset of the first batch with the largest timestamp (ms), as in a
-    time index. ``left_out``: the number of bytes behind a producer's batch, which are not in ``data``.
+    time index. ``left_out``: the number of bytes after a producer's batch, which are not in ``data``.
     """
 
     data: Bytes
@@ -237,7 +237,7 @@ def validate_and_assign(
 ) -> Validated:
     """Check batches and assign offsets from ``next_offset`` on, in ``data`` itself.
 
-    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one behind it
+    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one after it
     is left out. Other origins may send several. Replicated batches keep their offsets and leader epochs, and
     an incomplete one at the end is left out. Raises a LogError with Kafka's code for batches that are not
     accepted; ``data`` has not changed then.
@@ -301,7 +301,7 @@ def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]
 
 
 def _first_batch(data: Bytes) -> Bytes:
-    """A producer's batch without the bytes behind it (``ProduceRequest.validateRecords``).
+    """A producer's batch without the bytes after it (``ProduceRequest.validateRecords``).
 
     Raises InvalidRecordError for no batch and for a second one, CorruptMessageError for bytes that cannot be
     a batch.
@@ -413,7 +413,7 @@ def _refuse_first(rows: Directory, findings: Int64, wrong: Flags) -> None:
 
 
 def _refuse_faults(data: Bytes, rows: Directory, findings: Int64, flags: int) -> None:
-    """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
+    """Check the pending checksums, then refuse: wrong checksums of all batches come before other faults."""
     if flags & UNCHECKED:
         for row in np.flatnonzero(findings[:, PENDING]).tolist():
             start, size = int(rows["position"][row]), int(rows["size"][row])
@@ -478,7 +478,7 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 def _refuse_records(
     data: Bytes, rows: Directory, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
-    """Refuse sound batches with records that the topic does not accept, and name these records.
+    """Refuse valid batches with records that the topic does not accept, and name these records.
 
     A batch that claims log-append time is refused where the topic gives that itself, and where it claims
     "no time": its records may not have one. Where a batch has records of both kinds the timestamp decides.

@@ -64,7 +64,7 @@ from siltstone.log.segments import find_segment
 # still at the segment before.
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
-INDEXES = ("index", "timeindex")
+
 MISSING = "the file is missing"
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
@@ -155,9 +155,14 @@ def check_files(directory: Path, entry: SegmentEntry) -> None:
     Raises LedgerError, OSError.
     """
     _check_size(directory / segment_file(entry.base_offset, "log"), entry.size)
-    for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
-        path = directory / segment_file(entry.base_offset, kind)
-        if crc32c(_read(path)) != crc:
+    for kind, checksum in (("index", entry.index_crc), ("timeindex", entry.time_index_crc)):
+        _check_checksum(directory / segment_file(entry.base_offset, kind), checksum)
+
+
+def _check_checksum(path: Path, expected: int) -> None:
+    """Raises LedgerError for a file that is missing or has another checksum, OSError."""
+    with _must_exist(path), files.Reader(path) as reader:
+        if file_checksum(reader) != expected:
             raise LedgerError(str(path), WRONG_CHECKSUM)
 
 
@@ -222,20 +227,23 @@ def _broken_superseded(run: Run, offsets: Int64) -> str:
     return ""
 
 
+def _check_sizes(directory: Path, run: Run) -> None:
+    """Check that a run's logs and its key index exist with their sizes. Raises LedgerError, OSError."""
+    for segment in run.segments:
+        _check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
+    if run.keys_size:
+        _check_size(directory / KEYS, run.keys_size)
+
+
 def _check_run(directory: Path, run: Run) -> None:
     """Compare staged files with their manifest entry. Raises CheckFailedError, OSError."""
-    expected = {
-        directory / segment_file(entry.base_offset, "log"): (entry.size, entry.crc) for entry in run.segments
-    }
-    if run.keys_size:
-        expected[directory / KEYS] = (run.keys_size, run.keys_crc)
     try:
+        _check_sizes(directory, run)
         for entry in run.segments:
             check_files(directory, entry)
-        for path, size_and_checksum in expected.items():
-            with _must_exist(path), files.Reader(path) as reader:
-                if (reader.stat.size, file_checksum(reader)) != size_and_checksum:
-                    raise LedgerError(str(path), "the staged file differs from what was written")
+            _check_checksum(directory / segment_file(entry.base_offset, "log"), entry.crc)
+        if run.keys_size:
+            _check_checksum(directory / KEYS, run.keys_crc)
     except LedgerError as error:
         reason = f"run {run.id}: {error.reason}"
         raise CheckFailedError(reason, path=error.path, advice=_COMMIT_FAILED) from error
@@ -273,11 +281,7 @@ class LedgerStore:
             try:
                 ledger = self._named_by(cursor)
                 for run in ledger.runs:
-                    directory = self.folder / run_name(run.id)
-                    for segment in run.segments:
-                        _check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
-                    if run.keys_size:
-                        _check_size(directory / KEYS, run.keys_size)
+                    _check_sizes(self.folder / run_name(run.id), run)
                 return ledger
             except LedgerError:
                 if self.cursor() == cursor:  # otherwise a commit replaced the cursor meanwhile: try again

@@ -175,7 +175,7 @@ class SegmentScan:
 
         No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
         is the only one that was not written, the first bytes of the offset are zeros and all the rest is
-        sound.
+        valid.
         """
         batches = window.batches
         expected = self._expected(batches)
