@@ -55,8 +55,8 @@ from siltstone.log.validation import Origin, at_position
 # A producer numbers its records; a batch carries the first one's *sequence*, and the next batch continues
 # where it ends, from 2³¹-1 on at 0. So a batch that is sent twice is recognised by its sequences, as long as
 # it is one of the last five, and a batch that was lost leaves a gap. A new instance of the producer has a
-# higher *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch that is
-# in the log and refuse nothing, because that batch is history.
+# higher *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch
+# that is in the log and refuse nothing, because that batch is history.
 
 _BATCHES_RETAINED = 5
 """Kafka's ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
