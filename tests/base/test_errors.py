@@ -60,9 +60,7 @@ def test_details_survive_pickling() -> None:
     why = RecordError(index=7, message="why")
     error = pickle.loads(pickle.dumps(InvalidRecordError("no key", 7, [why])))
     assert (str(error), error.record_index, error.record_errors) == ("no key", 7, (why,))
-    damaged = pickle.loads(
-        pickle.dumps(CorruptRecordError("x.log", 12, "bad size", advice="run"))
-    )
+    damaged = pickle.loads(pickle.dumps(CorruptRecordError("x.log", 12, "bad size", advice="run")))
     assert (damaged.path, damaged.position, damaged.reason) == ("x.log", 12, "bad size")
     assert str(damaged) == "x.log: byte 12: bad size; run"
     refused = pickle.loads(pickle.dumps(UsageError("no such flag", path=Path("d"), advice="see --help")))

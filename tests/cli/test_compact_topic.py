@@ -199,7 +199,9 @@ def test_a_damaged_ledger_is_told_by_its_name_until_it_is_reset(siltstone: Comma
         ("consume", "-t", EVENTS.topic, "-e", "--read-compacted"),
     ):
         done = siltstone(*command, "--dir", shop)
-        assert done.status == 1 and "ledger-0.json: missing" in done.err and "--reset" in done.err, command
+        assert (
+            done.status == 1 and "ledger-0.json: the file is missing" in done.err and "--reset" in done.err
+        ), command
     assert len(consumed(siltstone, shop)) == 6, "the originals can be read"
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
     assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1", "5 d=1"]

@@ -38,7 +38,7 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
@@ -375,7 +375,7 @@ class Watch:
         if self._room <= 0:
             return None
         self._room -= sum(segment.size for segment in segments)
-        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        horizons = find_horizons(segments, end, now_ms, cleaning_bounds(path).tombstones_from, batch_limit)
         self._known[path] = (segments, now_ms, horizons)
         return horizons
 

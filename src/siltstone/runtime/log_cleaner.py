@@ -57,7 +57,7 @@ from siltstone.compaction.report import (
 from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
@@ -126,7 +126,7 @@ def candidate(
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
         return None
-    cleanable_below = min(log.recovery_point, uncovered(log.directory).clean_below)
+    cleanable_below = min(log.recovery_point, cleaning_bounds(log.directory).clean_below)
     following = [segment.base_offset for segment in view.segments[1:]] + [view.log_end_offset]
     dirty_from = checkpoint if checkpoint is not None else view.log_start_offset
     facts = plan.LogFacts(
@@ -774,7 +774,7 @@ class LogCleaner(LogService[Engine]):
                 [find_segment(claimed.log.directory, base_offset) for base_offset in below],
                 clean_end,
                 now_ms,
-                uncovered(claimed.log.directory).tombstones_from,
+                cleaning_bounds(claimed.log.directory).tombstones_from,
                 config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:

@@ -39,7 +39,7 @@ from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSet
 from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
-from siltstone.log.ledger.store import settle
+from siltstone.log.ledger.store import recover_ledgers
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import Background, PartitionLog
 from siltstone.log.recovery.partition import recover_partition
@@ -310,7 +310,7 @@ class LogManager:
         )
         for note in (*recovered.notes, *recovered.damage):
             _logger.warning("%s: %s", directory, note)
-        settle(directory, recovered.log_end_offset)
+        recover_ledgers(directory, recovered.log_end_offset)
         return PartitionLog(where, recovered, config, self.clock, background=self._background)
 
     # Which logs there are, and in which directories

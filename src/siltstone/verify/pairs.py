@@ -36,7 +36,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
@@ -367,7 +367,7 @@ def _pair(
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
         settings=settings,
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
-        tombstones_from=uncovered(before.directory).tombstones_from,
+        tombstones_from=cleaning_bounds(before.directory).tombstones_from,
     )
     _check_range(pair, before, producers, findings)
     _check_segments(pair, after.log_start, producers.end_offset, findings)

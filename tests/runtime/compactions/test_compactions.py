@@ -237,7 +237,7 @@ def test_a_damaged_ledger_is_an_error_with_its_name(tmp_path: Path) -> None:
         put(log, ("a", "2"))
         assert compactions.check() == [USERS]
         assert compactions.wait(SOON)
-        assert "ledger-0.json: missing" in compactions.status("users").last_error
+        assert "ledger-0.json: the file is missing" in compactions.status("users").last_error
         (log.directory / ".compacted" / "cursor.json").write_bytes(b"{}")
         compacted(compactions)
         assert "cursor.json" in compactions.status("users").last_error

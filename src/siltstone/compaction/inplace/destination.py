@@ -166,7 +166,9 @@ class InPlace(Destination):
 
     def tidy(self, state: LogState) -> list[str]:
         """Finish an interrupted swap or deletion as a broker does, and remove what earlier runs staged."""
-        done = finish_replacement(state.path)
+        finished, removed = finish_replacement(state.path)
+        done = [f"finished the swap of {name}" for name in finished]
+        done += [f"removed {name}" for name in removed]
         if drop_staged(state.path):
             done.append(DROPPED)
         return done + (self._split(state) if self._originals is None else [])
