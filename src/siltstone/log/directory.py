@@ -207,7 +207,7 @@ class LogDirectory:
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        cleaner, recovery, start, replication = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
+        recovery, replication, start, cleaner = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )

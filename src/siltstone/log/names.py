@@ -28,10 +28,10 @@ RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 OFFSET_CHECKPOINTS = (
-    CLEANER_CHECKPOINT,
     RECOVERY_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     REPLICATION_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
 )
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
