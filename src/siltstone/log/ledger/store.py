@@ -523,27 +523,24 @@ class LedgerStore:
 # has shortened is compared with its ledger when it is opened, before the first append.
 
 
-def forget_beyond(directory: Path, end_offset: int) -> Cursor | None:
-    """Forget a partition's ledger when the log ends, or is about to end, below its horizon. Returns the
-    removed cursor, or None. Raises OSError."""
+def forget_beyond(directory: Path, end_offset: int) -> None:
+    """Forget a partition's ledger if the log ends, or is about to end, below its horizon. Raises OSError."""
     store = LedgerStore(directory)
     try:
         cursor = store.cursor()
     except LedgerError as error:
         _logger.warning("%s", error)
-        return None
-    if cursor is None or cursor.horizon <= end_offset:
-        return None
-    store.forget()
-    _logger.warning(
-        "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
-        "compact the log again",
-        directory,
-        cursor.ledger_id,
-        cursor.horizon,
-        end_offset,
-    )
-    return cursor
+        return
+    if cursor is not None and cursor.horizon > end_offset:
+        store.forget()
+        _logger.warning(
+            "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
+            "compact the log again",
+            directory,
+            cursor.ledger_id,
+            cursor.horizon,
+            end_offset,
+        )
 
 
 def recover_ledgers(directory: Path, end_offset: int) -> None:
