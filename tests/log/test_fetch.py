@@ -76,7 +76,9 @@ def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
 
 @settings(max_examples=100, deadline=None)
 @given(logs, st.sampled_from([1, 200, 700, 5000]))
-def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, int], size: int) -> None:
+def test_a_read_from_a_fetch_position_returns_what_a_search_returns(
+    log: tuple[int, int, int], size: int
+) -> None:
     seed, count, interval = log
     with tempfile.TemporaryDirectory() as folder:
         directory = write_segments(Path(folder), random_segments(random.Random(seed), count), interval)
@@ -170,7 +172,7 @@ def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: 
         assert (size < first) == (fetched.first_batch_size > fetched.size)
 
 
-def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
+def test_damage_is_distinguished_from_a_partial_message(tmp_path: Path) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     directory = write_segments(tmp_path, {0: [good, bytes(bad)]})
     log = directory / "00000000000000000000.log"
@@ -184,7 +186,7 @@ def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
         read(view, 1, 1000, resume_at=fetched.position_after(batches))
 
 
-def test_a_place_that_was_cut_off_is_looked_up_again(tmp_path: Path) -> None:
+def test_a_fetch_position_that_was_truncated_is_searched_again(tmp_path: Path) -> None:
     directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
     view = view_of(directory)
     found = read(view, 0, 1)
@@ -196,7 +198,7 @@ def test_a_place_that_was_cut_off_is_looked_up_again(tmp_path: Path) -> None:
     assert got(read(view, 1, 1, resume_at=place)) == got(read(view, 1, 1)) != got(found)
 
 
-def test_aborted_transactions_of_what_was_read(tmp_path: Path) -> None:
+def test_a_read_names_the_aborted_transactions_in_its_slice(tmp_path: Path) -> None:
     """Markers lie in later segments; what ended before the offset, or began behind the bytes, is left out."""
     directory = write_segments(
         tmp_path, {0: [one(at, "k") for at in range(5)], 5: [one(at, "k") for at in range(5, 10)]}, interval=0

@@ -86,6 +86,6 @@ def test_illegal_partitions(name: str) -> None:
     assert parse_partition(name) is None
 
 
-def test_the_reason_is_said() -> None:
+def test_an_ignored_directory_has_a_reason() -> None:
     assert "-delete" in reason_ignored("topic-0.12-delete")
     assert reason_ignored("lost+found") == "no topic-N directory"

@@ -121,7 +121,7 @@ def twin_is_abort(key: str) -> bool:
 
 @pytest.mark.parametrize("size", [1, 300, 5000, 1 << 20])
 @pytest.mark.parametrize("part", ["before", "before2", "after", "after2"])
-def test_read_committed_gives_what_kafkas_markers_say(golden: Path, part: str, size: int) -> None:
+def test_read_committed_returns_what_kafkas_markers_committed(golden: Path, part: str, size: int) -> None:
     directory = golden / "txn" / part
     every, committed, still = kafkas_outcome(golden / "txn" / f"records_{part}.jsonl")
     assert part != "before" or (len(committed) < len(every) and list(directory.glob("*.txnindex")))
@@ -157,7 +157,7 @@ def transactions(tmp_path: Path) -> FixedLog:
 
 
 @pytest.mark.parametrize("size", [1, 150, 1 << 20])
-def test_aborted_transactions_are_left_out(tmp_path: Path, size: int) -> None:
+def test_records_of_aborted_transactions_are_skipped(tmp_path: Path, size: int) -> None:
     log = transactions(tmp_path)
     assert offsets(LogReader(log, buffer_bytes=size)) == [0, 1, 3, 4, 5, 6, 8, 10]
     for start in range(9):
@@ -206,13 +206,13 @@ def test_worked_example_20_from_now_on_and_an_offset_that_expired(tmp_path: Path
     assert beyond.poll() is None and beyond.offset == 4
 
 
-def test_from_now_on_is_the_stable_end_under_read_committed(tmp_path: Path) -> None:
+def test_latest_is_the_last_stable_offset_under_read_committed(tmp_path: Path) -> None:
     log = transactions(tmp_path)
     assert LogReader(log, "latest").offset == 11
     assert LogReader(log, "latest", isolation=COMMITTED).offset == 8
 
 
-def test_from_a_time_on(tmp_path: Path) -> None:
+def test_a_reader_starts_at_a_time(tmp_path: Path) -> None:
     times = [50, 20, 70, 60]
     log = log_of(tmp_path, batch([Rec(offset=at, key=b"k", timestamp=time) for at, time in enumerate(times)]))
     for time, want in ((0, [0, 1, 2, 3]), (51, [2, 3]), (70, [2, 3]), (71, [])):
@@ -229,7 +229,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             LogReader(log, **wrong)  # type: ignore[arg-type]
 
 
-def test_records_for_people(tmp_path: Path) -> None:
+def test_records_are_objects_with_key_value_and_headers(tmp_path: Path) -> None:
     headers = ((b"h", b"1"), (b"g", None))
     log = log_of(
         tmp_path, batch([Rec(offset=0, key=None, value=None, timestamp=9, headers=headers)], leader_epoch=3)
@@ -240,7 +240,7 @@ def test_records_for_people(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [HEADER.size + 3, 21])
-def test_what_comes_before_damage_is_given_and_then_it_is_refused(tmp_path: Path, at: int) -> None:
+def test_batches_before_damage_are_returned_first(tmp_path: Path, at: int) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     bad[at] ^= 1
     log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
@@ -254,7 +254,7 @@ def test_what_comes_before_damage_is_given_and_then_it_is_refused(tmp_path: Path
     assert offsets(reader) == [2]
 
 
-def test_records_that_make_no_sense_are_refused_without_checksums_too(tmp_path: Path) -> None:
+def test_malformed_records_are_refused_without_checksums_too(tmp_path: Path) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     bad[HEADER.size] = 1
     log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
@@ -264,7 +264,7 @@ def test_records_that_make_no_sense_are_refused_without_checksums_too(tmp_path: 
         reader.poll()
 
 
-def test_a_file_that_is_shorter_than_the_log_says_is_no_end(tmp_path: Path) -> None:
+def test_a_file_that_is_shorter_than_its_log_is_refused(tmp_path: Path) -> None:
     log = log_of(tmp_path, one(0, "a"), one(1, "b"))
     path = tmp_path / "topic-0" / "00000000000000000000.log"
     reader = LogReader(log, 1)
@@ -281,7 +281,7 @@ def test_a_batch_that_decompresses_past_the_limit_is_refused(tmp_path: Path) -> 
         reader.poll()
 
 
-def test_a_log_that_was_cut_and_grew_again_is_looked_up(tmp_path: Path) -> None:
+def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Path) -> None:
     """The place that the reader kept is amid another batch then; its head even looks like one."""
     log = log_of(tmp_path, one(0, "a"), one(1, "b"), one(2, "c"))
     reader = LogReader(log, buffer_bytes=1)

@@ -60,7 +60,7 @@ def test_worked_example_9_log_start() -> None:
 
 
 @pytest.mark.parametrize("policies", [("compact",), ("delete",), ("compact", "delete"), ()])
-def test_log_start_counts_whatever_the_policy_and_first(policies: tuple[str, ...]) -> None:
+def test_segments_below_the_log_start_are_deleted_first_under_any_policy(policies: tuple[str, ...]) -> None:
     config = LogConfig(policies=policies, retention_ms=DAY, retention_bytes=0)
     found = segments(100, 100, 100, bases=[0, 11, 23])
     decisions = decide(found, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33)
@@ -76,18 +76,18 @@ def test_the_active_segment_is_not_below_its_own_start() -> None:
     ("limit", "gone"),
     [(-1, 0), (301, 0), (300, 0), (299, 0), (201, 0), (200, 1), (199, 1), (101, 1), (100, 2), (1, 2), (0, 3)],
 )
-def test_size_never_below_the_limit(limit: int, gone: int) -> None:
+def test_retention_by_size_never_goes_below_the_limit(limit: int, gone: int) -> None:
     assert len(by_size(segments(100, 100, 100), limit)) == gone
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=9), st.integers(0, 5000))
-def test_what_size_leaves(sizes: list[int], limit: int) -> None:
+def test_retention_by_size_deletes_as_many_segments_as_the_limit_allows(sizes: list[int], limit: int) -> None:
     going = len(by_size(segments(*sizes), limit))
     assert going == 0 or sum(sizes[going:]) >= limit
     assert going == len(sizes) or sum(sizes) < limit or sum(sizes[going + 1 :]) < limit
 
 
-def test_age_is_strict_and_takes_a_prefix() -> None:
+def test_retention_by_age_is_strict_and_deletes_a_prefix() -> None:
     found = segments(9, 9, 9, 9, times=[100, 101, 300, 100])
     assert len(by_age(found, 200, 100)) == 0
     assert len(by_age(found, 201, 100)) == 1
@@ -96,7 +96,7 @@ def test_age_is_strict_and_takes_a_prefix() -> None:
     assert by_age(found, 1 << 60, -1) == []
 
 
-def test_a_segment_that_cleaning_emptied_holds_nothing_back() -> None:
+def test_a_segment_that_a_cleaning_emptied_is_deleted_with_the_next_one() -> None:
     found = segments(0, 9, 0, 9, times=[1000, 100, 1000, 1000])
     assert len(by_age(found, 300, 100)) == 2
     assert len(by_age(segments(0, 9, 9, times=[1000, 1000, 0]), 300, 100)) == 0
@@ -143,7 +143,7 @@ def policies() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("policies")
-def test_a_policy_of_ones_own() -> None:
+def test_a_registered_policy_decides() -> None:
     asked = []
 
     def keep_two(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> int:
@@ -175,7 +175,7 @@ def test_reasons_of_a_policy_and_only_a_prefix() -> None:
     assert [each.reason for each in decisions] == ["odd 0", "odd 10"]
 
 
-def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
+def test_an_unknown_policy_is_refused_with_the_names_of_the_others() -> None:
     with raises_error(InvalidConfigError, about="siltstone.retention.policy=kafak", advice="kafka"):
         count(segments(9), config=LogConfig(retention_policy="kafak"))
 
@@ -222,7 +222,7 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
     log.close()
 
 
-def test_an_open_log_that_may_keep_no_byte_begins_a_new_segment_at_the_same_end(tmp_path: Path) -> None:
+def test_a_log_whose_segments_are_all_deleted_begins_a_new_one_at_the_same_offset(tmp_path: Path) -> None:
     clock = ManualClock(10 * DAY)
     settings = {"log.retention.bytes": "0", "log.retention.ms": "-1"}
     given = Config(parse_assignments([f"{key}={text}" for key, text in settings.items()], "test"))
@@ -260,7 +260,9 @@ def kafkas(round_: golden_sets.Round) -> list[int]:
     "retention_bytes retention_ms retention_ms_all compact_delete_ms compact_then_delete_ms2 "
     "delete_records_delete delete_records_compact".split(),
 )
-def test_the_brokers_segments_stay(golden: Path, tmp_path: Path, name: str, clock: str) -> None:
+def test_segments_that_a_broker_retained_are_retained(
+    golden: Path, tmp_path: Path, name: str, clock: str
+) -> None:
     case = golden_sets.load_case(golden, name)
     round_ = case.rounds[0]
     where = TopicPartition(case.topic, case.partition)
@@ -284,7 +286,7 @@ def test_the_brokers_segments_stay(golden: Path, tmp_path: Path, name: str, cloc
             assert found[case.topic, case.partition] == entry
 
 
-def test_what_kafka_left_is_left_alone(golden: Path, tmp_path: Path) -> None:
+def test_what_kafka_retained_is_retained(golden: Path, tmp_path: Path) -> None:
     """Its own results are retained no further, but where an emptied segment held the expired ones back."""
     held_back = {}
     for name in golden_sets.case_names(golden):

@@ -62,13 +62,13 @@ def test_an_empty_segment_has_no_windows(tmp_path: Path) -> None:
     assert batches_of(write(tmp_path, b""), 100) == []
 
 
-def test_reading_up_to_a_size(tmp_path: Path) -> None:
+def test_windows_end_at_the_given_end(tmp_path: Path) -> None:
     path = write(tmp_path, b"".join(SAMPLE))
     assert batches_of(path, 50, size=len(SAMPLE[0]) + len(SAMPLE[1])) == SAMPLE[:2]
 
 
 @pytest.mark.parametrize("window_size", [80, 4096])
-def test_every_cut_is_placed(tmp_path: Path, window_size: int) -> None:
+def test_every_truncation_is_reported_with_its_position(tmp_path: Path, window_size: int) -> None:
     data = b"".join(SAMPLE[:3])
     ends = [0, len(SAMPLE[0]), len(SAMPLE[0]) + len(SAMPLE[1]), len(data)]
     for cut in [*range(1, 150), *range(len(data) - 90, len(data))]:
@@ -84,7 +84,7 @@ def test_every_cut_is_placed(tmp_path: Path, window_size: int) -> None:
 
 
 @pytest.mark.parametrize("window_size", [80, 4096])
-def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: int) -> None:
+def test_every_flipped_byte_of_a_batch_is_reported(tmp_path: Path, window_size: int) -> None:
     """But for the base offset and the leader epoch, which no checksum covers."""
     start, size = len(SAMPLE[0]), len(SAMPLE[1])
     for at in [*range(8, 12), *range(16, 61), *range(61, size, 9)]:
@@ -114,7 +114,7 @@ def only_segment(partition: Path) -> Segment:
 
 
 @pytest.mark.parametrize("change", ["size", "time", "inode"])
-def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
+def test_a_changed_segment_is_refused(tmp_path: Path, change: str) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")]})
     segment = only_segment(partition)
     path = Path(segment.path)
@@ -135,7 +135,7 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         open_unchanged(segment)
 
 
-def test_listing(tmp_path: Path) -> None:
+def test_segments_are_listed_by_base_offset_without_files_of_a_swap(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")], 30: [one(30, "b")], 4: [one(4, "c")]})
     for stray in ("x.log", f"{9:020d}.log.swap", f"{9:020d}.log.cleaned", f"{0:020d}.index.deleted"):
         (partition / stray).write_bytes(b"x")
@@ -150,7 +150,7 @@ def test_listing(tmp_path: Path) -> None:
     assert floor_segment_index(found[1:], 3) == -1
 
 
-def test_largest_timestamp(tmp_path: Path) -> None:
+def test_the_largest_timestamp_is_that_of_the_time_index_or_the_file(tmp_path: Path) -> None:
     rows = [Rec(offset=0, key=b"a", timestamp=500), Rec(offset=1, key=b"b", timestamp=300)]
     partition = logs.write_log(tmp_path / "log", {0: [batch(rows)]}, modified_ms={0: 7_000})
     index = partition / f"{0:020d}.timeindex"
@@ -163,7 +163,7 @@ def test_largest_timestamp(tmp_path: Path) -> None:
     assert largest_timestamp(only_segment(partition)) == 7_000
 
 
-def test_first_batch_timestamp(tmp_path: Path) -> None:
+def test_the_first_batchs_timestamp_and_the_number_of_records(tmp_path: Path) -> None:
     rows = [Rec(offset=i, key=b"a", value=b"v" * 900, timestamp=100 + i) for i in range(9)]
     partition = logs.write_log(tmp_path / "log", {0: [batch(rows), one(9, "b")]})
     assert first_batch_timestamp(only_segment(partition)) == 108

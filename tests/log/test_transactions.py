@@ -253,7 +253,7 @@ def test_entries_that_cannot_be_of_one_log() -> None:
         ((0, 7, 1, 4, 5), "in another segment"),
         ((0, 7, 8, 12, 13), "beyond the log's end"),
         ((0, 7, 8, 9, 11), "last stable offset"),
-        ((1, 7, 8, 9, 10), "unknown transaction index version"),
+        ((1, 7, 8, 9, 10), "version 1"),
     ],
 )
 def test_entries_that_cannot_be_of_their_segment(tmp_path: Path, entry: tuple[int, ...], reason: str) -> None:

@@ -25,8 +25,8 @@ from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.commit import StagedWriter, remove_staged
-from tests.log.test_overflow import wide_log
 from tests.support.cleaning.logs import NOW, WHERE, one, run, tree, write_log
+from tests.support.log.overflowed import wide_log
 from tests.support.operator.staged import in_process, is_root, last_values, listing, stage_several
 
 SOMEBODY = 12345

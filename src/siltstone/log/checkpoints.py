@@ -176,8 +176,8 @@ class LeaderEpochs:
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
             return False
-        kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
-        self._replace([*kept, (epoch, start_offset)])
+        earlier = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
+        self._replace([*earlier, (epoch, start_offset)])
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:

@@ -9,7 +9,7 @@ Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, `
     string   size 2, bytes (-1: null); flexible versions: size + 1 as an unsigned varint (0: null)
     bytes    the same with a size of 4
     array    count 4; flexible versions: count + 1 as an unsigned varint
-    behind the fields of a flexible version: tag count, per tag its number, size, bytes
+    after the fields of a flexible version: tag count, per tag its number, size, bytes
 
 The tables below are Kafka's message definitions: names, order, versions and tags are theirs, and the nesting
 of a result is that of Kafka's own JSON.
@@ -189,6 +189,6 @@ def _decode_value(record_type: _RecordType, value: bytes) -> Data:
     data = reader.message(record_type.value, version, flexible=version >= record_type.flexible_from)
     if record_type is _TRANSACTION:
         status = data["transactionStatus"]
-        known = 0 <= status < len(TRANSACTION_STATES)
-        data["transactionState"] = TRANSACTION_STATES[status] if known else "unknown"
+        is_known = 0 <= status < len(TRANSACTION_STATES)
+        data["transactionState"] = TRANSACTION_STATES[status] if is_known else "unknown"
     return {"version": str(version), "data": data}

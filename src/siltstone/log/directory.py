@@ -75,7 +75,7 @@ class Checkpoints:
 
         It is the checkpointed high watermark, if there is one: when the broker rejoins the replicas in sync,
         it may truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``)
-        if the user has said that it has ``no_other_replica``.
+        if the user states that it has ``no_other_replica``.
         """
         return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
 
@@ -207,7 +207,7 @@ class LogDirectory:
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        cleaner, recovery, start, replication = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
+        recovery, replication, start, cleaner = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )

@@ -34,7 +34,7 @@ from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records import layout
-from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
@@ -56,7 +56,6 @@ Row = dict[str, Any]
 Output = Iterator[Row | CorruptFileError]
 MOST_FINDINGS = 100
 """So many findings of one check are listed; another one counts the rest."""
-BAD_CHECKSUM = "checksum does not match"
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
@@ -65,8 +64,11 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """What to show; the names are the flags of Kafka's tool. ``max_bytes`` bounds what is read of a log,
-    ``max_decompressed_message_bytes`` what one batch may decompress to."""
+    """What to show; the names are the flags of Kafka's tool.
+
+    ``max_bytes``: how much of a log is read. ``max_decompressed_message_bytes``: the bytes that one batch may
+    decompress to.
+    """
 
     print_data_log: bool = False
     deep_iteration: bool = False
@@ -116,7 +118,7 @@ def identify(path: str) -> NamedFile:
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> Output:
-    """The file's rows, the first one of the file itself, and findings in their places. Raises OSError."""
+    """The file's rows, the first one of the file itself, and findings between them. Raises OSError."""
     start: Row = {"type": "file", "file": file.path, "kind": file.kind}
     if file.kind == "log":
         start["startOffset"] = None if file.base_offset < 0 else file.base_offset

@@ -135,7 +135,7 @@ def read(
     whole_first: bool = True,
     resume_at: FetchPosition | None = None,
 ) -> Fetched:
-    """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
+    """Up to ``max_bytes`` of batches from the one with ``offset`` on, all from one segment.
 
     In a gap the result begins at the next higher batch; at the end it is empty. With ``whole_first`` it has
     the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``resume_at``, from
@@ -212,8 +212,8 @@ def _read(
             first = batch.position, batch.base_offset, batch.size
         position, base_offset, size = first
         # One segment a fetch, as in Kafka: a slice is of one file.
-        wanted = max(max_bytes, size) if whole_first else max_bytes
-        part = FileSlice(segment.reader, position, min(wanted, end - position))
+        max_size = max(max_bytes, size) if whole_first else max_bytes
+        part = FileSlice(segment.reader, position, min(max_size, end - position))
         return Fetched(
             view=view,
             slice=part,

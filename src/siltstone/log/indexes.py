@@ -21,12 +21,12 @@ All of them can be built again from the ``.log`` alone, and ``IndexBuilder`` bui
 built: before a batch, when more than ``index.interval.bytes`` were written since the last entry, one offset
 entry, and one time entry if a larger timestamp has been seen; one more time entry at the end.
 
-Recovery builds an index again that its log contradicts; ``dump`` shows what is wrong with it. Brokers differ
+Recovery builds an index again that its log contradicts; ``dump`` reports each wrong entry. Brokers differ
 in what they write, so an entry is compared with what every one of them keeps:
 
 * offset entry: a batch starts at its position, and its offset ends that batch, or a later one that starts
   before the next entry's position (one entry for a whole append: message sets, and followers of Kafka 3);
-* time entry: the batch that holds its offset has its timestamp as the largest (Kafka 4 writes the batch's
+* time entry: the batch that has its offset has its timestamp as the largest (Kafka 4 writes the batch's
   last offset, Kafka 2 that of the record).
 
 The entries of a transaction index are checked here; ``transactions`` compares them with the markers.

@@ -137,14 +137,15 @@ def first_offset_at_or_after(
     was converted from it. ``limit`` is the number of bytes that a batch may decompress to. Raises
     CorruptRecordError as ``batch_headers`` does, and for a batch that has to be decoded and cannot be.
     """
-    scratch, wanted = Scratch(), max(timestamp, 0)
+    # A record without a time has timestamp -1 and is never the result.
+    scratch, timestamp = Scratch(), max(timestamp, 0)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
-        possible = (batches["max_timestamp"] >= wanted) & (batches["last_offset"] >= from_offset)
+        possible = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= from_offset)
         for row in np.flatnonzero(possible).tolist():
             data, batch = read_batch(reader, batches[row : row + 1])
             origin = batches["position"].item(row)
             columns = decode_records(data, batch, scratch, limit=limit, path=reader.path, origin=origin)
-            rows = np.flatnonzero((columns.timestamp >= wanted) & (columns.offset >= from_offset))
+            rows = np.flatnonzero((columns.timestamp >= timestamp) & (columns.offset >= from_offset))
             if len(rows):
                 return TimestampAndOffset(
                     offset=int(columns.offset[rows[0]]),

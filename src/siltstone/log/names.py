@@ -28,10 +28,10 @@ RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 OFFSET_CHECKPOINTS = (
-    CLEANER_CHECKPOINT,
     RECOVERY_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     REPLICATION_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
 )
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -73,7 +73,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """What a file name in a partition directory says: base offset, kind, swap suffix or ""."""
+    """The parts of a file name in a partition directory: base offset, kind, swap suffix or ""."""
 
     base_offset: int
     kind: str

@@ -149,7 +149,7 @@ def _first_offset(reader: files.Reader, batch: BatchHeaders, expected: int) -> i
     """The offset of the first record in ``batch``, which is not below ``expected``.
 
     A compressed message set (v0, v1) is stored under its last message's offset: a segment named after that
-    would begin below its name. Kafka looks inside too (``AbstractLegacyRecordBatch.baseOffset``). Raises
+    would begin below its name. Kafka decodes it too (``AbstractLegacyRecordBatch.baseOffset``). Raises
     CorruptRecordError.
     """
     position, last = batch["position"].item(), batch["last_offset"].item()

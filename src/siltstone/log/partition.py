@@ -282,14 +282,20 @@ class PartitionLog(ReadableLog):
         return StorageError(reason, path=self.directory, advice="open the log again")
 
     @contextlib.contextmanager
+    def _offline_on_error(self) -> Iterator[None]:
+        """An error of the file system takes the log offline and becomes a StorageError."""
+        try:
+            yield
+        except (OSError, UnsafeFileError) as error:
+            raise self._go_offline(error) from error
+
+    @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold ``_lock`` on a log that can be used; an error of the disk takes the log offline."""
+        """Hold ``_lock`` on a log that can be used; an error of the file system takes the log offline."""
         with self._lock:
             self._refuse_unusable()
-            try:
+            with self._offline_on_error():
                 yield
-            except (OSError, UnsafeFileError) as error:
-                raise self._go_offline(error) from error
 
     def append(
         self,
@@ -406,18 +412,14 @@ class PartitionLog(ReadableLog):
             upto = self._log_end if including_active else self._list.active.base_offset
             truncations, segments = self._truncations, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
-            try:
+            with self._offline_on_error():
                 for segment in unsynced:
                     segment.save_indexes()
-            except OSError as error:
-                raise self._go_offline(error) from error
-        try:
+        with self._offline_on_error():
             for segment in unsynced:
                 # Without the lock: a segment may have been removed, truncated or swapped meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     segment.sync()
-        except OSError as error:
-            raise self._go_offline(error) from error
         with self._lock:
             # If the log was truncated meanwhile, new batches may have offsets below ``upto`` and be unsynced.
             if truncations == self._truncations:
@@ -459,7 +461,7 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
-        """Remove the ``count`` oldest segments, or as many as ``count`` says of the current view.
+        """Remove the ``count`` oldest segments, or as many as ``count`` returns for the current view.
 
         If these are all segments, a new active segment begins first, so that the end offset stays. Returns
         the ``.deleted`` files, which the caller unlinks later.
@@ -533,10 +535,8 @@ class PartitionLog(ReadableLog):
             with self._lock:
                 self._refuse_unusable()
                 replaced = self._list.closed(old)
-            try:
+            with self._offline_on_error():
                 opened, retired = self._list.swap_files(new, replaced, verified)
-            except (OSError, UnsafeFileError) as error:
-                raise self._go_offline(error) from error
             with self._lock:
                 self._list.exchange(replaced, opened)
                 self._publish()

@@ -52,11 +52,11 @@ from siltstone.log.validation import Origin, at_position
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
 #
-# A producer numbers its records; a batch carries the first one's *sequence*, and the next batch goes on where
-# it ends, from 2³¹-1 on at 0. So a batch that is sent twice is recognised by its sequences, as long as it is
-# one of the last five, and a batch that was lost leaves a gap. A new instance of the producer has a higher
-# *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch that is
-# in the log and refuse nothing, because that batch is history.
+# A producer numbers its records; a batch carries the first one's *sequence*, and the next batch continues
+# where it ends, from 2³¹-1 on at 0. So a batch that is sent twice is recognised by its sequences, as long as
+# it is one of the last five, and a batch that was lost leaves a gap. A new instance of the producer has a
+# higher *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch
+# that is in the log and refuse nothing, because that batch is history.
 
 _BATCHES_RETAINED = 5
 """Kafka's ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
@@ -313,9 +313,9 @@ class ProducerStates:
     def check(self, batches: BatchHeaders, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
         """Check that ``batches`` of ``data`` may be appended. Changes nothing.
 
-        Returns the stored batch when a client sends one of its last five again. A producer is known until
-        ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
-        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a damaged
+        Returns the stored batch when a client sends one of its last five again. An expired producer counts
+        until ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for an invalid
         marker.
         """
         rows = _producer_rows(batches)

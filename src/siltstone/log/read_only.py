@@ -66,7 +66,7 @@ class ReadableLog:
         whole_first: bool = True,
         resume_at: FetchPosition | None = None,
     ) -> Fetched:
-        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        """Batches from the one with ``offset`` on; see ``fetch.read``."""
         return fetch.read(
             self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, resume_at=resume_at
         )

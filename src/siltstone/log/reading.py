@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
 from siltstone.base.files import FileSlice
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import SLICE_BYTES, slices_within
@@ -109,12 +109,12 @@ class Record:
 
 
 class _LastRead(NamedTuple):
-    """The read before: up to ``offset``; ``unended``: the producers that were in a transaction there."""
+    """The read before: up to ``offset``; ``open_producers``: those that were in a transaction there."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
     offset: int = -1
-    unended: tuple[int, ...] = ()
+    open_producers: tuple[int, ...] = ()
 
 
 class RecordReader:
@@ -246,11 +246,11 @@ class LogReader(RecordReader):
             raise CorruptRecordError(path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
         bad = first_bad_checksum(data, batches) if self._verify else None
         if bad == 0:
-            raise CorruptRecordError(path, origin, "checksum does not match")
+            raise CorruptRecordError(path, origin, BAD_CHECKSUM)
         batches = batches[:bad]
         budget = max(_DECOMPRESSION_RATIO_MAX * len(data), SLICE_BYTES)
         batches = batches[next(slices_within(data, batches, budget))]
-        visible, unended = self._visible(batches, data, fetched, part)
+        visible, open_producers = self._visible(batches, data, fetched, part)
         try:
             columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
         except CorruptRecordError as error:
@@ -258,7 +258,7 @@ class LogReader(RecordReader):
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
-            visible, unended = self._visible(batches, data, fetched, part)
+            visible, open_producers = self._visible(batches, data, fetched, part)
             columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
         end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
         first_row, end_row = np.searchsorted(columns.offset, [self.offset, end]).tolist()
@@ -266,7 +266,7 @@ class LogReader(RecordReader):
             columns = select(columns, slice(first_row, end_row))
         self._resume_at = fetched.position_after(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
-        self._last_read = _LastRead(fetched.view, fetched.segment, self.offset, unended)
+        self._last_read = _LastRead(fetched.view, fetched.segment, self.offset, open_producers)
         return Polled(columns=columns, batches=visible)
 
     def _visible(
@@ -283,15 +283,17 @@ class LogReader(RecordReader):
         # cleaning may have removed the marker that ends a transaction.
         last = self._last_read
         follows = last.view is fetched.view or last.segment is fetched.segment
-        unended = last.unended if follows and last.offset == self.offset else ()
+        open_producers = last.open_producers if follows and last.offset == self.offset else ()
         flags = TRANSACTIONAL_BIT | CONTROL_BIT
         has_transactions = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
         if self._isolation == READ_COMMITTED and has_transactions:
             path = part.reader.path
-            scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(open_producers=unended))
+            scan = TransactionScan(
+                Aborted.among(fetched.aborted, path), Carried(open_producers=open_producers)
+            )
             visible &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
-            unended = scan.open_producers
-        return (batches if visible.all() else batches[visible]), unended
+            open_producers = scan.open_producers
+        return (batches if visible.all() else batches[visible]), open_producers
 
 
 def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:

@@ -87,7 +87,7 @@ def swap_in(
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
         files.sync_directory(directory)
-    # Step 3, which Kafka does not have: the last moment at which a bad segment costs nothing.
+    # Step 3, which Kafka does not have: the last moment at which a corrupt segment costs nothing.
     try:
         for base_offset in new:
             path = _swap_log(directory, base_offset)
@@ -99,7 +99,7 @@ def swap_in(
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
         raise
-    # Steps 4 and 5: all ``.swap`` are durable and sound, so from here on startup finishes the swap.
+    # Steps 4 and 5: all ``.swap`` are durable and valid, so from here on startup finishes the swap.
     deleted = _mark_deleted(directory, old, keep_snapshots_of=new)
     _remove_swap_suffix(directory, new)
     return deleted
@@ -130,13 +130,13 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
     pending = _bases(directory, SWAP)
     # An index alone is left of a segment whose log has lost its suffix already (step 5): it only follows.
     ends = {base: _end_of(directory, base) for base in pending if files.exists(_swap_log(directory, base))}
-    sound = {base: end for base, end in ends.items() if end is not None}
-    for base in sorted(ends.keys() - sound.keys()):
+    valid = {base: end for base, end in ends.items() if end is not None}
+    for base in sorted(ends.keys() - valid.keys()):
         removed += _remove(directory, base, SWAP)
-    if sound:
+    if valid:
         # Step 4, ``completeSwapOperations``: the new segments replace all segments in their range of
         # offsets. Some may be ``.deleted`` already.
-        low, high = min(sound), max(sound.values())
+        low, high = min(valid), max(valid.values())
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
         # An original of which cleaning removed every record may begin above that range. It goes too if the
         # crash came between the renames of its files.
@@ -149,12 +149,12 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
         }
         existing = {name.base_offset for name in named if not name.suffix}
         in_range = {base for base in existing if low <= base < high}
-        old = sorted(in_range | existing & (partly_deleted | sound.keys()))
-        _mark_deleted(directory, old, keep_snapshots_of=tuple(sound), replaced=tuple(sound))
+        old = sorted(in_range | existing & (partly_deleted | valid.keys()))
+        _mark_deleted(directory, old, keep_snapshots_of=tuple(valid), replaced=tuple(valid))
     # Steps 5 and 6.
     _remove_swap_suffix(directory, pending)
     _unlink_orphans(directory)
-    return [segment_file(base, "log") for base in sound], removed + remove_deleted(directory)
+    return [segment_file(base, "log") for base in valid], removed + remove_deleted(directory)
 
 
 def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:

@@ -5,7 +5,7 @@ For a log with log start offset 25::
     base offset
      0   the next segment begins at 11, not above 25: deleted under any policy
     11   the next segment begins at 23, not above 25: deleted under any policy
-    23   has offset 25: deleted if ``cleanup.policy`` has ``delete`` and the deletion policy says so
+    23   has offset 25: deleted if ``cleanup.policy`` has ``delete`` and the deletion policy deletes it
     31   the active segment: the same, and then a new active segment begins
 
 The result is always a prefix of the segments. It has no segment that ends above the high watermark, and no
@@ -68,7 +68,7 @@ def register_policy(name: str, policy: DeletionPolicy) -> None:
 
 
 def find_policy(name: str) -> DeletionPolicy:
-    """The policy of that name. Raises InvalidConfigError, with the known names."""
+    """The policy of that name. Raises InvalidConfigError with the names of all policies."""
     if name not in _policies:
         raise InvalidConfigError(
             f"siltstone.retention.policy={name} is not a registered deletion policy",

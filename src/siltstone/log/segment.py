@@ -157,13 +157,13 @@ class IndexFile:
     def truncate(self, *, below: int, column: int) -> None:
         """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
         saved, new = self._state
-        kept = [entry for entry in new if entry[column] < below]
+        remaining = [entry for entry in new if entry[column] < below]
         while saved and self._read(saved - 1)[column] >= below:
             saved -= 1
         with contextlib.closing(files.Appender(self._path)) as appender:
             if appender.size != saved * self._width:
                 appender.truncate(saved * self._width)
-        self._state = (saved, kept)
+        self._state = (saved, remaining)
         self.is_full = len(self) >= self._limit
 
 
@@ -433,7 +433,7 @@ class LiveSegment:
         batch = self.find_batch(offset, self.size)
         if batch is None:
             return self
-        # The result opens the index files anew, so no entry may be in memory only.
+        # The result opens the index files itself, so no entry may be in memory only.
         self.save_indexes()
         self.close_for_append()
         shorter = Segment(

@@ -2,11 +2,12 @@
 
 Kafka's ``CleanedTransactionMetadata``. The ``.txnindex`` files of the whole log list the aborted
 transactions; a transaction's batches are between its first offset and its marker. A marker's transaction is
-*empty* when no batch of it was read in this pass, not even one that the pass discards: such a marker gets a
-delete horizon, and is discarded once that has passed.
+*empty* if no batch of it was read in this cleaning, not even one that the cleaning discards: such a marker
+gets a delete horizon (KIP-534), and is discarded once that has passed.
 
-The state continues over segments and segment groups, which different tasks rewrite. So extraction sums up for
-each input split how it left the producers, and ``carried_by_group`` combines these summaries::
+Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite its segment groups, and a
+transaction may lie in several of them. So extraction summarises the producers' state at the end of each input
+split, and ``carried_by_group`` combines the summaries to the state that each group starts with::
 
     input splits ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
     a group      ── TransactionScan, from its Carried on ──► aborted batches, empty markers, new .txnindex
@@ -17,11 +18,14 @@ here every entry is compared with the batches::
     offset     5     6     7     8       9      10
     producer   data  data  data  ABORT   data   COMMIT         the only entry that is right: first 5, last 8
 
-    a COMMIT in the range of an entry; an ABORT in it but at its end; an entry whose end is no ABORT;
-    data without an entry before an ABORT, or before the data of an entry             each is a contradiction
+    contradictions       a COMMIT in the range of an entry (COMMITTED)
+                         an ABORT in that range, but not at its end; an entry that ends at no ABORT
+                         (ENDS_ELSEWHERE)
+                         data without an entry before an ABORT (NOT_LISTED)
+                         data without an entry before the data of an entry (BEGINS_ELSEWHERE)
 
-A cleaning discards an aborted transaction's data first, in a later pass the entry, and the marker last. So an
-entry without data is sound, and an entry without its marker is not.
+Cleanings discard an aborted transaction's data first, a later one the entry, and the marker last. So an entry
+without data is right, and an entry without its marker is not.
 """
 
 from __future__ import annotations

@@ -31,12 +31,6 @@ from siltstone.tables.options import PartitionSelection, ReadOptions
 from siltstone.tables.splits import TaskSplit, open_directories
 
 _ROWS = 16_384
-_CHECKPOINTS = (
-    names.RECOVERY_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.CLEANER_CHECKPOINT,
-)
 
 FILE_TABLES = {
     "batches": (
@@ -91,7 +85,7 @@ def plan_files(options: ReadOptions) -> list[TaskSplit]:
     directories = open_directories(options)
     if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
-        places = [root / name for root in roots for name in _CHECKPOINTS]
+        places = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
         return [TaskSplit(paths=tuple((str(path), None) for path in places if files.exists(path)))]
     splits = []
     for where, directory in directories.items():

@@ -30,7 +30,7 @@ from siltstone.base.errors import (
     OffsetOutOfRangeError,
     SourceChangedError,
 )
-from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns, TimeColumns, select
 from siltstone.base.records.decode import (
@@ -52,7 +52,6 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted

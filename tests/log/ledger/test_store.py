@@ -192,9 +192,8 @@ def test_a_ledger_is_forgotten_when_the_log_ends_below_its_horizon(
     store: LedgerStore, end: int, goes: bool
 ) -> None:
     committed(store)
-    gone = forget_beyond(store.folder.parent, end)
-    assert gone == (Cursor(horizon=20, ledger_id=0) if goes else None)
-    assert (store.cursor() is None) == goes
+    forget_beyond(store.folder.parent, end)
+    assert store.cursor() == (None if goes else Cursor(horizon=20, ledger_id=0))
 
 
 # What a commit refuses

@@ -1,7 +1,7 @@
-"""Ledgers made by hand: a compactor that is a dict and a loop, for what stores and readers are tested with.
+"""A plain compactor, a dictionary and a loop: it makes the ledgers that stores and readers are tested with.
 
-All file operations go through ``base.files``, and in the order that the store asks for, so the crash tests
-can stand in the way of each.
+All file operations go through ``base.files``, in the order that the store requires, so that crash tests can
+stop at each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PER_BATCH, PER_SEGMENT = 3, 6
 """Records, so that small ledgers have several segments with several batches."""
 
 
-def put(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """A new file, durable but for its name."""
     files.write_new(path, data)
 
@@ -43,9 +43,9 @@ def stage_segment(directory: Path, records: Sequence[Rec], per_batch: int, codec
     builder = IndexBuilder(base, 50, 1 << 20)
     builder.add_batches(scan_batches(np.frombuffer(bytearray(data), np.uint8)).batches)
     indexes = builder.finish()
-    put(directory / segment_file(base, "log"), data)
-    put(directory / segment_file(base, "index"), indexes["index"])
-    put(directory / segment_file(base, "timeindex"), indexes["timeindex"])
+    write_file(directory / segment_file(base, "log"), data)
+    write_file(directory / segment_file(base, "index"), indexes["index"])
+    write_file(directory / segment_file(base, "timeindex"), indexes["timeindex"])
 
 
 def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:
@@ -78,7 +78,7 @@ def stage(
     for group in groups:
         stage_segment(directory, group, per_batch, codec)
     keys = b"".join(b"%r\n" % record.key for record in records)
-    put(directory / KEYS, keys)
+    write_file(directory / KEYS, keys)
     files.sync_directory(directory)
     segments = tuple(segment_entry(directory, group[0].offset) for group in groups)
     run = Run(
@@ -135,7 +135,10 @@ def compacted(records: Iterable[Rec]) -> list[Rec]:
 
 
 def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, codec: int = 0) -> Ledger | None:
-    """A compaction, plainly: the tail as one run, or ``merge`` all into one; None: nothing is new."""
+    """Compact the records from the horizon on into a new run, or with ``merge_runs`` all into one.
+
+    None if there are none.
+    """
     store = LedgerStore(log.directory)
     store.collect()
     view, old = log.view, store.current()
@@ -150,16 +153,16 @@ def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, code
     ledger_id, run_id = store.next_ids()
     staging = store.make_staging(name)
     if merge_runs and old is not None:
-        kept = [each for records in shown.values() for each in records if each.key not in keys]
+        retained = [record for records in shown.values() for record in records if record.key not in keys]
         bounds = (old.base_offset, end)
-        new, staged = stage(staging, run_id, bounds, [*kept, *compacted(tail)], codec=codec)
-        found = store.commit(ledger_of(ledger_id, [new]), {}, {run_id: staged})
+        new, staged = stage(staging, run_id, bounds, [*retained, *compacted(tail)], codec=codec)
+        new_ledger = store.commit(ledger_of(ledger_id, [new]), {}, {run_id: staged})
     else:
         new, staged = stage(staging, run_id, (base, end), compacted(tail), codec=codec)
-        older, superseded = hide(store, old, shown, keys)
-        found = store.commit(ledger_of(ledger_id, [*older, new]), superseded, {run_id: staged})
+        older, superseded = supersede(store, old, shown, keys)
+        new_ledger = store.commit(ledger_of(ledger_id, [*older, new]), superseded, {run_id: staged})
     store.collect()
-    return found
+    return new_ledger
 
 
 def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
@@ -178,10 +181,10 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
         return found
 
 
-def hide(
+def supersede(
     store: LedgerStore, ledger: Ledger | None, shown: dict[int, list[Rec]], keys: set[bytes | None]
 ) -> tuple[list[Run], dict[int, Int64]]:
-    """The runs that stay, and what of them is superseded once records of ``keys`` are newer."""
+    """The existing runs, and their superseded offsets once there are newer records of ``keys``."""
     if ledger is None:
         return [], {}
     before = store.superseded(ledger)

@@ -28,7 +28,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.manifest import manifest_name
-from siltstone.log.ledger.store import HeldLedger, LedgerStore, Part
+from siltstone.log.ledger.store import HeldLedger, LedgerSegment, LedgerStore
 from siltstone.log.reading import (
     EARLIEST,
     AtTime,
@@ -127,7 +127,7 @@ class CompactedReader(RecordReader):
         without_reset: ReaderSettings = {**how, "reset": "none"}
         self._tail = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
-        self._reading: tuple[Part, LogReader] | None = None
+        self._reading: tuple[LedgerSegment, LogReader] | None = None
         self._tail_from = 0
         self._closed = False
         self.resets = 0
@@ -180,7 +180,7 @@ class CompactedReader(RecordReader):
                 return offset
         return self._offset_in(view._replace(log_start_offset=self._tail_from), start)
 
-    def _first_since(self, part: Part, timestamp_ms: int) -> int | None:
+    def _first_since(self, part: LedgerSegment, timestamp_ms: int) -> int | None:
         """The offset of the first record of a part, not superseded, at or after ``timestamp_ms``; None
         without one."""
         position = fetch.offset_for_time(part.view, timestamp_ms)
@@ -230,7 +230,7 @@ class CompactedReader(RecordReader):
                 return polled
         return self._poll_tail(max_bytes)
 
-    def _poll_part(self, part: Part, max_bytes: int | None) -> Polled | None:
+    def _poll_part(self, part: LedgerSegment, max_bytes: int | None) -> Polled | None:
         """The next records of a part that are not superseded; None at its end, with ``offset`` after it."""
         path = part.view.segments[0].reader.path
         if self._reading is None or self._reading[0] is not part:
@@ -251,7 +251,7 @@ class CompactedReader(RecordReader):
         self.offset = max(self.offset, end if self._end is None else min(end, self._end))
         return None
 
-    def _begin(self, part: Part) -> LogReader:
+    def _begin(self, part: LedgerSegment) -> LogReader:
         assert self._held is not None
         if self._how.get("verify", True):
             self._held.verify_part(part)

@@ -64,14 +64,14 @@ from siltstone.log.segments import find_segment
 # still at the segment before.
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
-INDEXES = ("index", "timeindex")
+
 MISSING = "the file is missing"
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class LedgerSegment:
     """One segment of a ledger: ``view`` from where the one before it ends up to where the next one begins.
 
     ``superseded``: the superseded offsets of its run, int64, ascending; ``entry``: the one in the manifest.
@@ -106,7 +106,7 @@ class HeldLedger:
             for part in open_parts(folder, run, superseded.get(run.id, NONE_SUPERSEDED))
         )
 
-    def verify_part(self, part: Part) -> None:
+    def verify_part(self, part: LedgerSegment) -> None:
         """Verify the checksum of a part's log, once. Raises LedgerError, OSError."""
         reader = part.view.segments[0].reader
         if reader.path not in self._verified:
@@ -116,7 +116,7 @@ class HeldLedger:
                 raise LedgerError(reader.path, WRONG_CHECKSUM)
             self._verified.add(reader.path)
 
-    def verify_ahead(self, part: Part) -> None:
+    def verify_ahead(self, part: LedgerSegment) -> None:
         """Begin to compute the checksum of the part that is read next."""
         reader = part.view.segments[0].reader
         if reader.path not in self._verified and reader.path not in self._ahead:
@@ -135,7 +135,7 @@ def run_name(run_id: int) -> str:
     return f"generation-{run_id}"
 
 
-def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
+def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[LedgerSegment]:
     """The segments of a run, their files open. Raises LedgerError, OSError."""
     directory = folder / run_name(run.id)
     bounds = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
@@ -146,7 +146,7 @@ def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
         live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
         _ = live.reader
         view = LogView((live,), start, end, end, end, live.size)
-        yield Part(view=view, superseded=superseded, entry=entry)
+        yield LedgerSegment(view=view, superseded=superseded, entry=entry)
 
 
 def check_files(directory: Path, entry: SegmentEntry) -> None:
@@ -155,9 +155,14 @@ def check_files(directory: Path, entry: SegmentEntry) -> None:
     Raises LedgerError, OSError.
     """
     _check_size(directory / segment_file(entry.base_offset, "log"), entry.size)
-    for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
-        path = directory / segment_file(entry.base_offset, kind)
-        if crc32c(_read(path)) != crc:
+    for kind, checksum in (("index", entry.index_crc), ("timeindex", entry.time_index_crc)):
+        _check_checksum(directory / segment_file(entry.base_offset, kind), checksum)
+
+
+def _check_checksum(path: Path, expected: int) -> None:
+    """Raises LedgerError for a file that is missing or has another checksum, OSError."""
+    with _must_exist(path), files.Reader(path) as reader:
+        if file_checksum(reader) != expected:
             raise LedgerError(str(path), WRONG_CHECKSUM)
 
 
@@ -222,20 +227,23 @@ def _broken_superseded(run: Run, offsets: Int64) -> str:
     return ""
 
 
+def _check_sizes(directory: Path, run: Run) -> None:
+    """Check that a run's logs and its key index exist with their sizes. Raises LedgerError, OSError."""
+    for segment in run.segments:
+        _check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
+    if run.keys_size:
+        _check_size(directory / KEYS, run.keys_size)
+
+
 def _check_run(directory: Path, run: Run) -> None:
     """Compare staged files with their manifest entry. Raises CheckFailedError, OSError."""
-    expected = {
-        directory / segment_file(entry.base_offset, "log"): (entry.size, entry.crc) for entry in run.segments
-    }
-    if run.keys_size:
-        expected[directory / KEYS] = (run.keys_size, run.keys_crc)
     try:
+        _check_sizes(directory, run)
         for entry in run.segments:
             check_files(directory, entry)
-        for path, size_and_checksum in expected.items():
-            with _must_exist(path), files.Reader(path) as reader:
-                if (reader.stat.size, file_checksum(reader)) != size_and_checksum:
-                    raise LedgerError(str(path), "the staged file differs from what was written")
+            _check_checksum(directory / segment_file(entry.base_offset, "log"), entry.crc)
+        if run.keys_size:
+            _check_checksum(directory / KEYS, run.keys_crc)
     except LedgerError as error:
         reason = f"run {run.id}: {error.reason}"
         raise CheckFailedError(reason, path=error.path, advice=_COMMIT_FAILED) from error
@@ -273,11 +281,7 @@ class LedgerStore:
             try:
                 ledger = self._named_by(cursor)
                 for run in ledger.runs:
-                    directory = self.folder / run_name(run.id)
-                    for segment in run.segments:
-                        _check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
-                    if run.keys_size:
-                        _check_size(directory / KEYS, run.keys_size)
+                    _check_sizes(self.folder / run_name(run.id), run)
                 return ledger
             except LedgerError:
                 if self.cursor() == cursor:  # otherwise a commit replaced the cursor meanwhile: try again
@@ -452,11 +456,11 @@ class LedgerStore:
             self.superseded(written)
             for run in written.runs:
                 list(open_parts(self.folder, run, NONE_SUPERSEDED))
+            if written != ledger:
+                path = self.folder / manifest_name(ledger.id)
+                raise LedgerError(str(path), "the manifest differs from the ledger that was written")
         except LedgerError as error:
             raise CheckFailedError(error.reason, path=error.path, advice=_COMMIT_FAILED) from error
-        if written != ledger:
-            reason = f"the manifest of ledger {ledger.id} differs from what was written"
-            raise CheckFailedError(reason, path=self.folder, advice=_COMMIT_FAILED)
 
     def forget(self) -> None:
         """Remove the cursor, durably; ``collect`` deletes the ledger's files. Raises OSError."""
@@ -519,27 +523,24 @@ class LedgerStore:
 # has shortened is compared with its ledger when it is opened, before the first append.
 
 
-def forget_beyond(directory: Path, end_offset: int) -> Cursor | None:
-    """Forget a partition's ledger when the log ends, or is about to end, below its horizon. Returns the
-    removed cursor, or None. Raises OSError."""
+def forget_beyond(directory: Path, end_offset: int) -> None:
+    """Forget a partition's ledger if the log ends, or is about to end, below its horizon. Raises OSError."""
     store = LedgerStore(directory)
     try:
         cursor = store.cursor()
     except LedgerError as error:
         _logger.warning("%s", error)
-        return None
-    if cursor is None or cursor.horizon <= end_offset:
-        return None
-    store.forget()
-    _logger.warning(
-        "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
-        "compact the log again",
-        directory,
-        cursor.ledger_id,
-        cursor.horizon,
-        end_offset,
-    )
-    return cursor
+        return
+    if cursor is not None and cursor.horizon > end_offset:
+        store.forget()
+        _logger.warning(
+            "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
+            "compact the log again",
+            directory,
+            cursor.ledger_id,
+            cursor.horizon,
+            end_offset,
+        )
 
 
 def recover_ledgers(directory: Path, end_offset: int) -> None:

@@ -432,7 +432,7 @@ class _Recovery:
         ``durable``: how many segments are taken as durable, so that their indexes alone are checked. All
         later ones are scanned::
 
-            clean stop, sound tail      all segments; the indexes of the active one were checked with its tail
+            clean stop, valid tail      all segments; the indexes of the active one were checked with its tail
             clean stop, corrupt tail    all but the active segment: a clean stop has flushed them
             crash                       those below the segment that the recovery point is in
             no segment                  none: the log begins empty

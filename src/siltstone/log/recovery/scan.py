@@ -19,7 +19,7 @@ import numpy.typing as npt
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.indexes import (
@@ -51,7 +51,6 @@ _TAIL = 64 << 10
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
 UNWRITTEN = "the first bytes of the batch's base offset were never written"
-BAD_CHECKSUM = "checksum does not match"
 _RESTORE = "restore the partition from a replica, or move it away, and recover again"
 
 Listing = Mapping[str, files.FileStat]
@@ -173,7 +172,7 @@ class SegmentScan:
 
         No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
         is the only one that was not written, the first bytes of the offset are zeros and all the rest is
-        sound.
+        valid.
         """
         batches = window.batches
         expected = self._expected(batches)
