@@ -1,7 +1,8 @@
 """The store of a partition's ledgers: commits a new one, opens the current one, deletes old ones.
 
-Pulsar's counterparts: ``CompactedTopicImpl.newCompactedLedger`` moves the horizon, ``CompactorSubscription``
-(``__compaction``) has it as its position, and ``TwoPhaseCompactor`` deletes the old ledger::
+Pulsar's counterparts: ``CompactorSubscription`` moves the cursor of ``__compaction``, and with it
+``CompactedTopic.newCompactedLedger`` the horizon; ``CompactedTopic.deleteCompactedLedger`` deletes the old
+ledger::
 
     commit    1 rename the runs ─► 2 write superseded offsets and manifest ─► 3 verify ─► 4 replace the cursor
     collect   delete a manifest that is neither current nor held by a reader ─► runs that no manifest names
