@@ -53,9 +53,9 @@ class VerifyRequest(RunOptions):
     after
         The cleaned directory.
     now_ms
-        The cleaning's clock, in ms: tombstones are then held to their horizons from both sides.
+        The time of the cleaning, in ms, exactly; without it fewer problems are found.
     high_watermark
-        "end": the cleaning was to go beyond the high watermark's checkpoint.
+        "end": the cleaning may have gone beyond the high watermark in BEFORE's checkpoint.
     master
         The Spark master, or a Spark Connect server, sc://HOST:PORT.
     """
@@ -106,7 +106,7 @@ class ExplainRequest(CleaningOptions):
     show_keys
         Show the hottest keys; they are masked otherwise.
     top
-        So many of the hottest keys of each log.
+        Number of hottest keys of each log.
     """
 
     show_keys: bool = False
