@@ -285,7 +285,7 @@ def test_the_command_shows_the_results_when_the_report_cannot_be_written(
         status = run(["clean", str(staged.directory), *flags, *given, *(["--json"] if json_ else [])])
     out, err = capsys.readouterr()
     assert status == 1
-    assert f"the report was not written: --report {path}: No space left on device" in err
+    assert f"the audit was not written: --report {path}: No space left on device" in err
     if json_:
         document = json.loads(out)
         assert document["logs"][0]["status"] == "cleaned" and "No space" in document["report_error"]
