@@ -166,11 +166,11 @@ class CleanRequest(CleaningOptions):
     out
         Write a cleaned copy of DIR to this new directory instead.
     keep_originals
-        Keep hard links of all replaced files below this directory, for siltstone undo.
+        Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
         Most bytes of new files at one time; default: a quarter of the free space.
     stop_after_minutes
-        Start no new work after this many minutes, once something has changed; run again for the rest.
+        Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
     dry_run

@@ -55,7 +55,7 @@ class VerifyRequest(RunOptions):
     now_ms
         The time of the cleaning, in ms, exactly; without it fewer problems are found.
     high_watermark
-        "end": the cleaning may have gone beyond the high watermark in BEFORE's checkpoint.
+        "end": the cleaning was allowed beyond the checkpointed high watermark.
     master
         The Spark master, or a Spark Connect server, sc://HOST:PORT.
     """
