@@ -14,7 +14,7 @@ from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
-from siltstone.log.indexes import Finding, NamedFile
+from siltstone.log.indexes import NamedFile
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
@@ -98,7 +98,7 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     findings = 0
     try:
         for part in dump_file(file, options):
-            if not isinstance(part, Finding):
+            if isinstance(part, dict):
                 output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
                 continue
             findings += 1
