@@ -16,7 +16,7 @@ export CASE
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## make .venv with everything in it, see to Java, compile the kernels (done once)
+setup: $(STAMP) ## make .venv, install Java if it is missing, compile the kernels (done once)
 
 $(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh
 	@bash scripts/ensure-java.sh
@@ -25,10 +25,10 @@ $(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh
 	$(BIN)/python -m siltstone.warmup
 	@touch $@
 
-demo: setup ## clean a log directory that a real Kafka broker wrote, and show what went and why
+demo: setup ## clean a log directory that a real Kafka broker wrote, and show what was removed and why
 	$(BIN)/python -m demo
 
-test: setup ## run the tests, but for those that need a real broker
+test: setup ## run the tests, except those that need a real broker
 	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup ## run the tests that take too long for make test: every signal at every stage (a quarter of an hour)
@@ -43,7 +43,7 @@ adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
 	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)
 
-lint: setup ## check style, types, the import picture and the structure rules
+lint: setup ## check style, types, the imports between packages and the structure rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src/siltstone
@@ -57,7 +57,7 @@ format: setup ## sort the imports and format the code
 bench: setup ## measure the cleaner on generated logs
 	$(BIN)/python -m bench
 
-bench-kafka: setup ## measure the cleaner beside Kafka's own, on twin directories (needs Maven and a JDK)
+bench-kafka: setup ## measure the cleaner and Kafka's own on copies of one directory (needs Maven and a JDK)
 	$(BIN)/python -m bench.beside_kafka $(BENCH_KAFKA_ARGS)
 
 ci: ## what the CI runs

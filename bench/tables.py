@@ -25,14 +25,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.generate import Generated, generate
-from bench.kafka_source.asking import Answer, kafka_source
+from bench.kafka_source.querying import QueryTimes, kafka_source
 from bench.measure import WrongResultError
 from bench.partition_log import Figure
 
@@ -44,14 +44,6 @@ JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_che
 GOALS = {"all columns": "≥ 6", "value": "≥ 6", OFFSET_TIMESTAMP: "≥ 15"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
-    """Medians: seconds of the wall clock, and of all processors."""
-
-    seconds: float
-    processor: float
-
-
 def measure_tables(
     folder: Path, size_mb: int, repetitions: int, kafka_folder: Path | None = None
 ) -> list[Figure]:
@@ -59,31 +51,31 @@ def measure_tables(
 
     Raises WrongResultError.
     """
-    made = generate(folder, size_mb * 1_000_000, "none")
-    given = (folder, size_mb, repetitions, *(() if kafka_folder is None else (kafka_folder,)))
-    command = [sys.executable, "-m", "bench.tables", *map(str, given)]
+    generated = generate(folder, size_mb * 1_000_000, "none")
+    arguments = (folder, size_mb, repetitions, *(() if kafka_folder is None else (kafka_folder,)))
+    command = [sys.executable, "-m", "bench.tables", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise WrongResultError(f"bench.tables ended with {done.returncode}")
-    took = {name: Took(**each) for name, each in json.loads(done.stdout.splitlines()[-1]).items()}
+    times = {name: QueryTimes(**fields) for name, fields in json.loads(done.stdout.splitlines()[-1]).items()}
     figures = []
     for name, goal in GOALS.items():
-        for other, ratio in ((name, None), (name + READY, took[name].seconds / took[name + READY].seconds)):
-            rate, words = made.records / took[other].seconds / 1e6, "" if ratio else goal
+        for other, ratio in ((name, None), (name + READY, times[name].seconds / times[name + READY].seconds)):
+            rate, words = generated.records / times[other].seconds / 1e6, "" if ratio else goal
             figures.append(
                 Figure(name=f"table: {other}", value=rate, unit="M records/s", ratio=ratio, goal=words)
             )
-            figures.append(_processor(other, took[other]))
-    figures += _beside("latest", took["latest"], "max_by of each key", took["max_by"], "≥ 8")
+            figures.append(_processor(other, times[other]))
+    figures += _beside("latest", times["latest"], "max_by of each key", times["max_by"], "≥ 8")
     if kafka_folder is not None:
-        kafka = min((took[name] for name in KAFKA), key=lambda each: each.seconds)
+        kafka = min((times[name] for name in KAFKA), key=lambda each: each.seconds)
         figures += _beside(
-            "all columns, whole query", took["all columns"], "Spark's Kafka source", kafka, "≥ 4"
+            "all columns, whole query", times["all columns"], "Spark's Kafka source", kafka, "≥ 4"
         )
     return figures
 
 
-def _beside(name: str, ours: Took, other: str, theirs: Took, goal: str) -> list[Figure]:
+def _beside(name: str, ours: QueryTimes, other: str, theirs: QueryTimes, goal: str) -> list[Figure]:
     """Seconds of both; the ratio stands with ours."""
     ratio, words = theirs.seconds / ours.seconds, f"{goal} times faster"
     return [
@@ -94,25 +86,27 @@ def _beside(name: str, ours: Took, other: str, theirs: Took, goal: str) -> list[
     ]
 
 
-def _processor(name: str, took: Took) -> Figure:
-    return Figure(name=f"table: {name}, processor", value=took.processor, unit="s")
+def _processor(name: str, times: QueryTimes) -> Figure:
+    return Figure(name=f"table: {name}, processor", value=times.processor, unit="s")
 
 
 def main(folder: str, size_mb: str, repetitions: str, kafka_folder: str = "") -> None:
     """The measured process: prints one JSON document, name → seconds and processor."""
-    made = generate(Path(folder), int(size_mb) * 1_000_000, "none")
+    generated = generate(Path(folder), int(size_mb) * 1_000_000, "none")
     log = Path(folder) / "log"
     with contextlib.ExitStack() as open_things:
-        queries = _queries(open_things, log, made)
+        queries = _queries(open_things, log, generated)
         if kafka_folder:
-            kafka = open_things.enter_context(kafka_source(Path(kafka_folder), log, made))
+            kafka = open_things.enter_context(kafka_source(Path(kafka_folder), log, generated))
             partitions = os.cpu_count() or 1
-            queries |= {KAFKA[0]: lambda: _took(kafka.ask()), KAFKA[1]: lambda: _took(kafka.ask(partitions))}
-        turns = [{name: ask() for name, ask in queries.items()} for _ in range(int(repetitions) + 1)]
+            queries |= {KAFKA[0]: kafka.run, KAFKA[1]: lambda: kafka.run(partitions)}
+        turns = [{name: query() for name, query in queries.items()} for _ in range(int(repetitions) + 1)]
     print(json.dumps({name: asdict(_median([turn[name] for turn in turns[1:]])) for name in queries}))
 
 
-def _queries(open_things: contextlib.ExitStack, log: Path, made: Generated) -> dict[str, Callable[[], Took]]:
+def _queries(
+    open_things: contextlib.ExitStack, log: Path, generated: Generated
+) -> dict[str, Callable[[], QueryTimes]]:
     """Our queries by name, on a session that ends with ``open_things``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])  # workers import bench, too
@@ -132,11 +126,13 @@ def _queries(open_things: contextlib.ExitStack, log: Path, made: Generated) -> d
     spark.dataSource.register(ReadyBatches)
     java = psutil.Process(spark.sparkContext._gateway.proc.pid)
     ours = {
-        name: lambda name=name: _timed(lambda: _query(spark, log, name), java, made)
+        name: lambda name=name: _timed(lambda: _query(spark, log, name), java, generated)
         for name in (*GOALS, "latest", "max_by")
     }
     ready = {
-        name + READY: lambda name=name: _timed(lambda: _ready(spark, made.records, name), java, made)
+        name + READY: lambda name=name: _timed(
+            lambda: _ready(spark, generated.records, name), java, generated
+        )
         for name in GOALS
     }
     return ours | ready
@@ -174,30 +170,26 @@ def _latest_by_hand(frame: Any) -> Any:
     return frame.groupBy("key").agg(latest)
 
 
-def _timed(action: Callable[[], int], java: psutil.Process, made: Generated) -> Took:
+def _timed(action: Callable[[], int], java: psutil.Process, generated: Generated) -> QueryTimes:
     used, began = _used(java), time.perf_counter()
     count = action()
-    took = Took(seconds=time.perf_counter() - began, processor=_used(java) - used)
-    if count not in (made.records, made.distinct_keys, _keys_with_the_tail(count, made)):
-        raise WrongResultError(f"{count} rows of {made.records} records, {made.distinct_keys} keys")
-    return took
+    times = QueryTimes(seconds=time.perf_counter() - began, processor=_used(java) - used)
+    if count not in (generated.records, generated.distinct_keys, _keys_with_the_tail(count, generated)):
+        raise WrongResultError(f"{count} rows of {generated.records} records, {generated.distinct_keys} keys")
+    return times
 
 
-def _took(answer: Answer) -> Took:
-    return Took(seconds=answer.seconds, processor=answer.processor)
-
-
-def _median(turns: list[Took]) -> Took:
-    return Took(
+def _median(turns: list[QueryTimes]) -> QueryTimes:
+    return QueryTimes(
         seconds=statistics.median(turn.seconds for turn in turns),
         processor=statistics.median(turn.processor for turn in turns),
     )
 
 
-def _keys_with_the_tail(count: int, made: Generated) -> int:
+def _keys_with_the_tail(count: int, generated: Generated) -> int:
     """The active segment may have keys that the closed ones have not: at most one a record of it."""
-    tail = made.records - made.cleaned_records
-    return count if made.distinct_keys <= count <= made.distinct_keys + tail else -1
+    tail = generated.records - generated.cleaned_records
+    return count if generated.distinct_keys <= count <= generated.distinct_keys + tail else -1
 
 
 def _used(java: psutil.Process) -> float:

@@ -1,9 +1,9 @@
-"""Cleans the log directories of a real Kafka broker and shows what went and why: `make demo`.
+"""Cleans the log directories of a real Kafka broker and shows what was removed and why: `make demo`.
 
 demo/data/broker.tar.xz holds the two log directories of a single-node Kafka 4.3 broker, cleanly stopped. They
-are unpacked below demo/out and handed to the command as a user would: first with --dry-run, which changes
-nothing, then in earnest. topics.config gives the topics' own configs; the clock is set to the moment after
-the broker stopped, so that every run gives the same result.
+are unpacked below demo/out and cleaned as a user would: first with --dry-run, which changes nothing, then in
+place. topics.config has the topics' own settings; the clock is set to the moment after the broker stopped, so
+that every run has the same result.
 """
 
 import shlex
@@ -37,13 +37,13 @@ def clean_command(log_dirs: list[Path], topics: list[str], extra: list[str]) -> 
 
 
 def run(title: str, command: list[str]) -> int:
-    """Say what is run, run it, and give its exit code."""
+    """Print a command, run it, and return its exit status."""
     print(f"\n{title}\n\n  $ {shlex.join(command)}\n", flush=True)
     return subprocess.run(command, check=False).returncode
 
 
 def main() -> int:
-    """Unpack, show the plan, clean; the exit code is the first that is not 0."""
+    """Unpack, show the plan, clean; the exit status is the first that is not 0."""
     shutil.rmtree(OUT, ignore_errors=True)
     unpack(ROOT / "data" / "broker.tar.xz", OUT)
     log_dirs = [OUT / "data0", OUT / "data1"]

@@ -35,7 +35,7 @@ nearest one; a value out of range is an error that says what is allowed.
 
 Within 2, 3 and 4 the first of a broker's names counts: `log.retention.ms` before `log.retention.minutes`
 before `log.retention.hours`. Values are shown in the unit of the topic's name. A change at run time counts
-from then on: a new policy at the next look at the log, a smaller `segment.bytes` at the next roll. Names
+from then on: a new policy at the next check of the log, a smaller `segment.bytes` at the next roll. Names
 marked *at start* are read when a broker starts. `min.compaction.lag.ms` may not be over
 `max.compaction.lag.ms`.
 
@@ -89,10 +89,10 @@ def _range(key: Key) -> str:
     if key.kind not in (Kind.INT, Kind.LONG, Kind.DOUBLE):
         return ""
     if key.most is not None:
-        said = f"{key.least} … {key.most}"
+        bounds = f"{key.least} … {key.most}"
     else:
-        said = "any" if key.least is None else f"≥ {key.least}"
-    return said + "".join(f", not {number}" for number in key.refused)
+        bounds = "any" if key.least is None else f"≥ {key.least}"
+    return bounds + "".join(f", not {number}" for number in key.refused)
 
 
 def _broker_names(key: Key) -> str:

@@ -2,5 +2,5 @@
 
 ``environment``: a Python and jars of its own, since the newest connector on Maven may be for an older Spark
 than ours. ``serving``: a broker with a copy of a generated log. ``query``: what is measured, in that
-environment and without this project. ``asking``: all of it, ready to be asked.
+environment and without this project. ``querying``: all of it.
 """

@@ -1,45 +1,15 @@
-"""What the tests of commands on a directory share: calling one in this process, and a directory's bytes."""
+"""Fixtures of the tests of commands: a command line in this process, and a directory with two topics."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from siltstone.cli.main import run
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a command line came to."""
-
-    status: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.decode().splitlines()
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document on standard output."""
-        return json.loads(self.out)
-
-    @property
-    def documents(self) -> list[Any]:
-        """One JSON object a line."""
-        return [json.loads(line) for line in self.lines]
-
-
-Command = Callable[..., Done]
+from tests.support.command_line import Command, Done
 
 
 @pytest.fixture
@@ -66,13 +36,3 @@ def logs(siltstone: Command, tmp_path: Path) -> Path:
     ):
         assert siltstone("topics", "--dir", path, "--create", "--topic", *arguments).status == 0
     return path
-
-
-def tree(*directories: Path) -> dict[str, tuple[str, int]]:
-    """Every file's SHA-256 and time, every directory's time: what must not change when one looks."""
-    found = {}
-    for directory in directories:
-        for path in [directory, *sorted(directory.rglob("*"))]:
-            content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "directory"
-            found[str(path)] = (content, path.stat().st_mtime_ns)
-    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.support.command_line import Command
 from tests.support.golden_sets import unpack_broker
 
 

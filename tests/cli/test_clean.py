@@ -82,7 +82,9 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], status: in
         assert word in shown.err
 
 
-def test_json(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_has_every_field_with_its_type(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     segments = list_segments(staged.partition)
     assert run(command(staged, "--in-place", "--json")) == 0
     found = document(capsys)
@@ -152,7 +154,9 @@ def test_nothing_to_do_the_second_time(staged: Staged, capsys: pytest.CaptureFix
     assert listing(staged.directory) == before
 
 
-def test_the_table(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_row_for_each_log(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(command(staged, "--in-place", "--keep-originals", tmp_path / "keep")) == 0
     shown = capsys.readouterr().out
     for word in ("basic-0", "cleaned", "532 → 210", "322", "superseded", "siltstone undo"):
@@ -253,7 +257,7 @@ def test_an_unclean_directory(staged: Staged, capsys: pytest.CaptureFixture[str]
     assert listing(staged.directory) == before
 
 
-def test_a_live_lock(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_locked_is_refused(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
     script = (
         "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDWR); "
         "fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
@@ -324,7 +328,9 @@ def test_a_lock_that_may_not_be_opened(
     refused(capsys, command(staged, "--in-place"), 1, f"{lock}: Permission denied")
 
 
-def test_a_full_disk(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_fails_the_log_and_changes_nothing(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = listing(staged.directory)
 
     def full(operation: files.Operation) -> None:
@@ -346,7 +352,9 @@ def test_a_checkpoint_that_makes_no_sense(staged: Staged, capsys: pytest.Capture
     assert log["status"] == "uncleanable" and str(path) in log["reason"]
 
 
-def test_wrong_settings(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_settings_are_refused(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, command(staged, "--in-place", "--config", "cleanup.policy=tidy"), 2, "tidy", "compact")
     lines = tmp_path / "topics.config"
     lines.write_text("basic:cleanup.policy=compact\nbasic segment.bytes=3\n")

@@ -12,8 +12,8 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import claim_compaction
 from siltstone.runtime.manager import LogManager
-from tests.cli.conftest import Command, tree
 from tests.support.cleaning.logs import one, write_log
+from tests.support.command_line import Command, tree
 from tests.support.examples import printed, steps
 
 EVENTS = TopicPartition("acme.shop.events", 0)
@@ -60,7 +60,7 @@ def test_compact_read_append_and_read_again(siltstone: Command, shop: Path) -> N
     assert nothing.lines == ["acme.shop.events-0: SUCCESS: nothing new below offset 7"]
 
 
-def test_the_documents(siltstone: Command, shop: Path) -> None:
+def test_the_documents_have_pulsars_names(siltstone: Command, shop: Path) -> None:
     done = siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--json")
     assert done.status == 0
     document = done.document
@@ -91,7 +91,7 @@ def test_the_documents(siltstone: Command, shop: Path) -> None:
     assert tree(shop) == before, "looking changes nothing"
 
 
-def test_the_tables(siltstone: Command, shop: Path) -> None:
+def test_the_tables_show_status_and_ledger(siltstone: Command, shop: Path) -> None:
     before = siltstone("topics", "compaction-status", NAME, "--dir", shop)
     assert before.lines[:2] == ["acme.shop.events: NOT_RUN", "compactionThreshold: 0 (default)"]
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
@@ -101,7 +101,7 @@ def test_the_tables(siltstone: Command, shop: Path) -> None:
     assert any("compacted up to offset 4: ledger 0, 2 entries" in line for line in described.lines)
 
 
-def test_a_dry_run_only_says_how_much(siltstone: Command, shop: Path) -> None:
+def test_a_dry_run_shows_the_backlog_and_changes_nothing(siltstone: Command, shop: Path) -> None:
     before = tree(shop)
     for command in (("compact-topic", "--topic", NAME), ("topics", "compact", NAME)):
         done = siltstone(*command, "--dir", shop, "--dry-run")
@@ -137,7 +137,7 @@ def test_only_one_partition(siltstone: Command, logs: Path) -> None:
         (("topics", "compaction-status", "nobody"), 1, "UNKNOWN_TOPIC"),
     ],
 )
-def test_what_is_refused(
+def test_contradictory_flags_and_unknown_topics_are_refused(
     siltstone: Command, shop: Path, arguments: tuple[str, ...], status: int, said: str
 ) -> None:
     directory = () if said == "--dir" else ("--dir", shop)
@@ -171,7 +171,7 @@ def test_only_the_compacted_folder_changes(siltstone: Command, shop: Path) -> No
     assert (shop / str(EVENTS) / ".compacted" / "cursor.json").exists()
 
 
-def test_a_run_that_died_is_shown_as_interrupted(siltstone: Command, shop: Path) -> None:
+def test_a_compaction_whose_process_died_is_shown_as_interrupted(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     path = shop / str(EVENTS) / ".compacted" / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "RUNNING"}))
@@ -188,7 +188,7 @@ def test_a_run_that_died_is_shown_as_interrupted(siltstone: Command, shop: Path)
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
 
 
-def test_a_damaged_ledger_is_told_by_its_name_until_it_is_reset(siltstone: Command, shop: Path) -> None:
+def test_a_damaged_ledger_is_named_until_it_is_reset(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     produce(siltstone, shop, b"d:1\n")
     (shop / str(EVENTS) / ".compacted" / "ledger-0.json").unlink()

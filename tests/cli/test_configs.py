@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.runtime.manager import LogManager
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 
 USERS = ("--entity-type", "topics", "--entity-name", "users")
 
@@ -67,7 +67,7 @@ def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> N
     assert siltstone("configs", *place, "--describe", "--entity-name", 7).status == 2
 
 
-def test_alter(siltstone: Command, logs: Path) -> None:
+def test_alter_sets_and_removes_settings(siltstone: Command, logs: Path) -> None:
     done = siltstone(
         *("configs", "--dir", logs, "--alter", *USERS),
         *("--add-config", "cleanup.policy=[compact,delete],retention.ms=5000", "--json"),
@@ -132,7 +132,7 @@ def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path) -> None:
         ("users", ("--add-config", "siltstone.retention.policy=mine"), 1, ["mine", "INVALID_CONFIG"]),
     ],
 )
-def test_refusals(
+def test_an_invalid_change_is_refused_and_nothing_is_changed(
     siltstone: Command,
     logs: Path,
     entity: str,
@@ -172,7 +172,7 @@ def test_refusals(
         ),
     ],
 )
-def test_wrong_usage(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
+def test_contradictory_flags_are_refused(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
     refused = siltstone("configs", "--dir", logs, *arguments)
     assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
 

@@ -314,7 +314,7 @@ def test_a_bad_checksum_is_shown_and_reading_goes_on(segment: Path, dump: Any) -
     assert "isvalid: false" in dump(segment)[1]
 
 
-def test_a_truncated_tail_is_said_behind_what_is_whole(segment: Path, dump: Any) -> None:
+def test_a_truncated_tail_is_reported_after_the_whole_batches(segment: Path, dump: Any) -> None:
     sound = len(rows_of(segment))
     segment.write_bytes(segment.read_bytes()[:-5])
     status, out, err = dump(segment)
@@ -333,7 +333,7 @@ def test_records_that_make_no_sense_cost_only_their_batch(segment: Path, dump: A
     assert status == 1 and "byte 0: a record's" in err and "| offset: 4 " in out and "| offset: 0 " not in out
 
 
-def test_a_bomb_is_refused(tmp_path: Path, dump: Any) -> None:
+def test_a_batch_over_the_limit_is_not_shown(tmp_path: Path, dump: Any) -> None:
     body = bytes(cramjam.zstd.compress(bytes(20 << 20)))
     header = HEADER.pack(0, 49 + len(body), 0, 2, 0, 4, 0, 0, 0, -1, -1, -1, 1)
     data = np.frombuffer(bytearray(header + body), np.uint8)
@@ -364,7 +364,7 @@ def test_garbage_is_a_finding_and_never_a_traceback(tmp_path: Path, dump: Any, n
     assert err.startswith(f"siltstone: {tmp_path / name}: byte ") or status == 0, seed
 
 
-def test_wrong_usage(segment: Path, dump: Any, tmp_path: Path) -> None:
+def test_contradictory_flags_and_unknown_files_are_refused(segment: Path, dump: Any, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     for arguments in (
         [tmp_path / "notes.txt"],
@@ -485,7 +485,7 @@ def test_a_transaction_of_version_0() -> None:
 
 
 @pytest.mark.parametrize("decoder", ["offsets", "transactions"])
-def test_what_is_not_decodable_says_so(decoder: Any) -> None:
+def test_a_record_that_cannot_be_decoded_is_marked(decoder: Any) -> None:
     noise = random.Random(3)
     keys = [None, b"", b"\x00", b"\x00\x09abc", b"\x00\x00\x7f\xff", COMMIT_KEY, b"\x00\x00" + text("x")]
     values = [struct.pack(">h", 9)] + [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 from tests.support.operator.staged import Staged, stage
 
 
@@ -31,7 +31,7 @@ def test_the_document_is_what_cleaning_then_reports(siltstone: Command, staged: 
     assert log["settings"]["cleanup.policy"] == {"value": "compact", "source": "--config"}
 
 
-def test_tables_tell_it_to_people(siltstone: Command, staged: Staged) -> None:
+def test_the_tables_mask_keys_unless_they_are_asked_for(siltstone: Command, staged: Staged) -> None:
     text = siltstone("explain", staged.directory, *_flags(staged)).out.decode()
     for words in (
         "would_clean",
@@ -45,7 +45,7 @@ def test_tables_tell_it_to_people(siltstone: Command, staged: Staged) -> None:
     assert "key-00" in siltstone("explain", staged.directory, *_flags(staged), "--show-keys").out.decode()
 
 
-def test_a_page_is_written_once(siltstone: Command, staged: Staged, tmp_path: Path) -> None:
+def test_a_page_never_replaces_a_file(siltstone: Command, staged: Staged, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     assert siltstone("explain", staged.directory, *_flags(staged), "--html", path).status == 0
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from siltstone.cli import watch
-from tests.cli.conftest import Command
+from tests.support.command_line import Command
 from tests.support.operator.staged import Staged, stage
 from tests.support.pages import named_in_rows, sections
 

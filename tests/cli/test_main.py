@@ -85,7 +85,7 @@ def test_an_error_is_one_line_and_a_status(
     one_line(capsys, *words)
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_the_flags_and_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert siltstone.__version__ in capsys.readouterr().out
     assert main.run(["clean", "--help"]) == 0
@@ -94,7 +94,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in shown
 
 
-def test_the_command_itself(tmp_path: Path) -> None:
+def test_the_installed_script_ends_with_the_exit_status(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "siltstone"
     done = subprocess.run(
         [str(command), "clean", str(tmp_path), "--in-place"], capture_output=True, text=True, check=False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import siltstone as st
 from siltstone.compaction.report import Cleaning, LogResult
-from tests.cli.conftest import Command
+from tests.support.command_line import Command
 from tests.support.pages import named_in_rows, sections
 
 PACKAGE = Path(st.__file__).parent

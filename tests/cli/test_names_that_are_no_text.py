@@ -95,7 +95,9 @@ def test_clean_undo_and_verify(strictly: Strictly, logs: Path, tmp_path: Path) -
     assert document["logs"][0]["directory"] == str(logs / "topic-0")
 
 
-def test_what_looks(strictly: Strictly, logs: Path, tmp_path: Path) -> None:
+def test_commands_that_change_nothing_print_every_name(
+    strictly: Strictly, logs: Path, tmp_path: Path
+) -> None:
     html = tmp_path / os.fsdecode(b"page\xff.html")
     explain = ["explain", logs, *POLICY, "--high-watermark", "end", "--no-spark"]
     assert strictly(*explain).status == 0
@@ -140,7 +142,7 @@ def test_what_looks(strictly: Strictly, logs: Path, tmp_path: Path) -> None:
         ["\udcff"],
     ],
 )
-def test_what_is_wrong_is_one_line(strictly: Strictly, logs: Path, command: list[str]) -> None:
+def test_an_error_about_such_a_name_is_one_line(strictly: Strictly, logs: Path, command: list[str]) -> None:
     said = strictly(*(str(logs) if word == "DIR" else word for word in command))
     assert said.status in (1, 2) and said.err.count(b"\n") == 1 and said.out == b""
     assert b"udcff" in said.err

@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.commands.offsets import parse_partitions, parse_time
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 
 
 def both(broker: tuple[Path, Path]) -> tuple[object, ...]:
@@ -73,7 +73,7 @@ def test_a_real_brokers_times(siltstone: Command, stopped_broker: tuple[Path, Pa
         (("--topic-partitions", "users:0"), ["users-0"]),
     ],
 )
-def test_which_partitions(
+def test_flags_select_partitions_as_in_kafka(
     siltstone: Command, logs: Path, arguments: tuple[str, ...], partitions: list[str]
 ) -> None:
     assert list(offsets(siltstone("get-offsets", "--dir", logs, *arguments).lines)) == partitions
@@ -104,7 +104,7 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(siltstone: Command, 
     assert (found.status, found.lines) == (1, ["orders:1:0"]) and "orders-0" in found.err
 
 
-def test_words_for_times_and_partitions() -> None:
+def test_times_and_partitions_are_parsed_as_in_kafka() -> None:
     assert [parse_time(text) for text in ("latest", "earliest", "max-timestamp", "-1", "5")] == [
         -1,
         -2,
@@ -153,7 +153,9 @@ def test_log_dirs_of_a_real_broker(
     assert tree(*stopped_broker) == before
 
 
-def test_log_dirs_tells_of_a_directory_that_is_none(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_log_dirs_shows_the_error_of_a_path_that_is_no_log_directory(
+    siltstone: Command, logs: Path, tmp_path: Path
+) -> None:
     found = siltstone("log-dirs", "--dir", logs, "--dir", tmp_path / "gone", "--describe")
     good, bad = found.document["brokers"][0]["logDirs"]
     assert found.status == 1 and good["error"] is None and bad["partitions"] == []
@@ -180,7 +182,7 @@ def filled(siltstone: Command, logs: Path) -> Path:
     return logs
 
 
-def test_delete_records(siltstone: Command, filled: Path, tmp_path: Path) -> None:
+def test_delete_records_moves_the_log_start(siltstone: Command, filled: Path, tmp_path: Path) -> None:
     wanted = write_offsets(tmp_path / "offsets.json", ("orders", 0, 4), ("orders", 1, -1))
     before = tree(filled)
     dry = siltstone("delete-records", "--dir", filled, "--offset-json-file", wanted, "--dry-run")
@@ -229,7 +231,9 @@ def test_one_refused_partition_does_not_stop_the_others(
         '{"topic": "a", "partition": 0, "offset": 6}]}',
     ],
 )
-def test_a_file_that_makes_no_sense(siltstone: Command, logs: Path, tmp_path: Path, content: str) -> None:
+def test_an_invalid_offsets_file_is_refused_before_anything_is_opened(
+    siltstone: Command, logs: Path, tmp_path: Path, content: str
+) -> None:
     wanted = tmp_path / "offsets.json"
     wanted.write_text(content)
     before = tree(logs)

@@ -17,7 +17,7 @@ from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.records import Range, TopicConsumer, parse_range
 from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 
 EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
 
@@ -195,12 +195,12 @@ def ten(siltstone: Command, logs: Path) -> Path:
         ("e@2000", "0"),
     ],
 )
-def test_where_to_begin_and_to_end(siltstone: Command, ten: Path, start: str, offsets: str) -> None:
+def test_an_offset_bounds_what_is_read(siltstone: Command, ten: Path, start: str, offsets: str) -> None:
     done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-o", start, "-e", "-q", "-f", "%o")
     assert (done.status, done.out.decode()) == (0, offsets)
 
 
-def test_count_and_ends(siltstone: Command, ten: Path) -> None:
+def test_count_ends_the_reading_and_ends_are_reported(siltstone: Command, ten: Path) -> None:
     done = siltstone("consume", "--dir", ten, "-t", "orders", "-c", 3, "-o", "2")
     assert done.status == 1 and "orders-1: offset 2 is outside 0 to 0" in done.err
     done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-c", 3, "-o", "2")
@@ -251,7 +251,7 @@ def test_a_damaged_record_is_refused_after_those_before_it(siltstone: Command, t
     assert found.status == 1 and str(segment) in found.err
 
 
-def test_ranges_that_make_no_sense() -> None:
+def test_an_invalid_range_is_refused() -> None:
     assert parse_range("s@5,e@6") == Range(from_ms=5, until_ms=6)
     for text in ("", "s", "s@", "@5", "s@5,s@6", "x@5", "5,6", "--5"):
         with pytest.raises(UsageError):

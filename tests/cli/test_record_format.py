@@ -32,17 +32,17 @@ def record(**given: Any) -> Record:
         ("é%k", "ék".encode()),
     ],
 )
-def test_tokens(text: str, expected: bytes) -> None:
+def test_a_token_writes_its_part_of_the_record(text: str, expected: bytes) -> None:
     assert record_format(text)(WHERE, record()) == expected
 
 
-def test_nulls_and_headers() -> None:
+def test_null_is_written_as_chosen_and_headers_as_pairs() -> None:
     empty = record(key=None, value=None, headers=((b"a", b"1"), (b"b", None)))
     assert record_format("%k|%s|%K|%S|%h")(WHERE, empty) == b"||-1|-1|a=1,b=NULL"
     assert record_format("%k|%s|%R", null=b"NULL")(WHERE, empty) == b"NULL|NULL|\xff\xff\xff\xff"
 
 
-def test_contents_are_made_clean_and_the_format_is_not() -> None:
+def test_contents_are_escaped_and_the_format_is_not() -> None:
     shown = record_format("%k\\x1b%s", clean=lambda raw: b"[%d]" % len(raw))(WHERE, record())
     assert shown == b"[1]\x1b[1]"
 
@@ -53,13 +53,13 @@ def test_unknown_tokens_and_escapes_are_refused(text: str) -> None:
         record_format(text)
 
 
-def test_delimiters() -> None:
+def test_a_delimiter_has_at_least_one_byte() -> None:
     assert delimiter("\\x00\\n", "-D") == b"\0\n"
     with raises_error(UsageError, about="-K", advice="at least one character"):
         delimiter("", "-K")
 
 
-def test_the_envelope() -> None:
+def test_an_envelope_is_that_of_kcat() -> None:
     plain = envelope(WHERE, record(headers=((b"h", b"1"), (b"i", None))), log_append=False, broker=1)
     assert list(plain.items()) == [
         ("topic", "orders"),

@@ -48,7 +48,9 @@ def recovered(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[i
     return status, json.loads(shown.out)
 
 
-def test_json(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_has_the_outcome_of_each_log(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = stage(stopped, "u_torn_batch", tmp_path)
     status, document = recovered(path, capsys=capsys)
     (log,) = document["logs"]
@@ -81,7 +83,9 @@ def test_several_directories_and_what_is_wrong_with_them(
     assert [(path / MARKER).exists() for path in paths] == [True, False, True]
 
 
-def test_table(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_where_a_log_was_cut(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = stage(stopped, "u_bitflip_last", tmp_path)
     before = tree(path)
     assert run(["recover", str(path), "--dry-run"]) == 0

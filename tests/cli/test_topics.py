@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 
 BROKERS_TOPICS = (
     "__consumer_offsets __transaction_state altered audit by_bytes events.cd held_back lagged ledger maxlag "
@@ -67,7 +67,7 @@ def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, P
     assert tree(*stopped_broker) == before, "looking changes nothing"
 
 
-def test_list_and_patterns(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+def test_a_topic_may_be_a_regular_expression(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
     listed = siltstone("topics", *both(stopped_broker), "--list", "--topic", "l.*", "--json")
     assert listed.document == {"topics": ["lagged", "ledger"]}
     exact = siltstone("topics", *both(stopped_broker), "--list", "--topic", "events.cd")
@@ -87,7 +87,7 @@ def test_describe_shows_a_table_and_what_is_missing(siltstone: Command, logs: Pa
     assert lost.document["topics"][0]["partitions"][1]["failure"] == "is in none of these directories"
 
 
-def test_partitions_are_added(siltstone: Command, logs: Path) -> None:
+def test_the_number_of_partitions_only_grows(siltstone: Command, logs: Path) -> None:
     done = siltstone("topics", "--dir", logs, "--alter", "--topic", "orders", "--partitions", 5, "--json")
     assert done.document == {
         "action": "alter",
@@ -99,7 +99,7 @@ def test_partitions_are_added(siltstone: Command, logs: Path) -> None:
     assert fewer.status == 1 and fewer.err.endswith("(INVALID_PARTITIONS)\n")
 
 
-def test_delete_frees_the_room_at_once(siltstone: Command, logs: Path) -> None:
+def test_delete_frees_the_disk_space_at_once(siltstone: Command, logs: Path) -> None:
     done = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
     assert (done.status, done.lines) == (0, ["topic orders deleted"])
     assert sorted(path.name for path in logs.iterdir() if path.is_dir()) == ["users-0"]
@@ -109,7 +109,7 @@ def test_delete_frees_the_room_at_once(siltstone: Command, logs: Path) -> None:
     assert fine.status == 0 and fine.document["topics"] == []
 
 
-def test_exists_and_if_not_exists(siltstone: Command, logs: Path) -> None:
+def test_if_exists_and_if_not_exists_suppress_the_error(siltstone: Command, logs: Path) -> None:
     there = ("topics", "--dir", logs, "--create", "--topic", "users")
     for more in ((), ("--dry-run",)):
         refused = siltstone(*there, *more)
@@ -188,7 +188,7 @@ def test_refusals_have_kafkas_names(
         (("--dir", "x", "--create", "--topic", "a", "--partitions", "two"), ["two"]),
     ],
 )
-def test_wrong_usage(
+def test_flags_that_contradict_each_other_are_refused(
     siltstone: Command,
     arguments: tuple[str, ...],
     words: list[str],
@@ -211,7 +211,7 @@ def test_no_log_directory(siltstone: Command, tmp_path: Path) -> None:
     assert siltstone("topics", "--dir", tmp_path / "none", "--list").status == 1
 
 
-def test_a_held_directory_is_looked_at_and_not_changed(siltstone: Command, logs: Path) -> None:
+def test_a_directory_in_use_is_shown_and_not_changed(siltstone: Command, logs: Path) -> None:
     with LogManager.open([logs]) as manager:
         assert TopicPartition("orders", 1) in manager
         shown = siltstone("topics", "--dir", logs, "--describe", "--topic", "orders", "--json")
@@ -234,7 +234,7 @@ def test_a_directory_that_was_not_stopped_says_so(siltstone: Command, logs: Path
     assert shown.status == 0 and "was not stopped cleanly" in shown.err and "siltstone recover" in shown.err
 
 
-def test_the_brokers_defaults(siltstone: Command, tmp_path: Path) -> None:
+def test_server_properties_are_the_defaults_of_a_new_topic(siltstone: Command, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("num.partitions=4\n")
     for dry in (("--dry-run",), ()):

@@ -31,7 +31,7 @@ def test_every_code_is_on_the_page_with_kafkas_number() -> None:
         for kind in error_classes()
         if kind.__module__ == errors.__name__
     }
-    assert dict(rows) == known
+    assert known.items() <= dict(rows).items()
 
 
 def flags_of(command: str) -> set[str]:

@@ -20,7 +20,9 @@ def kept(staged: Staged, tmp_path: Path) -> Path:
     return folder
 
 
-def test_json(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_names_the_restored_segments(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     logs = sorted(path.name for path in staged.partition.glob("*.log"))
     before = listing(staged.partition)
     folder = kept(staged, tmp_path)
@@ -31,7 +33,9 @@ def test_json(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert listing(staged.partition) == before
 
 
-def test_text(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_undo_has_nothing_to_do(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = kept(staged, tmp_path)
     assert run(["undo", str(folder)]) == 0
     assert capsys.readouterr().out == f"{staged.partition}: 3 segments restored\n"
@@ -60,6 +64,6 @@ def test_refused_while_the_directory_is_unclean(
     assert ".kafka_cleanshutdown" in capsys.readouterr().err
 
 
-def test_no_such_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_no_run_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["undo", str(tmp_path / "nowhere")]) == 2
     assert "KEEP/RUN" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.commands import clean as app
-from tests.cli.conftest import Command, tree
+from tests.support.command_line import Command, tree
 from tests.support.operator.staged import Staged, stage
 
 
@@ -64,7 +64,7 @@ def test_one_partition_directory_will_do(siltstone: Command, pair: tuple[Staged,
     assert siltstone("verify", before / partition, staged.partition, *_flags(staged)).status == 0
 
 
-def test_a_problem_is_told_and_the_status_is_1(siltstone: Command, pair: tuple[Staged, Path]) -> None:
+def test_a_problem_is_shown_and_the_status_is_1(siltstone: Command, pair: tuple[Staged, Path]) -> None:
     staged, before = pair
     staged.clean_one()
     log = next(path for path in sorted(staged.partition.glob("*.log")) if path.stat().st_size)
@@ -87,12 +87,14 @@ def test_without_a_clock_and_settings_less_is_known_and_a_sound_result_still_pas
 
 
 @pytest.mark.parametrize("flags", [("--high-watermark", "start"), ("--topic", "no-such-topic")])
-def test_wrong_usage(siltstone: Command, pair: tuple[Staged, Path], flags: tuple[str, str]) -> None:
+def test_an_unknown_topic_or_word_is_refused(
+    siltstone: Command, pair: tuple[Staged, Path], flags: tuple[str, str]
+) -> None:
     staged, before = pair
     assert siltstone("verify", before, staged.directory, "--no-spark", *flags).status == 2
 
 
-def test_one_directory_is_no_pair(siltstone: Command, pair: tuple[Staged, Path]) -> None:
+def test_before_and_after_must_be_two_directories(siltstone: Command, pair: tuple[Staged, Path]) -> None:
     staged, _ = pair
     done = siltstone("verify", staged.directory, staged.directory, "--no-spark")
     assert done.status == 2 and "one directory" in done.err

@@ -27,7 +27,6 @@ from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE
-from tests.cli.conftest import Command, Done, tree
 from tests.support.cleaning.serving import (
     SOON,
     USERS,
@@ -38,6 +37,7 @@ from tests.support.cleaning.serving import (
     serving,
     write,
 )
+from tests.support.command_line import Command, Done, tree
 from tests.support.golden_sets import write_checkpoint
 from tests.support.log.managed import MINUTE, NOW
 from tests.support.operator.staged import in_process
@@ -173,7 +173,9 @@ def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_ra
         assert seen.snapshot.range.end == log.view.segments[-1].base_offset
 
 
-def test_uncleanable_unreadable_and_what_came_of_it(watch: Callable[..., Done], tmp_path: Path) -> None:
+def test_an_uncleanable_log_has_its_reason_and_its_last_failure(
+    watch: Callable[..., Done], tmp_path: Path
+) -> None:
     with serving(tmp_path, partitions=2) as (manager, cleaner):
         for number in range(2):
             write(manager["users", number], 60)
@@ -206,7 +208,7 @@ def test_tombstones_of_an_idle_log_are_waited_for_and_then_may_go(
     assert late["logs"][0]["state"] == "tombstones" and "have passed" in late["logs"][0]["reason"]
 
 
-def test_a_horizon_that_passes_between_two_looks_is_noticed(tmp_path: Path) -> None:
+def test_a_horizon_that_passes_between_two_snapshots_is_noticed(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with serving(tmp_path, clock=clock) as (manager, cleaner):
         write(manager[USERS], 5, value=None)
@@ -223,7 +225,9 @@ def test_a_horizon_that_passes_between_two_looks_is_noticed(tmp_path: Path) -> N
         assert seeing.snapshot().logs[0].state == "up_to_date"
 
 
-def test_headers_are_read_a_bounded_share_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_part_of_the_headers_is_read_for_one_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(tmp_path, partitions=4) as (manager, cleaner):
         for number in range(4):
             write(manager["users", number], 60)
@@ -250,9 +254,7 @@ def test_a_log_that_is_overdue_says_by_how_much(watch: Callable[..., Done], tmp_
     assert (states(seen)["users-0"], seen["total"]["overdue_ms"]) == ("due", 5000)
 
 
-def test_a_cleaner_that_is_at_it_is_seen_and_so_is_what_it_did(
-    watch: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_a_running_cleaning_is_shown_and_then_its_result(watch: Callable[..., Done], tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine) as (manager, cleaner):
         write(manager[USERS], 60)
@@ -270,9 +272,7 @@ def test_a_cleaner_that_is_at_it_is_seen_and_so_is_what_it_did(
     assert after["logs"][0]["last_cleaning"]["status"] == "cleaned"
 
 
-def test_a_segment_that_vanishes_between_two_steps_means_another_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = {"min.compaction.lag.ms": "1"}
     with serving(tmp_path, topic=topic, clock=ManualClock(NOW + MINUTE)) as (manager, cleaner):
         write(manager[USERS], 60, keys=30)
@@ -301,7 +301,7 @@ def test_a_segment_that_vanishes_between_two_steps_means_another_look(
 
 
 @pytest.mark.parametrize("in_use", [True, False])
-def test_a_swap_is_somebodys_work_in_a_running_directory_and_a_crashs_in_a_stopped_one(
+def test_swap_leftovers_mean_a_cleaning_in_use_and_a_crash_otherwise(
     watch: Callable[..., Done], tmp_path: Path, in_use: bool
 ) -> None:
     with serving(tmp_path) as (manager, _):
@@ -318,7 +318,7 @@ def test_a_swap_is_somebodys_work_in_a_running_directory_and_a_crashs_in_a_stopp
     assert left.name in seen["logs"][0]["reason"]
 
 
-def test_a_swap_that_is_over_a_moment_later_means_another_look(
+def test_a_log_is_read_again_when_a_swap_ends_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path) as (manager, _):
@@ -372,7 +372,9 @@ def test_a_stopped_brokers_logs_are_what_a_dry_run_says(
     assert any("metadata log, up to offset" in each for each in seen["notes"])
 
 
-def test_a_log_of_nobody_known_is_skipped_with_the_advice(watch: Callable[..., Done], stopped: Path) -> None:
+def test_a_log_with_unknown_settings_is_skipped_with_advice(
+    watch: Callable[..., Done], stopped: Path
+) -> None:
     for path in stopped.glob("siltstone-*"):
         path.unlink()
     (seen,) = watch(stopped, "--json").documents
@@ -454,7 +456,7 @@ def test_flags_that_clean_do_not_go_with_it(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "soon"])
-def test_an_interval_that_is_none(watch: Callable[..., Done], stopped: Path, seconds: str) -> None:
+def test_an_interval_out_of_range_is_refused(watch: Callable[..., Done], stopped: Path, seconds: str) -> None:
     done = watch(stopped, f"--interval={seconds}")
     assert (done.status, done.out) == (2, b"") and "interval" in done.err
 

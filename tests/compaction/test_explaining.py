@@ -13,8 +13,8 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
 from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_here
-from tests.cli.conftest import tree
 from tests.support.asking import asked, explained, explanation, records_by_key
+from tests.support.command_line import tree
 from tests.support.golden_sets import write_checkpoint
 from tests.support.operator.staged import Staged, in_process, stage
 

@@ -1,1 +1,1 @@
-"""Tests of what an operator must be able to trust."""
+"""Tests of what an operator relies on, point by point (docs/operating.md, "What you can rely on")."""

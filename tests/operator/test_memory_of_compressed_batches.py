@@ -1,4 +1,4 @@
-"""Memory goes by what batches are once they are plain: batch by batch, and one of them is bound by a setting.
+"""Memory is bounded by the decompressed size of a few batches, and that of one batch by a setting.
 
 ``max.decompressed.message.bytes``; see docs/operating.md, "Memory".
 """
@@ -53,7 +53,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a new peak")
 @pytest.mark.parametrize("room", high_ratio.ROOMS)
-def test_every_room_takes_few_batches_at_a_time(taken: dict[str, int], room: str) -> None:
+def test_memory_of_every_room_is_bounded_by_a_few_batches(taken: dict[str, int], room: str) -> None:
     assert taken[room] < 7 * BATCH_BYTES, {name: size // MEBIBYTE for name, size in taken.items()}
 
 
@@ -100,7 +100,7 @@ def cleaned(directory: Path, *config: str, **given: object) -> dict[str, LogResu
     return {each.topic: each for each in app.clean(request, engine=in_process).results}
 
 
-def test_a_batch_over_the_limit_costs_its_own_log_only(directory: Path) -> None:
+def test_a_batch_over_the_limit_makes_only_its_own_log_uncleanable(directory: Path) -> None:
     before = listing(directory / "topic-0")
     results = cleaned(directory, f"{LIMIT}=1000000")
     assert {name: each.status for name, each in results.items()} == {
@@ -128,7 +128,7 @@ def test_a_batch_within_the_limit_is_cleaned(directory: Path, limit: str) -> Non
     assert [len(each.value or b"") for each in kept if each.key == b"3"] == [1_500_000]
 
 
-def test_the_limit_may_stand_in_a_file_of_settings(directory: Path, tmp_path: Path) -> None:
+def test_the_limit_may_come_from_a_config_file(directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "settings"
     file.write_text(f"topic:{LIMIT}=1000000\n")
     results = cleaned(directory, config_file=file)

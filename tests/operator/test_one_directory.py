@@ -103,7 +103,7 @@ def test_partitions_that_are_named_one_by_one_lose_no_entry(
     assert found == {OTHER: 41} | {TopicPartition("topic", number): 2 for number in range(PARTITIONS)}
 
 
-def test_they_are_one_directory_that_is_limited_to_them(directory: Path, linked: Path) -> None:
+def test_partitions_of_one_directory_are_opened_as_one_directory(directory: Path, linked: Path) -> None:
     named = [directory / "topic-3", linked, directory / "topic-3", directory / ".." / "data" / "topic-1"]
     (opened,) = open_directories(named)
     with opened:
@@ -115,7 +115,7 @@ def test_they_are_one_directory_that_is_limited_to_them(directory: Path, linked:
     assert not files.is_locked(directory / ".lock")
 
 
-def test_the_whole_directory_counts_for_more(directory: Path, tmp_path: Path) -> None:
+def test_a_directory_named_beside_its_partition_is_opened_whole(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
     for named in ([directory / "topic-3", directory], [tmp_path / "again", directory / "topic-3", directory]):
         (opened,) = open_directories(named, lock=False)
@@ -142,7 +142,7 @@ def test_recovery_of_partitions_that_are_named_one_by_one(directory: Path, linke
     assert {where.partition: offset for where, offset in recovered.items()} == {0: 3, 3: 3, 5: 3}
 
 
-def test_a_directory_that_the_disk_refuses_is_told_of_the_others_are_opened(
+def test_a_directory_that_cannot_be_opened_does_not_stop_the_others(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = logs.write_log(tmp_path / "other", {0: [one(0, "a")]}).parent
@@ -197,7 +197,7 @@ def test_only_one_of_many_threads_gets_a_directory(directory: Path, monkeypatch:
 # Links
 
 
-def test_a_link_to_a_partition_goes_by_the_lock_of_its_directory(directory: Path, linked: Path) -> None:
+def test_a_link_to_a_partition_respects_the_lock_of_its_directory(directory: Path, linked: Path) -> None:
     before = listing(directory)
     named = asking(linked, topics=())
     with LogDirectory.open(directory):
@@ -240,7 +240,7 @@ def test_a_path_through_a_link(directory: Path, tmp_path: Path) -> None:
         assert len(found) == 1
 
 
-def test_what_is_read_by_a_link_ends_where_the_directory_says(directory: Path, linked: Path) -> None:
+def test_a_read_through_a_link_ends_at_the_directorys_high_watermark(directory: Path, linked: Path) -> None:
     """The high watermark is in the directory's checkpoint, of which there is none beside the link."""
     write_checkpoint(directory / "replication-offset-checkpoint", {("topic", 0): 1})
     with ReadOnlyLogs([linked]) as found:
@@ -294,7 +294,7 @@ def test_reading_commands_see_it_once(directory: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_manager_is_told_that_two_names_are_one_directory(directory: Path, tmp_path: Path) -> None:
+def test_a_manager_refuses_two_names_of_one_directory(directory: Path, tmp_path: Path) -> None:
     """As a broker is, by log.dirs."""
     (tmp_path / "again").symlink_to(directory)
     for twice in ([directory, directory], [directory, tmp_path / "again"], [tmp_path / "again", directory]):

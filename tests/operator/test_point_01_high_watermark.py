@@ -41,7 +41,7 @@ def test_a_log_without_an_entry_is_skipped_with_the_reason(staged: Staged) -> No
     assert listing(staged.directory) == before
 
 
-def test_another_logs_entry_does_not_help(staged: Staged) -> None:
+def test_the_entry_of_another_log_does_not_count(staged: Staged) -> None:
     write_checkpoint(staged.directory / REPLICATION, {("another", 0): 1000})
     assert staged.clean_one().status == "skipped"
 
@@ -86,7 +86,7 @@ def test_nothing_is_cleaned_where_nothing_is_committed(staged: Staged) -> None:
     assert log_bytes(staged.partition) == before
 
 
-def test_the_engine_is_not_started_for_nothing(staged: Staged) -> None:
+def test_no_engine_is_started_if_nothing_may_be_cleaned(staged: Staged) -> None:
     (staged.directory / REPLICATION).unlink()
     assert app.clean(staged.request, engine=no_engine).results[0].status == "skipped"
 
@@ -114,7 +114,7 @@ def clean_two_logs(directory: Path, *more: str, **changes: object) -> dict[str, 
     return {result.topic: result for result in app.clean(request, engine=in_process).results}
 
 
-def test_the_flag_speaks_only_for_logs_without_an_entry(tmp_path: Path) -> None:
+def test_the_flag_concerns_only_logs_without_an_entry(tmp_path: Path) -> None:
     """One run over both kinds: with an entry of 2 what lies at 2 supersedes nothing."""
     segments = {
         0: [logs.one(0, "a", "committed"), logs.one(1, "b")],
@@ -134,7 +134,7 @@ def test_the_flag_speaks_only_for_logs_without_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [-5, 0])
-def test_an_entry_that_says_nothing_is_committed_holds_back_everything(tmp_path: Path, entry: int) -> None:
+def test_a_high_watermark_of_0_holds_back_everything(tmp_path: Path, entry: int) -> None:
     segments = {0: [logs.one(0, "a"), logs.one(1, "a")], 2: [logs.one(2, "a")]}
     partition = logs.write_log(tmp_path / "data", segments, high_watermark=entry)
     before = listing(partition)

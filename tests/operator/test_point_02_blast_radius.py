@@ -1,4 +1,4 @@
-"""2. Blast radius: only what was asked for, and nothing by accident."""
+"""2. Blast radius: only what was named is changed."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def refused(request: app.CleanRequest, *words: str, kind: type[SiltstoneError] =
         ({"high_watermark": "start"}, ["start", "end"]),
     ],
 )
-def test_what_is_not_clear_is_wrong_usage(
+def test_ambiguous_flags_are_wrong_usage(
     golden: Path, tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
     refused(stage(golden, "basic", tmp_path / "data").asking(**changes), *words)
@@ -115,7 +115,7 @@ def test_the_clusters_metadata_is_not_touched_even_when_it_is_named(
     assert listing(root / "__cluster_metadata-0") == before
 
 
-def test_records_without_a_key_go_only_when_that_is_said(golden: Path, tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed_only_with_the_flag(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "keyless", tmp_path / "data")
     before = listing(staged.directory)
     result = staged.clean_one()
@@ -126,7 +126,7 @@ def test_records_without_a_key_go_only_when_that_is_said(golden: Path, tmp_path:
     assert (result.status, result.discarded.keyless) == ("cleaned", 202)
 
 
-def test_tiered_logs_are_left_alone(golden: Path, tmp_path: Path) -> None:
+def test_tiered_logs_are_skipped(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     before = listing(staged.directory)
     result = staged.clean_one(config=[*staged.request.config, "remote.storage.enable=true"])
@@ -187,7 +187,7 @@ def test_one_partition_twice_is_refused(golden: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["out", "keep_originals", "report"])
-def test_what_is_written_is_never_inside_the_log_directory(golden: Path, tmp_path: Path, flag: str) -> None:
+def test_outputs_inside_a_log_directory_are_refused(golden: Path, tmp_path: Path, flag: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     request = staged.asking(**{flag: staged.directory / "inside", "in_place": flag != "out"})
     refused(request, f"--{flag.replace('_', '-')}", "inside")

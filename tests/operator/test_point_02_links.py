@@ -1,4 +1,4 @@
-"""2. Blast radius: our own folders in a log, replaced by links before a command or while it runs."""
+"""2. Blast radius: Siltstone's folders in a log, replaced by links before a command or while it runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
 
 
 @pytest.mark.parametrize("words", KINDS)
-def test_a_log_whose_staging_folder_is_none_is_refused_by_name_and_the_others_cleaned(
+def test_a_log_whose_staging_folder_is_unsafe_is_refused_by_name_and_the_others_cleaned(
     golden: Path, tmp_path: Path, victim: Path, words: str
 ) -> None:
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
@@ -177,7 +177,7 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     assert (listing(partition), listing(victim)) == (before, precious)
 
 
-def test_a_ledger_is_not_made_or_swept_behind_a_link(tmp_path: Path, victim: Path) -> None:
+def test_a_ledger_is_not_written_or_collected_through_a_link(tmp_path: Path, victim: Path) -> None:
     partition = write_log(tmp_path / "data", {0: [one(0, "a")]})
     (partition / ".compacted").symlink_to(victim)
     for name in ("generation-7", "run-old"):
@@ -193,7 +193,7 @@ def test_a_ledger_is_not_made_or_swept_behind_a_link(tmp_path: Path, victim: Pat
     assert (victim / "generation-7").is_dir() and (victim / "run-old").is_dir()
 
 
-def test_a_tables_write_is_not_staged_behind_a_link(tmp_path: Path, victim: Path) -> None:
+def test_a_tables_write_is_not_staged_through_a_link(tmp_path: Path, victim: Path) -> None:
     folder = tmp_path / ".siltstone-writes"
     folder.symlink_to(victim)
     precious = listing(victim)

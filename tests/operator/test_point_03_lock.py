@@ -1,4 +1,4 @@
-"""3. The lock: one, on each log directory, held from the first look to the end."""
+"""3. The lock of each log directory is held from the first read to the end."""
 
 import fcntl
 import os
@@ -90,7 +90,7 @@ def descriptors(lock: Path) -> int:
 
 
 @pytest.mark.parametrize("way", ["in place", "out", "dry run", "partition"])
-def test_a_live_process_is_respected(
+def test_a_directory_that_a_live_process_holds_is_refused(
     staged: Staged, live_broker: subprocess.Popen[str], tmp_path: Path, way: str
 ) -> None:
     before = listing(staged.directory)
@@ -131,14 +131,14 @@ def test_the_lock_is_held_throughout_on_one_descriptor(
     assert descriptors(lock) == 0
 
 
-def test_the_lock_is_let_go_of_after_an_error(staged: Staged, asker: Asker) -> None:
+def test_the_lock_is_released_after_an_error(staged: Staged, asker: Asker) -> None:
     (staged.directory / ".kafka_cleanshutdown").unlink()
     with pytest.raises(DirectoryRefusedError):
         staged.clean()
     assert asker(staged.directory / ".lock") == "free"
 
 
-def test_several_log_directories_are_one_unit(golden: Path, tmp_path: Path) -> None:
+def test_several_log_directories_are_locked_together(golden: Path, tmp_path: Path) -> None:
     first, second = (stage(golden, name, tmp_path / name) for name in ("basic", "tombstones"))
     before = listing(tmp_path)
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""4. Checked before the swap: any doubt, and nothing of the log is swapped."""
+"""4. Every group is verified before its swap; if a check fails, nothing of the log is swapped."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +75,7 @@ def swap_bytes_of_two_batches(path: Path, position: int) -> None:
 @pytest.mark.parametrize("kind", ["log", "index", "timeindex"])
 @pytest.mark.parametrize(("damage", "position"), [(flip, 0), (flip, 5), (flip, -1), (cut, -1), (cut, 0)])
 @pytest.mark.parametrize("group", [3, 5])
-def test_a_file_damaged_between_writing_and_reading_back(
+def test_a_staged_file_that_is_damaged_is_not_swapped_in(
     staged: Staged, kind: str, damage: Callable[[Path, int], None], position: int, group: int
 ) -> None:
     """The damage is done before the last file of the group is synced: the read-back comes right after it."""
@@ -101,7 +101,7 @@ def test_a_file_damaged_between_writing_and_reading_back(
     no_leftovers(staged.directory)
 
 
-def test_batches_in_another_order(staged: Staged) -> None:
+def test_batches_in_another_order_are_not_swapped_in(staged: Staged) -> None:
     def watch(operation: files.Operation) -> None:
         verb, path, _ = operation
         if verb == "fsync" and ".siltstone" in path and path.endswith(".timeindex"):
@@ -137,14 +137,16 @@ def lose_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("loss", [lose_a_winner, lose_a_blob])
-def test_winners_lost_on_their_way(
+def test_retained_offsets_that_get_lost_are_noticed(
     staged: Staged, monkeypatch: pytest.MonkeyPatch, loss: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     loss(monkeypatch)
     nothing_swapped(staged, InProcessEngine(), "retained offsets of group 2", "nothing of it was swapped")
 
 
-def test_a_winner_that_is_no_record(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retained_offset_without_a_record_is_noticed(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def inventing(group: Group, retained: Offsets) -> Offsets:
         odd = retained.copy()
         odd[0] = group.end_offset - group.base_offset + 5
@@ -178,11 +180,11 @@ def a_group_twice(done: LogDone) -> None:
     "change",
     [one_winner_more, one_record_more, one_record_less_in_a_group, a_group_is_missing, a_group_twice],
 )
-def test_a_count_that_is_off(staged: Staged, change: Change) -> None:
+def test_a_wrong_count_is_noticed(staged: Staged, change: Change) -> None:
     nothing_swapped(staged, Tampering(change), "basic_zipf_ts-0")
 
 
-def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Path) -> None:
+def test_a_failed_check_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Path) -> None:
     """What was swapped was checked; the checkpoint does not move, so that the next run does it all."""
     waves = 0
 
@@ -201,7 +203,7 @@ def test_doubt_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp_path: Pa
     assert staged.clean_one().status == "cleaned"
 
 
-def test_a_staged_file_that_grew_after_its_check(staged: Staged) -> None:
+def test_a_staged_file_that_grew_after_its_check_is_not_swapped_in(staged: Staged) -> None:
     def change(done: LogDone) -> None:
         with Path(done.groups[0].staged["log"]).open("ab") as file:
             file.write(b"more")

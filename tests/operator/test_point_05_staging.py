@@ -1,4 +1,4 @@
-"""5. Staging: names that no other attempt has, O_EXCL, durable before they are reported, cleared away."""
+"""5. Staging: each attempt has files of its own, durable before they are reported, and removed afterwards."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def test_tasks_write_below_their_runs_folder_and_sync_before_they_report(staged:
         assert ("fsync", path, "") in seen[attributes:first_swap]
 
 
-def test_an_attempt_after_the_swap_touches_nothing(staged: Staged) -> None:
+def test_a_late_attempt_changes_nothing_after_the_swap(staged: Staged) -> None:
     work = work_of(staged)
     after = listing(staged.directory)
     report = rewrite_group(work, work.groups[0], retained(work, 0), "late")
@@ -105,7 +105,7 @@ def test_a_second_attempt_has_files_of_its_own(staged: Staged, tmp_path: Path) -
     assert {name: now[name] for name in before} == before
 
 
-def test_what_an_earlier_run_left_is_removed(staged: Staged) -> None:
+def test_leftovers_of_an_earlier_run_are_removed(staged: Staged) -> None:
     stale = staged.partition / ".siltstone" / "20200101T000000Z-abcdef"
     stale.mkdir(parents=True)
     (stale / "00000000000000000000.0.log").write_bytes(b"half a segment")
@@ -115,7 +115,7 @@ def test_what_an_earlier_run_left_is_removed(staged: Staged) -> None:
     no_leftovers(staged.directory)
 
 
-def test_a_dry_run_leaves_what_an_earlier_run_left(staged: Staged) -> None:
+def test_a_dry_run_does_not_remove_leftovers(staged: Staged) -> None:
     stale = staged.partition / ".siltstone" / "20200101T000000Z-abcdef"
     stale.mkdir(parents=True)
     (stale / "00000000000000000000.0.log").write_bytes(b"half a segment")

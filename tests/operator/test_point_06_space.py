@@ -1,4 +1,4 @@
-"""6. Space: asked for first, bounded, and a full disk leaves every log whole."""
+"""6. Disk space is checked first and bounded, and a full disk leaves every log whole."""
 
 import errno
 from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ def test_a_full_disk_while_copying_leaves_no_copy(golden: Path, tmp_path: Path) 
     assert listing(staged.directory) == before
 
 
-def test_a_full_disk_while_originals_are_kept(golden: Path, tmp_path: Path) -> None:
+def test_a_full_disk_while_originals_are_kept_leaves_the_log_whole(golden: Path, tmp_path: Path) -> None:
     (tmp_path / "keep-whole").mkdir()
     count, cleaned = count_of_space(golden, tmp_path / "whole", keep_originals=tmp_path / "keep-whole")
     for at in range(1, count, 5):
@@ -175,7 +175,7 @@ def test_several_small_logs_together_stay_below_what_is_allowed(golden: Path, tm
     assert 0 < peak <= 75_000
 
 
-def test_too_little_room_is_refused_before_anything_is_written(golden: Path, tmp_path: Path) -> None:
+def test_too_little_space_is_refused_before_anything_is_written(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "grouping", tmp_path / "data")
     before = listing(staged.directory)
     seen: list[files.Operation] = []
@@ -194,7 +194,7 @@ def test_too_little_room_is_refused_before_anything_is_written(golden: Path, tmp
         (files.Space(free_bytes=1 << 40, free_inodes=3), "inodes"),
     ],
 )
-def test_free_space_and_inodes_are_looked_at_first(
+def test_free_space_and_inodes_are_checked_first(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: files.Space, word: str
 ) -> None:
     staged = stage(golden, "grouping", tmp_path / "data")

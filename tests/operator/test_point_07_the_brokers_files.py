@@ -55,7 +55,7 @@ def times_are_the_last_sources(before: dict[int, int], partition: Path) -> None:
         assert segment.modified_ns == before[max(sources)], segment.path
 
 
-def test_in_place(staged: Staged) -> None:
+def test_files_that_are_swapped_in_keep_owner_mode_and_attributes(staged: Staged) -> None:
     before = {segment.base_offset: segment.modified_ns for segment in list_segments(staged.partition)}
     attributes = attributes_work(staged.partition)
     result = staged.clean_one()
@@ -79,7 +79,7 @@ def test_a_new_checkpoint_is_the_directory_owners(staged: Staged) -> None:
     )
 
 
-def test_a_copy(staged: Staged, tmp_path: Path) -> None:
+def test_a_copy_keeps_owner_mode_and_attributes(staged: Staged, tmp_path: Path) -> None:
     before = {segment.base_offset: segment.modified_ns for segment in list_segments(staged.partition)}
     new = tmp_path / "new"
     (result,) = staged.clean(in_place=False, out=new).results
@@ -89,14 +89,14 @@ def test_a_copy(staged: Staged, tmp_path: Path) -> None:
     times_are_the_last_sources(before, new / staged.partition.name)
 
 
-def test_kept_originals_and_undo(staged: Staged, tmp_path: Path) -> None:
+def test_kept_originals_and_undo_keep_owner_and_mode(staged: Staged, tmp_path: Path) -> None:
     report = staged.clean(keep_originals=tmp_path / "keep")
     assert report.kept is not None
     app.undo(report.kept)
     the_brokers(staged.directory)
 
 
-def test_a_lock_file_that_we_make_is_the_brokers(staged: Staged) -> None:
+def test_a_new_lock_file_belongs_to_the_directorys_owner(staged: Staged) -> None:
     (staged.directory / ".lock").unlink()
     lock = files.Lock(staged.directory / ".lock")
     found = (staged.directory / ".lock").stat()

@@ -99,7 +99,9 @@ def told(case: tuple[str, Sequence[signal.Signals], float]) -> str:
     "case",
     [pytest.param(each, marks=() if each in FEW else pytest.mark.long, id=told(each)) for each in CLEANING],
 )
-def test_cleaning(brokers: Brokers, case: tuple[str, Sequence[signal.Signals], float]) -> None:
+def test_a_signal_ends_clean_and_every_log_is_whole(
+    brokers: Brokers, case: tuple[str, Sequence[signal.Signals], float]
+) -> None:
     stage, send, later = case
     ended = interrupt(stage, brokers.clean(), brokers.folder / "run", send, later=later)
     assert_ended(ended, 128 + send[0])
@@ -131,7 +133,7 @@ OTHERS = [
         for each in OTHERS
     ],
 )
-def test_other_ways_and_commands(
+def test_a_signal_ends_the_other_commands(
     brokers: Brokers, what: str, stage: str, send: Sequence[signal.Signals]
 ) -> None:
     out, environment = brokers.folder / "out", {}
@@ -157,7 +159,7 @@ def test_other_ways_and_commands(
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("send", [INT, TERM], ids=["SIGINT", "SIGTERM"])
-def test_compacting_beside_the_originals(tmp_path: Path, send: Sequence[signal.Signals]) -> None:
+def test_a_signal_ends_a_compaction(tmp_path: Path, send: Sequence[signal.Signals]) -> None:
     logs, lines = str(tmp_path / "logs"), tmp_path / "lines"
     lines.write_text("".join(f"{number % 7}:{number}\n" for number in range(100)))
     assert main.run(["topics", "--dir", logs, "--create", "--topic", "users"]) == 0

@@ -79,7 +79,7 @@ def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operati
 
 
 @pytest.mark.parametrize(("signal_number", "step"), [(signal.SIGINT, 9), (signal.SIGTERM, 31)])
-def test_a_signal_at_any_moment(
+def test_after_a_signal_at_any_moment_the_next_run_ends_with_the_same_log(
     golden: Path, tmp_path: Path, signal_number: signal.Signals, step: int
 ) -> None:
     """Ctrl-C, or SIGTERM as the command takes it: the log is whole, the next run ends as one run would."""
@@ -106,7 +106,9 @@ def test_a_signal_at_any_moment(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_run_that_died_at_any_moment(golden: Path, tmp_path: Path) -> None:
+def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
+    golden: Path, tmp_path: Path
+) -> None:
     """Nothing is tidied up behind an operation that never happened: the next run does that, says so, and ends
     as one run would."""
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
@@ -141,7 +143,7 @@ def test_a_run_that_died_at_any_moment(golden: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
-def test_kill_9_and_start_again(golden: Path, tmp_path: Path, share: float) -> None:
+def test_after_kill_9_the_next_run_ends_with_the_same_log(golden: Path, tmp_path: Path, share: float) -> None:
     seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     folder = tmp_path / "killed"
     arguments = [str(golden), SET, str(int(len(seen) * share)), str(folder), str(SMALL_WAVES)]
@@ -182,7 +184,7 @@ def test_groups_that_were_swapped_stay_swapped(golden: Path, tmp_path: Path) -> 
     assert left < size * 0.75
 
 
-def test_with_no_time_at_all_a_run_does_one_piece(golden: Path, tmp_path: Path) -> None:
+def test_a_run_without_time_still_changes_something(golden: Path, tmp_path: Path) -> None:
     """The first log, or one group of it that changes; what comes after waits for the next run."""
     _, request = stage_several(golden, ["basic", "tombstones", SET], tmp_path)
     asked = replace(request, stop_after_minutes=0.0, max_extra_bytes=75_000)
@@ -199,7 +201,9 @@ def test_with_no_time_at_all_a_run_does_one_piece(golden: Path, tmp_path: Path) 
     assert len(cleaned) == len(set(cleaned)) == 3
 
 
-def test_stop_after_between_two_waves(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_after_may_stop_between_two_waves(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, cleaned, checkpoint = whole_run(golden, tmp_path / "whole")
     staged = stage(golden, SET, tmp_path / "data")
     swaps: list[str] = []

@@ -1,4 +1,4 @@
-"""8. Keep the originals and put them back; write down what was done."""
+"""8. Kept originals, undo, and the audit of --report."""
 
 import dataclasses
 import errno
@@ -40,7 +40,7 @@ def without_checkpoint(found: Listing) -> Listing:
 
 
 @pytest.mark.parametrize(("name", "number"), [("basic", 0), (SET, 1), ("grouping", 2), ("idempotent", 0)])
-def test_undo_puts_everything_back(golden: Path, tmp_path: Path, name: str, number: int) -> None:
+def test_undo_restores_everything(golden: Path, tmp_path: Path, name: str, number: int) -> None:
     staged = stage(golden, name, tmp_path / "data", number)
     before, checkpoint = listing(staged.directory), staged.checkpoint()
     report = staged.clean(keep_originals=tmp_path / "keep")
@@ -56,7 +56,7 @@ def test_undo_puts_everything_back(golden: Path, tmp_path: Path, name: str, numb
 
 
 @pytest.mark.parametrize("broken_off", ["undo", "clean"])
-def test_undo_after_a_crash_at_any_moment(golden: Path, tmp_path: Path, broken_off: str) -> None:
+def test_undo_resumes_after_a_crash_at_any_moment(golden: Path, tmp_path: Path, broken_off: str) -> None:
     whole = stage(golden, "basic", tmp_path / "whole")
     seen: list[files.Operation] = []
     if broken_off == "clean":
@@ -181,7 +181,7 @@ def test_the_report_gives_the_reason_of_what_was_not_cleaned(golden: Path, tmp_p
     assert report["sha256_before"] == report["sha256_after"]
 
 
-def test_a_report_is_never_written_over_nor_late_found_impossible(golden: Path, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     before = listing(staged.directory)
     (tmp_path / "report.json").write_text("{}")
@@ -263,7 +263,7 @@ class FullDisk:
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
-def test_a_report_that_the_disk_does_not_take_costs_no_result(golden: Path, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_loses_no_result(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     path = tmp_path / "report.json"
     with files.observe(FullDisk(path)):
@@ -274,7 +274,7 @@ def test_a_report_that_the_disk_does_not_take_costs_no_result(golden: Path, tmp_
 
 
 @pytest.mark.parametrize("json_", [False, True])
-def test_the_command_says_so_shows_what_was_done_and_exits_with_1(
+def test_the_command_shows_the_results_when_the_report_cannot_be_written(
     golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], json_: bool
 ) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
@@ -285,7 +285,7 @@ def test_the_command_says_so_shows_what_was_done_and_exits_with_1(
         status = run(["clean", str(staged.directory), *flags, *given, *(["--json"] if json_ else [])])
     out, err = capsys.readouterr()
     assert status == 1
-    assert f"the report was not written: --report {path}: No space left on device" in err
+    assert f"the audit was not written: --report {path}: No space left on device" in err
     if json_:
         document = json.loads(out)
         assert document["logs"][0]["status"] == "cleaned" and "No space" in document["report_error"]
@@ -293,7 +293,7 @@ def test_the_command_says_so_shows_what_was_done_and_exits_with_1(
         assert "basic-0" in out and "cleaned" in out
 
 
-def test_a_run_that_breaks_off_is_reported_as_far_as_it_went(golden: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_as_a_whole_is_in_the_report(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     before = sha256(staged.partition)
 

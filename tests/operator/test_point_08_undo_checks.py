@@ -1,4 +1,4 @@
-"""8. Undo of several logs: all are checked before one is changed, and what fails half-way is told exactly."""
+"""8. Undo of several logs: all are checked before one is changed; a failure half-way says what was done."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, 
     assert listing(directory) == now
 
 
-def test_without_room_nothing_is_begun(
+def test_undo_is_refused_without_free_space(
     before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, kept, was = before
@@ -134,7 +134,7 @@ def test_without_room_nothing_is_begun(
     assert logs_of(directory) == was
 
 
-def test_what_was_done_is_said_when_the_disk_fails_half_way(before: tuple[Path, Path, Listing]) -> None:
+def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, Listing]) -> None:
     """At each step: the message names what was put back and what not, and to undo again goes on."""
     directory, kept, was = before
     now, kept_now = listing(directory), listing(kept)
@@ -184,7 +184,7 @@ def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, 
     return at, True
 
 
-def test_an_interrupted_swap_that_was_finished_is_not_called_nothing(
+def test_an_interrupted_swap_that_undo_completed_is_reported(
     before: tuple[Path, Path, Listing],
 ) -> None:
     """A kill amid an undo; then something of the same log is spoiled. The other logs are as they were."""
@@ -234,7 +234,7 @@ def test_an_undo_file_that_names_anything_else_is_refused(
     assert listing(directory) == now
 
 
-def test_what_was_kept_before_sizes_were_written_down_is_put_back(
+def test_kept_originals_without_sizes_are_restored(
     before: tuple[Path, Path, Listing],
 ) -> None:
     directory, kept, was = before

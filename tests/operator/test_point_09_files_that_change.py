@@ -68,7 +68,7 @@ def modes_mean_something() -> Iterator[None]:
         assert libc.capset(ctypes.byref(header), ctypes.byref(sets)) == 0
 
 
-def test_no_file_can_be_read(golden: Path, tmp_path: Path) -> None:
+def test_an_unreadable_file_fails_its_log(golden: Path, tmp_path: Path) -> None:
     """chmod 000 of each file, one after another: where it is needed its log is failed and as it was, or the
     run is refused; nothing is lost where it is not."""
     directory, request = stage_several(golden, SETS, tmp_path)
@@ -115,7 +115,9 @@ def refused_or_cleaned(request: app.CleanRequest, name: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["partition", "directory"])
-def test_a_directory_that_cannot_be_written_to(golden: Path, tmp_path: Path, what: str) -> None:
+def test_a_directory_without_write_permission_is_refused_or_fails(
+    golden: Path, tmp_path: Path, what: str
+) -> None:
     directory, request = stage_several(golden, SETS, tmp_path)
     place = directory / f"{BAD}-0" if what == "partition" else directory
     place.chmod(0o555)
@@ -140,7 +142,7 @@ def test_a_directory_that_cannot_be_written_to(golden: Path, tmp_path: Path, wha
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", [0, 1, 4, 9])
-def test_a_segment_that_changes_while_it_is_cleaned(
+def test_a_segment_that_changes_while_it_is_cleaned_is_not_swapped(
     golden: Path, tmp_path: Path, change: str, at: int
 ) -> None:
     """The log is failed and named, its other files are as they were, the other log is cleaned."""
@@ -168,7 +170,7 @@ def test_a_segment_that_changes_while_it_is_cleaned(
         assert change != "grows" and results[BAD].status == "cleaned", results[BAD]
 
 
-def test_an_active_segment_that_grows_is_left_alone(golden: Path, tmp_path: Path) -> None:
+def test_an_active_segment_may_grow(golden: Path, tmp_path: Path) -> None:
     directory, request = stage_several(golden, SETS, tmp_path)
     active = max((directory / f"{BAD}-0").glob("*.log"))
     values = last_values(directory / "basic-0")

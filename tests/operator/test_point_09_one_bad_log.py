@@ -35,7 +35,9 @@ def only_the_bad_one(results: dict[str, LogResult], status: str) -> LogResult:
 
 
 @pytest.mark.parametrize("segment", [0, 1, 2])
-def test_a_flipped_bit(several: tuple[Path, app.CleanRequest], segment: int) -> None:
+def test_a_flipped_bit_makes_only_its_log_uncleanable(
+    several: tuple[Path, app.CleanRequest], segment: int
+) -> None:
     directory, request = several
     path = Path(list_segments(directory / f"{BAD}-0")[segment].path)
     data = bytearray(path.read_bytes())
@@ -51,7 +53,9 @@ def test_a_flipped_bit(several: tuple[Path, app.CleanRequest], segment: int) -> 
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeroed", "noise"])
-def test_a_closed_segment_that_ends_amid_a_batch(several: tuple[Path, app.CleanRequest], damage: str) -> None:
+def test_a_torn_closed_segment_makes_only_its_log_uncleanable(
+    several: tuple[Path, app.CleanRequest], damage: str
+) -> None:
     directory, request = several
     path = Path(list_segments(directory / f"{BAD}-0")[1].path)
     data = path.read_bytes()
@@ -63,7 +67,7 @@ def test_a_closed_segment_that_ends_amid_a_batch(several: tuple[Path, app.CleanR
     assert listing(directory / f"{BAD}-0") == before
 
 
-def test_files_that_make_no_sense(several: tuple[Path, app.CleanRequest]) -> None:
+def test_a_corrupt_file_stops_only_its_log(several: tuple[Path, app.CleanRequest]) -> None:
     directory, request = several
     (directory / f"{BAD}-0" / "partition.metadata").write_text("version: 9\n")
     assert "partition.metadata" in only_the_bad_one(by_topic(request), "uncleanable").reason
@@ -72,7 +76,9 @@ def test_files_that_make_no_sense(several: tuple[Path, app.CleanRequest]) -> Non
 @pytest.mark.parametrize(
     ("verb", "suffix"), [("create", ".log"), ("write", ".index"), ("rename", ".cleaned"), ("fsync", ".log")]
 )
-def test_the_disk_fails_under_one_log(several: tuple[Path, app.CleanRequest], verb: str, suffix: str) -> None:
+def test_a_disk_error_fails_only_its_log(
+    several: tuple[Path, app.CleanRequest], verb: str, suffix: str
+) -> None:
     _, request = several
 
     def watch(operation: files.Operation) -> None:
@@ -84,7 +90,7 @@ def test_the_disk_fails_under_one_log(several: tuple[Path, app.CleanRequest], ve
     assert "Input/output error" in result.reason
 
 
-def test_a_log_that_cannot_be_read(
+def test_an_unreadable_log_does_not_stop_the_others(
     several: tuple[Path, app.CleanRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is for a user who is not root: opening one file is not permitted."""
@@ -104,7 +110,7 @@ def test_a_log_that_cannot_be_read(
     assert listing(directory / f"{BAD}-0") == before
 
 
-def test_a_bug_in_a_task_is_the_logs_own(
+def test_a_bug_in_a_task_fails_only_its_log(
     several: tuple[Path, app.CleanRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill = staging._fill
@@ -118,7 +124,9 @@ def test_a_bug_in_a_task_is_the_logs_own(
     assert "ZeroDivisionError" in only_the_bad_one(by_topic(request=several[1]), "failed").reason
 
 
-def test_a_staging_folder_that_cannot_be_made(several: tuple[Path, app.CleanRequest]) -> None:
+def test_a_staging_folder_that_cannot_be_created_fails_only_its_log(
+    several: tuple[Path, app.CleanRequest],
+) -> None:
     _, request = several
 
     def watch(operation: files.Operation) -> None:

@@ -99,7 +99,7 @@ def files_of(directory: Path) -> tuple[Listing, list[tuple[str, int, int]]]:
     return listing(directory), names
 
 
-def test_in_place(spoiled: tuple[Several, Path]) -> None:
+def test_in_place_only_the_log_of_the_unsafe_file_fails(spoiled: tuple[Several, Path]) -> None:
     (directory, request), path = spoiled
     before = files_of(directory / f"{BAD}-0")
     only_the_bad_one(by_topic(request), path)
@@ -152,7 +152,7 @@ def test_other_things_in_a_log_directory_that_cannot_be_copied(several: Several,
     assert {path.name for path in (tmp_path / "new").iterdir()}.isdisjoint(told)
 
 
-def test_a_log_that_is_not_meant_is_no_concern_in_place(spoiled: tuple[Several, Path]) -> None:
+def test_in_place_a_log_that_was_not_chosen_is_not_checked(spoiled: tuple[Several, Path]) -> None:
     (_, request), _ = spoiled
     only = "basic:cleanup.policy=compact"
     assert request.config_file is not None
@@ -166,7 +166,7 @@ def test_a_log_that_is_not_meant_is_no_concern_in_place(spoiled: tuple[Several, 
     }
 
 
-def test_recover(spoiled: tuple[Several, Path]) -> None:
+def test_recover_refuses_the_log_and_recovers_the_others(spoiled: tuple[Several, Path]) -> None:
     (directory, _), path = spoiled
     before = files_of(directory / f"{BAD}-0")
     (done,) = app.recover([directory], check=True)
@@ -188,7 +188,7 @@ def test_a_start_serves_the_others(spoiled: tuple[Several, Path]) -> None:
     assert files_of(directory / f"{BAD}-0") == before
 
 
-def test_who_only_reads_passes_no_segment_over(spoiled: tuple[Several, Path]) -> None:
+def test_a_reader_never_skips_a_segment(spoiled: tuple[Several, Path]) -> None:
     (directory, _), path = spoiled
     bad, fine = TopicPartition(BAD, 0), TopicPartition("basic", 0)
     with ReadOnlyLogs([directory]) as logs:
@@ -214,7 +214,7 @@ def test_who_only_reads_passes_no_segment_over(spoiled: tuple[Several, Path]) ->
     assert path.name in describe_log_dirs(place)["brokers"][0]["logDirs"][0]["error"]
 
 
-def test_verify_finds_it_on_either_side(golden: Path, tmp_path: Path) -> None:
+def test_verify_reports_it_on_either_side(golden: Path, tmp_path: Path) -> None:
     directory, request = stage_several(golden, SETS, tmp_path)
     app.clean(replace(request, in_place=False, out=tmp_path / "new"), engine=in_process)
     asked = review.VerifyRequest(
@@ -234,7 +234,7 @@ def test_verify_finds_it_on_either_side(golden: Path, tmp_path: Path) -> None:
         (tmp_path / path.name).rename(path)
 
 
-def test_an_undo(golden: Path, tmp_path: Path) -> None:
+def test_undo_refuses_it(golden: Path, tmp_path: Path) -> None:
     directory, request = stage_several(golden, [BAD], tmp_path)
     done = app.clean(replace(request, keep_originals=tmp_path / "keep"), engine=in_process)
     assert done.kept is not None and done.results[0].status == "cleaned"
@@ -246,7 +246,7 @@ def test_an_undo(golden: Path, tmp_path: Path) -> None:
     assert files_of(directory) == before
 
 
-def test_leftovers_of_a_swap_are_looked_at_before_they_are_finished(several: Several) -> None:
+def test_leftovers_of_a_swap_are_checked_before_they_are_used(several: Several) -> None:
     directory, request = several
     first = Path(list_segments(directory / f"{BAD}-0")[0].path)
     for kind in ("log", "index", "timeindex"):
@@ -260,7 +260,9 @@ def test_leftovers_of_a_swap_are_looked_at_before_they_are_finished(several: Sev
 
 
 @pytest.mark.parametrize("name", [".siltstone", ".compacted"])
-def test_a_folder_of_ours_that_leads_elsewhere(several: Several, tmp_path: Path, name: str) -> None:
+def test_a_folder_of_siltstones_that_is_a_link_is_refused(
+    several: Several, tmp_path: Path, name: str
+) -> None:
     directory, request = several
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("not ours")

@@ -67,9 +67,7 @@ def clean(
     else:
         _show(request, done)
     if done.report_error is not None:
-        output.note(
-            f"--report {request.report}: {done.report_error}; the results on standard output are true"
-        )
+        output.note(f"the audit was not written: {done.report_error}; standard output has the results")
     return 1 if failures(done.results) or done.report_error is not None else 0
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.base.errors import CorruptFileError, UsageError
+from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
@@ -98,7 +98,7 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     findings = 0
     try:
         for part in dump_file(file, options):
-            if not isinstance(part, CorruptFileError):
+            if isinstance(part, dict):
                 output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
                 continue
             findings += 1

@@ -122,7 +122,13 @@ def _cell_text(value: object) -> str:
 
 # Flags that many commands have.
 
-DEFAULTS = Parameter(negative=(), consume_multiple=False)
+
+def _default_text(value: object) -> str | None:
+    """The default of a flag in the help; None, which hides it, where there is no value."""
+    return None if value in (False, (), None) else str(value)
+
+
+DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_text)
 """For every flag: there is no --no-FLAG, and it takes one value each time."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]

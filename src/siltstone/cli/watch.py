@@ -14,7 +14,7 @@ from rich.text import Text
 from siltstone.base import interruption
 from siltstone.base.clock import Clock, ManualClock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.errors import UsageError
-from siltstone.cli.output import new_table, reason_lines, refuse_if, write_json
+from siltstone.cli import output
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import LogOptions
@@ -39,7 +39,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
     seconds = DEFAULT_INTERVAL if interval is None else interval
     is_valid = math.isfinite(seconds) and 0 < seconds <= INTERVAL_MAX
     advice = f"pass seconds, over 0 and up to {INTERVAL_MAX:.0f}"
-    refuse_if(not is_valid, f"--interval {seconds:g}: is out of range", advice)
+    output.refuse_if(not is_valid, f"--interval {seconds:g}: is out of range", advice)
     _refuse_cleaning(request)
     clock: Clock = SystemClock()
     if request.now_ms is not None:
@@ -76,7 +76,7 @@ def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: b
     console = Console()
     if json:
         for snapshot in snapshots:
-            write_json(snapshot.to_json(), flush=True)
+            output.write_json(snapshot.to_json(), flush=True)
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for snapshot in snapshots:
@@ -98,8 +98,10 @@ def render(snapshot: WatchSnapshot, with_skipped: bool = False) -> RenderableTyp
     if snapshot.error is not None:
         return Text(f"{title.strip()}: {snapshot.error}", style="red")
     rows = [log for log in snapshot.logs if with_skipped or log.state != "skipped"]
-    table = new_table(title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1))
-    lines = [Text(line, style="dim") for line in (*reason_lines(_reasons(snapshot)), *snapshot.notes)]
+    table = output.new_table(
+        title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1)
+    )
+    lines = [Text(line, style="dim") for line in (*output.reason_lines(_reasons(snapshot)), *snapshot.notes)]
     return Group(table, *lines, Text(_total(snapshot), style="bold"))
 
 

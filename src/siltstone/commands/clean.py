@@ -176,11 +176,11 @@ class CleanRequest(CleaningOptions):
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
-        Most bytes of new files at one time; default: a quarter of what is free.
+        Most bytes of new files at one time; default: a quarter of the free space.
     stop_after_minutes
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
-        Write an audit (settings with sources, reasons, SHA-256 of every file before and after) here.
+        Write an audit to this new file: settings, results, SHA-256 of every file before and after.
     dry_run
         Compute everything, change nothing.
     """

@@ -56,15 +56,15 @@ class LogOptions:
     Parameters
     ----------
     topics
-        Only this topic; may be given several times.
+        Only this topic; repeat it for more.
     config
-        A topic setting, key=value; may be given several times; needs --topic.
+        A setting of the topics, key=value; needs --topic; repeat it for more.
     config_file
         A file of lines topic:key=value.
     policy_from_metadata
         The topics' own settings, from the broker's __cluster_metadata-0 (KRaft) or Siltstone's list.
     broker_config
-        The broker's server.properties, for what neither a topic nor a broker's dynamic setting says.
+        The broker's server.properties: settings that no topic has, and none that was set at run time.
     now_ms
         The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
     high_watermark
@@ -87,11 +87,11 @@ class RunOptions(LogOptions):
     Parameters
     ----------
     no_spark
-        Work in this process, one log after another: a start of Spark costs seconds.
+        Work in this process, one log after another, without Java.
     master
         The Spark master.
     spill_dir
-        Where Spark puts what does not fit in memory.
+        The folder for what Spark spills.
     """
 
     no_spark: bool = False
@@ -108,9 +108,9 @@ class CleaningOptions(RunOptions):
     directories
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     force
-        Clean what is cleanable, whatever the dirty ratio.
+        Clean whatever the dirty ratio.
     drop_keyless
-        Allow that records without a key are removed.
+        Allow records without a key to be removed.
     """
 
     directories: Sequence[Path] = ()

@@ -53,7 +53,7 @@ class VerifyRequest(RunOptions):
     after
         The cleaned directory.
     now_ms
-        The cleaning's clock, in ms: tombstones are then held to their horizons from both sides.
+        The time of the cleaning, in ms, exactly; without it fewer problems are found.
     high_watermark
         "end": the cleaning was allowed beyond the checkpointed high watermark.
     master
@@ -106,7 +106,7 @@ class ExplainRequest(CleaningOptions):
     show_keys
         Show the hottest keys; they are masked otherwise.
     top
-        So many of the hottest keys of each log.
+        Number of hottest keys of each log.
     """
 
     show_keys: bool = False

@@ -1,4 +1,4 @@
-"""The two together: a broker that serves a log, and a process with Spark's own source that reads from it."""
+"""Queries with Spark's own Kafka source: a broker that serves a log, and a process that reads from it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ QUERY = Path(__file__).with_name("query.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a query took: seconds of the wall clock, and of all processors, the broker's included."""
+class QueryTimes:
+    """Seconds of a query: by the wall clock, and of all processors, the broker included."""
 
     seconds: float
     processor: float
 
 
 class KafkaSource:
-    """A running query process; asks one query after another."""
+    """A running query process, which runs one query after another."""
 
     def __init__(self, process: subprocess.Popen[str], records: int) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -36,7 +36,7 @@ class KafkaSource:
         self._records = records
         self.spark_version = str(self._answer()["spark"])
 
-    def ask(self, partitions: int = 0) -> Answer:
+    def run(self, partitions: int = 0) -> QueryTimes:
         """Count and sum all values; ``partitions``: the source's ``minPartitions``, 0 for none.
 
         Raises WrongResultError where not all records were counted.
@@ -48,7 +48,7 @@ class KafkaSource:
             raise WrongResultError(
                 f"Spark's Kafka source counted {answer['count']} of {self._records} records"
             )
-        return Answer(seconds=float(answer["seconds"]), processor=float(answer["processor"]))
+        return QueryTimes(seconds=float(answer["seconds"]), processor=float(answer["processor"]))
 
     def _answer(self) -> dict[str, float]:
         line = self._answers.readline()
@@ -59,18 +59,18 @@ class KafkaSource:
 
 
 @contextlib.contextmanager
-def kafka_source(folder: Path, log: Path, made: Generated) -> Iterator[KafkaSource]:
+def kafka_source(folder: Path, log: Path, generated: Generated) -> Iterator[KafkaSource]:
     """Everything that is needed, below ``folder``; broker and process end with the context.
 
     Raises WrongResultError, and what ``make_environment`` raises.
     """
     environment = make_environment(folder)
-    with serving(folder, log, made) as broker:
+    with serving(folder, log, generated) as broker:
         jars = ",".join(str(jar) for jar in environment.jars)
         command = [str(environment.python), str(QUERY), broker.bootstrap, WHERE.topic, jars, str(broker.pid)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            yield KafkaSource(process, made.records)
+            yield KafkaSource(process, generated.records)
         finally:
             assert process.stdin is not None
             process.stdin.close()
