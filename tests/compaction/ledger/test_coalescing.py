@@ -100,7 +100,7 @@ def test_what_stays_is_as_it_was(
     sources = [each for window in windows for each in batches_of(window)]
     stays = [each for each in seen(sources) if (each.offset in listed) is keep_listed]
     assert seen(found) == stays
-    assert sum(map(len, coalescer.offsets)) == len(stays) and coalescer.met == len(listed)
+    assert sum(map(len, coalescer.offsets)) == len(stays) and coalescer.matched == len(listed)
     assert np.concatenate([np.empty(0), *coalescer.offsets]).tolist() == [each.offset for each in stays]
     codecs = {record.offset: each.attributes & 7 for each in sources for record in each.records}
     for each in found:
@@ -183,7 +183,7 @@ def test_message_sets_become_batches() -> None:
         (2, b"k0", 80),
         (4, b"k2", 82),
     ]
-    assert coalescer.met == 3 and all(each.magic == 2 for each in found)
+    assert coalescer.matched == 3 and all(each.magic == 2 for each in found)
 
 
 @pytest.mark.parametrize("keep_listed", [True, False])

@@ -126,14 +126,14 @@ def test_a_tail_is_read_from_where_it_begins_in_its_segment(
         put(log, (f"{number}", "x" * 50))
     compact_and_check(log, model)
     put(log, ("new", "1"))
-    starts = []
-    hold = sources_module.hold_tail
+    linked = []
+    link = sources_module.link_sources
     monkeypatch.setattr(
-        "siltstone.compaction.ledger.compactor.hold_tail",
-        lambda *given: starts.append(tail := hold(*given)) or tail,
+        "siltstone.compaction.ledger.compactor.link_sources",
+        lambda *given: linked.append(tail := link(*given)) or tail,
     )
     result = compact_and_check(log, model)
-    (source,) = starts[0].sources
+    (source,) = linked[0].sources
     assert source.start > source.size * 0.9 and result.read_records == 1
 
 

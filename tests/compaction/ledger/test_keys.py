@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, brought_together, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, meet_older
+from siltstone.compaction.ledger.keys import PARTITIONS, look_up_older
 
 PARTITION_SHIFT = 54
 HASH_KEY = (3, 5)
@@ -95,7 +95,7 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         old = old[~deleted_of(old)]
     new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
     marked = np.zeros(len(new), np.bool_)
-    superseded = meet_older(new, bounds, old, old_bounds, 0, marked)
+    superseded = look_up_older(new, bounds, old, old_bounds, 0, marked)
     there = {(row[0], row[1]): row for row in rows_of(old)}
     late = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
     lost = [

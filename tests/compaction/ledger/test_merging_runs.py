@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.compaction.ledger.compactor import ranges_to_merge
-from siltstone.compaction.ledger.work import MOST_RUNS
+from siltstone.compaction.ledger.work import MAX_RUNS
 from siltstone.log.ledger.manifest import Run
 
 
@@ -45,7 +45,7 @@ def test_neighbours_of_like_size_go_together() -> None:
 
 def test_there_are_never_more_than_the_most() -> None:
     sizes = [10**each for each in range(10, 0, -1)]
-    assert ranges_to_merge(weights(*sizes)) == [(MOST_RUNS - 1, 10)]
+    assert ranges_to_merge(weights(*sizes)) == [(MAX_RUNS - 1, 10)]
 
 
 def test_what_is_mostly_hidden_is_written_anew() -> None:
