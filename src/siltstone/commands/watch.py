@@ -373,7 +373,7 @@ class Watch:
         if self._room <= 0:
             return None
         self._room -= sum(segment.size for segment in segments)
-        horizons = find_horizons(path, segments, end, now_ms, batch_limit)
+        horizons = find_horizons(segments, end, now_ms, batch_limit)
         self._known[path] = (segments, now_ms, horizons)
         return horizons
 

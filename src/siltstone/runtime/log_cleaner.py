@@ -531,10 +531,7 @@ class LogCleaner(LogService[Engine]):
         before = sum(result.bytes_before for result in last)
         after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
-        map_keys = kafka_map_keys(
-            config.integer("log.cleaner.dedupe.buffer.size"),
-            config.number("log.cleaner.io.buffer.load.factor"),
-        )
+        map_keys = kafka_map_keys(config)
         alive = sum(thread.is_alive() for thread in self._threads.values())
         wanted = self._wanted_threads if self._started else 0
         values = {
@@ -776,7 +773,6 @@ class LogCleaner(LogService[Engine]):
                 part.base_offset for part in claimed.log.view.segments[:-1] if part.base_offset < clean_end
             ]
             horizons = find_horizons(
-                claimed.log.directory,
                 [find_segment(claimed.log.directory, base_offset) for base_offset in below],
                 clean_end,
                 now_ms,

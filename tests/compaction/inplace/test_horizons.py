@@ -124,7 +124,7 @@ def test_horizons_are_read_from_headers(tmp_path: Path) -> None:
         },
     )
     segments = list_segments(partition)
-    assert find_horizons(partition, segments, 20, NOW) == Horizons(newest_ms=NOW + 9)
-    assert find_horizons(partition, segments, 20, NOW + 9) == Horizons(newest_ms=NOW + 9, is_due=True)
-    assert find_horizons(partition, segments[1:], 20, NOW + 9) == Horizons(newest_ms=NOW + 9)
-    assert find_horizons(partition, segments, 0, NOW) == Horizons()
+    assert find_horizons(segments, 20, NOW) == Horizons(newest_ms=NOW + 9)
+    assert find_horizons(segments, 20, NOW + 9) == Horizons(newest_ms=NOW + 9, is_due=True)
+    assert find_horizons(segments[1:], 20, NOW + 9) == Horizons(newest_ms=NOW + 9)
+    assert find_horizons(segments, 0, NOW) == Horizons()

@@ -509,13 +509,11 @@ def _refuse_other_options(
     """All compactions of a ledger use the same order, and treat keyless records alike. Raises UsageError."""
     if order not in ORDERS:
         raise UsageError(f"there is no order {order!r}", advice=f"choose one of {', '.join(ORDERS)}")
-    if ledger is None:
-        return
-    for setting, existing, requested in (
-        ("siltstone.compaction.order", ledger.order, order),
-        ("topicCompactionRetainNullKey", ledger.retain_null_key, retain_null_key),
-    ):
-        if existing != requested:
-            made, asked = (str(value).lower() for value in (existing, requested))
-            reason = f"the ledger was made with {setting}={made}, not {asked}"
-            raise UsageError(reason, path=str(log.where), advice=f"set it back, or {_REBUILD}")
+    if ledger is not None and (ledger.order, ledger.retain_null_key) != (order, retain_null_key):
+        null_keys = str(ledger.retain_null_key).lower()
+        raise UsageError(
+            f"the ledger was made with siltstone.compaction.order={ledger.order} and "
+            f"topicCompactionRetainNullKey={null_keys}, which are different now",
+            path=str(log.where),
+            advice=f"set them back, or {_REBUILD}",
+        )
