@@ -85,7 +85,7 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
 
 @pytest.mark.parametrize("key", [b"k", b"", b"x" * 70])
 @pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 200])
-def test_keys_alone_tell_who_is_deleted(key: bytes, value: bytes | None) -> None:
+def test_deleted_keys_are_found_without_decoding_values(key: bytes, value: bytes | None) -> None:
     records = [Rec(offset=offset, key=key, value=value, headers=((b"h", b"v"),)) for offset in range(3)]
     window, batches = directory(batch(records))
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=1, capacity=100)
@@ -100,7 +100,7 @@ def records_of(keys: list[str], first: int) -> KeyColumns:
     return columns_of([Rec(offset=first + n, key=key.encode()) for n, key in enumerate(keys)])
 
 
-def test_a_key_that_comes_again_and_again_takes_no_room() -> None:
+def test_a_repeated_key_takes_one_entry() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     for first in range(0, 20_000, 1000):
         assert not add(collector, records_of(["hot"] * 1000, first))
@@ -108,7 +108,7 @@ def test_a_key_that_comes_again_and_again_takes_no_room() -> None:
     assert offsets_of(found).tolist() == [19_999]
 
 
-def test_more_keys_than_there_is_room_for_are_handed_on() -> None:
+def test_entries_beyond_the_capacity_are_emitted() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     blobs: list[EntryBlob] = []
     for first in range(0, 20_000, 1000):

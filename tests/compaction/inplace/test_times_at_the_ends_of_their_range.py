@@ -189,14 +189,14 @@ def test_bins_of_times_that_are_too_far_apart() -> None:
     assert widest.of(times).tolist() == [0] * 7 + [59]
 
 
-def test_a_map_without_room_for_a_key_takes_a_pass_for_each() -> None:
+def test_a_map_that_holds_no_key_takes_a_pass_for_each() -> None:
     config = logs.settings({"log.cleaner.io.buffer.load.factor": 0.0})
     assert ranges.kafka_passes(7, ranges.kafka_map_keys(config)) == 7
 
 
 @pytest.mark.parametrize("given_ms", [LONG_MIN, -1, LATEST_MS + 1, LONG_MAX, 10**30, NOW * 1000])
 def test_a_clock_that_is_none_is_refused(given_ms: int) -> None:
-    with pytest.raises(UsageError, match=f"--now-ms {given_ms}: no time in milliseconds"):
+    with pytest.raises(UsageError, match=f"--now-ms.*{given_ms}"):
         resolve_now_ms(given_ms, ManualClock(NOW))
 
 
