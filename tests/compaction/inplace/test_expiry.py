@@ -215,7 +215,7 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
     policy = {"cleanup.policy": "compact,delete"}
     result = clean(tmp_path, policy, now_ms=NOW + 10 * DAY)
     assert bases(partition) == [0, 1, 3, 4]
-    assert "nothing says retention.ms" in result.notes[-1] and "3 more" in result.notes[-1]
+    assert "retention.ms is not set" in result.notes[-1] and "3 more" in result.notes[-1]
     with LogDirectory.open(tmp_path) as directory:
         ((where, path),) = directory.partitions.items()
         state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))

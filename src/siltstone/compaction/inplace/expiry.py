@@ -38,8 +38,8 @@ from siltstone.log.retention import SegmentFacts, decide
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
-    "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
-    "oldest segments would go; give --config retention.ms=MS, or the broker's settings by --broker-config"
+    "retention by time was left out: retention.ms is not set, and Kafka's default would delete {count} more "
+    "of the oldest segments; pass --config retention.ms=MS, or the broker's settings with --broker-config"
 )
 
 

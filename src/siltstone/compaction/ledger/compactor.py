@@ -87,15 +87,12 @@ class CompactionEngine(Protocol):
     @property
     def workers(self) -> int:
         """How many tasks run at one time."""
-        ...
 
     def compact(self, work: CompactionWork, whole: bool) -> Compacted:
         """Compact new records: the ``whole`` of them in one task, or over all workers."""
-        ...
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
         """Merge runs into one: its segments, and the parts of its key index."""
-        ...
 
 
 def compact_in_process(
