@@ -60,7 +60,7 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
                 records += int(batches["count"].sum())
                 has_message_sets |= bool((batches["magic"] < 2).any())
             if has_message_sets:
-                parts = windows(reader, size=segment.size)
+                parts = windows(reader)
                 keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
                 records = sum(map(len, keys))
     except CorruptRecordError:
