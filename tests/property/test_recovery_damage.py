@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.config import LogConfig
@@ -126,7 +126,12 @@ def contents(partition: Path) -> list[tuple[bytes | None, bytes | None]]:
     return found
 
 
+MAGIC_ZEROED = Harm(file=4, kind="zero", share=0.6328125, length=1, bit=0)
+"""A record batch that looks like a message of format v0, below what a clean start reads."""
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(harm=MAGIC_ZEROED, noise=bytes(300), way=(True, END, True))
 @given(
     harm=HARMS,
     noise=st.binary(min_size=300, max_size=300),

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.test_cleaning import NAMES, ONLY_RETENTION, TRANSACTIONS
-from tests.golden.test_old_formats_cleaned import NAMES as OLD
-from tests.golden.test_old_formats_cleaned import _rounds as old_rounds
 from tests.support import golden_sets
 from tests.support.golden.rounds import WAYS, clean_round
+from tests.support.golden.sets import CLEANED, OLD_FORMATS, ONLY_RETENTION, TRANSACTIONS, old_format_rounds
 from tests.support.verify.staging import Pair, stage_pair
 
-CASES = [*NAMES, *sorted(ONLY_RETENTION)]
+CASES = [*CLEANED, *sorted(ONLY_RETENTION)]
 
 
 def _all_pass(case: golden_sets.Case, rounds: list[golden_sets.Round], path: Path) -> None:
@@ -46,10 +44,10 @@ def test_cleanings_that_ended_with_a_full_offset_map_pass(cleaned: Path, tmp_pat
     _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", OLD_FORMATS)
 def test_kafkas_results_with_message_sets_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
-    _all_pass(case, old_rounds(case), tmp_path)
+    _all_pass(case, old_format_rounds(case), tmp_path)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -20,10 +20,10 @@ from siltstone.compaction.report import CLEANED
 from siltstone.verify.checking import check_here, verify
 from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import CleaningSettings, cleaning_settings
-from tests.compaction.inplace.test_against_oracle import RandomLog, _write, random_logs
 from tests.support.cleaning import logs, oracle
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.cleaning.naive import batches_of
+from tests.support.cleaning.random_logs import RandomLog, random_logs
 from tests.support.verify.editing import read_batches
 
 
@@ -93,8 +93,8 @@ def _drop(partition: Path, offset: int, interval: int) -> None:
 def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: object) -> None:
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before", Path(folder) / "after"
-        _write(before, log)
-        partition = _write(after, log)
+        log.write(before)
+        partition = log.write(after)
         result = logs.run(after, config=log.config, now_ms=log.now_ms)
         settings = _settings(log.config, log.now_ms, exact=True)
         found = _verdict(before, after, settings)

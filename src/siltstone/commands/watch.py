@@ -369,7 +369,7 @@ class Watch:
         if self._unread_bytes <= 0:
             return None
         self._unread_bytes -= sum(segment.size for segment in segments)
-        horizons = find_horizons(path, segments, end, now_ms, batch_limit)
+        horizons = find_horizons(segments, end, now_ms, batch_limit)
         self._horizons_read[path] = (segments, now_ms, horizons)
         return horizons
 

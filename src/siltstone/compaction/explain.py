@@ -835,7 +835,7 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
     """Kafka's map for these settings, and at least how many passes it would need for so many keys."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
-    map_keys = ranges.kafka_map_keys(buffer, load)
+    map_keys = ranges.kafka_map_keys(config)
     return KafkaExplained(
         buffer_bytes=buffer,
         load_factor=load,

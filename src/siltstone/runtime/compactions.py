@@ -257,15 +257,15 @@ def compact_log(
     compactor: TwoPhaseCompactor,
     log: CompactableLog,
     settings: Config,
-    committing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    commit_guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> CompactionResult:
-    """Compact ``log`` by its topic's ``settings``. ``committing`` and errors are
+    """Compact ``log`` by its topic's ``settings``. ``commit_guard`` and errors are
     ``TwoPhaseCompactor.compact``'s."""
     return compactor.compact(
         log,
         order=str(settings["siltstone.compaction.order"]),
         retain_null_key=settings.flag("topicCompactionRetainNullKey"),
-        committing=committing,
+        commit_guard=commit_guard,
     )
 
 

@@ -559,10 +559,7 @@ class LogCleaner(LogService[Engine]):
         before = sum(result.bytes_before for result in last)
         after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
-        map_keys = kafka_map_keys(
-            config.integer("log.cleaner.dedupe.buffer.size"),
-            config.number("log.cleaner.io.buffer.load.factor"),
-        )
+        map_keys = kafka_map_keys(config)
         alive = sum(thread.is_alive() for thread in self._threads.values())
         wanted = self._wanted_threads if self._started else 0
         values = {
@@ -805,7 +802,6 @@ class LogCleaner(LogService[Engine]):
             log, clean_end = claimed.log, claimed.range.clean_end
             bases = [segment.base_offset for segment in log.view.segments[:-1]]
             horizons = find_horizons(
-                log.directory,
                 [find_segment(log.directory, base) for base in bases if base < clean_end],
                 clean_end,
                 now_ms,

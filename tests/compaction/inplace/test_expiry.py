@@ -78,7 +78,7 @@ def test_compaction_alone_deletes_nothing_by_time(tmp_path: Path) -> None:
     assert bases(partition) == [0, 1, 3, 4] and result.discarded.expired == 0
 
 
-def test_what_lies_below_the_log_start_goes_by_compaction_alone(tmp_path: Path) -> None:
+def test_segments_below_the_log_start_are_deleted_under_compact_alone(tmp_path: Path) -> None:
     partition = write(tmp_path, log_start=3)
     result = clean(tmp_path, {})
     assert bases(partition) == [3, 4]
@@ -89,7 +89,7 @@ def test_what_lies_below_the_log_start_goes_by_compaction_alone(tmp_path: Path) 
     ("more", "ratio", "was"),
     [({"checkpoint": 4}, "0.0", "nothing that may be cleaned"), ({"checkpoint": 3}, "0.9", "dirty ratio")],
 )
-def test_a_log_that_needs_no_cleaning_has_its_turn_too(
+def test_retention_applies_to_a_log_that_needs_no_cleaning(
     tmp_path: Path, more: dict[str, int], ratio: str, was: str
 ) -> None:
     partition = write(tmp_path, **more)
@@ -102,7 +102,7 @@ def test_a_log_that_needs_no_cleaning_has_its_turn_too(
 
 
 @pytest.mark.parametrize(("checkpoint", "status"), [(4, NOTHING_TO_DO), (3, NOT_ELIGIBLE)])
-def test_without_anything_expired_the_status_stays(tmp_path: Path, checkpoint: int, status: str) -> None:
+def test_without_an_expired_segment_the_status_stays(tmp_path: Path, checkpoint: int, status: str) -> None:
     write(tmp_path, checkpoint=checkpoint)
     given = {**BOTH, "retention.ms": 3 * DAY, "min.cleanable.dirty.ratio": "0.9"}
     result = clean(tmp_path, given, force=False)
@@ -115,13 +115,13 @@ def test_the_active_segment_stays(tmp_path: Path) -> None:
     assert bases(partition) == [4] and result.discarded.expired == 3
 
 
-def test_nothing_above_the_high_watermark_goes(tmp_path: Path) -> None:
+def test_nothing_above_the_high_watermark_is_deleted(tmp_path: Path) -> None:
     partition = write(tmp_path, high_watermark=2)
     clean(tmp_path)
     assert bases(partition) == [1, 3, 4]
 
 
-def test_without_a_high_watermark_the_end_counts_only_when_told(tmp_path: Path) -> None:
+def test_without_a_high_watermark_the_log_end_counts_only_with_the_option(tmp_path: Path) -> None:
     partition = write(tmp_path, high_watermark=None)
     assert clean(tmp_path).status == SKIPPED and bases(partition) == [0, 1, 3, 4]
     clean(tmp_path, high_watermark_is_end=True)
@@ -152,7 +152,7 @@ def test_the_active_segment_and_the_end_stay_when_everything_has_expired(
     assert again.status == NOTHING_TO_DO and logs.logs_of(partition) == {4: before}
 
 
-def test_an_own_deletion_policy_does_not_take_the_active_segment_either(
+def test_a_registered_deletion_policy_does_not_delete_the_active_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(retention._policies, "all", lambda segments, now_ms, config: len(segments))
@@ -181,7 +181,7 @@ def test_limits_at_the_ends_of_their_ranges(
     assert bases(partition) == left
 
 
-def test_size_is_what_is_there_after_cleaning(tmp_path: Path) -> None:
+def test_retention_bytes_counts_the_sizes_after_cleaning(tmp_path: Path) -> None:
     partition = write(tmp_path)
     left = sum(len(data) for base, data in logs.logs_of(partition).items() if base)
     result = clean(
@@ -210,12 +210,12 @@ def test_an_uncleanable_log_is_left_as_it_is(tmp_path: Path) -> None:
     assert logs.tree(partition) == before
 
 
-def test_a_retention_time_that_nobody_set_takes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> None:
     partition = write(tmp_path)
     policy = {"cleanup.policy": "compact,delete"}
     result = clean(tmp_path, policy, now_ms=NOW + 10 * DAY)
     assert bases(partition) == [0, 1, 3, 4]
-    assert "nothing says retention.ms" in result.notes[-1] and "3 more" in result.notes[-1]
+    assert "retention.ms is not set" in result.notes[-1] and "3 more" in result.notes[-1]
     with LogDirectory.open(tmp_path) as directory:
         ((where, path),) = directory.partitions.items()
         state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))
@@ -231,7 +231,7 @@ def test_an_unknown_deletion_policy_keeps_all_and_says_so(tmp_path: Path) -> Non
     assert result.notes[-1].startswith("retention was left out: siltstone.retention.policy=mine")
 
 
-def test_a_disk_that_refuses_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_during_retention_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path)
 
     def refusing(*arguments: object, **named: object) -> None:
@@ -323,7 +323,7 @@ def test_message_sets_are_counted_record_by_record(cleaned: Path, tmp_path: Path
     )
 
 
-def test_a_log_file_in_the_place_of_another_one_does_not_go_by_that_ones_times(tmp_path: Path) -> None:
+def test_a_log_file_under_another_segments_name_is_not_deleted_by_that_ones_times(tmp_path: Path) -> None:
     """Its index says that all of it is old; what it holds is not."""
     partition = write(tmp_path, checkpoint=4)
     first, young = (partition / f"{base:020d}.log" for base in (1, 3))

@@ -43,7 +43,7 @@ def checkpoint(path: Path) -> int:
     return read_checkpoint(path / "cleaner-offset-checkpoint")[WHERE.topic, WHERE.partition]
 
 
-def test_they_go_once_the_last_horizon_has_passed_and_not_before(tmp_path: Path) -> None:
+def test_tombstones_of_an_idle_log_go_once_the_last_horizon_has_passed(tmp_path: Path) -> None:
     partition = log_with_tombstones(tmp_path)
     early = run(tmp_path, now_ms=NOW + DAY - 1, force=False)
     assert (early.status, offsets(partition)) == (NOTHING_TO_DO, [1, 2, 10, 11, 20])
@@ -55,7 +55,7 @@ def test_they_go_once_the_last_horizon_has_passed_and_not_before(tmp_path: Path)
     assert offsets(partition) == [2, 10, 20]
 
 
-def test_a_stamp_that_stays_behind_does_not_have_the_log_cleaned_for_ever(tmp_path: Path) -> None:
+def test_a_horizon_without_tombstones_does_not_have_the_log_cleaned_again(tmp_path: Path) -> None:
     partition = log_with_tombstones(tmp_path)
     run(tmp_path, now_ms=NOW + DAY, force=False)
     left = [header for header, _ in headers_of(logs_of(partition)[0])]
@@ -65,7 +65,7 @@ def test_a_stamp_that_stays_behind_does_not_have_the_log_cleaned_for_ever(tmp_pa
     assert (again.status, logs_of(partition)) == (NOTHING_TO_DO, before)
 
 
-def test_a_retention_of_nothing_ends_as_well(tmp_path: Path) -> None:
+def test_a_delete_retention_of_zero_comes_to_an_end(tmp_path: Path) -> None:
     partition = write_log(tmp_path, {0: [one(0, "a", None)], 10: [one(10, "b")]})
     config = {"delete.retention.ms": 0}
     found = [run(tmp_path, config=config, force=False).status for _ in range(3)]
@@ -124,7 +124,7 @@ def test_horizons_are_read_from_headers(tmp_path: Path) -> None:
         },
     )
     segments = list_segments(partition)
-    assert find_horizons(partition, segments, 20, NOW) == Horizons(newest_ms=NOW + 9)
-    assert find_horizons(partition, segments, 20, NOW + 9) == Horizons(newest_ms=NOW + 9, is_due=True)
-    assert find_horizons(partition, segments[1:], 20, NOW + 9) == Horizons(newest_ms=NOW + 9)
-    assert find_horizons(partition, segments, 0, NOW) == Horizons()
+    assert find_horizons(segments, 20, NOW) == Horizons(newest_ms=NOW + 9)
+    assert find_horizons(segments, 20, NOW + 9) == Horizons(newest_ms=NOW + 9, is_due=True)
+    assert find_horizons(segments[1:], 20, NOW + 9) == Horizons(newest_ms=NOW + 9)
+    assert find_horizons(segments, 0, NOW) == Horizons()

@@ -93,7 +93,7 @@ def test_a_lost_engine_is_an_interruption(log: Path, tmp_path: Path) -> None:
     assert (first.records_before, first.records_after) == (whole.records_before, second.records_before)
 
 
-def test_what_a_run_fails_for_clears_everything_away(log: Path) -> None:
+def test_a_failed_run_removes_its_staged_files(log: Path) -> None:
     interrupt(log, 2)
     path = log / "topic-0" / f"{8:020d}.log"
     data = bytearray(path.read_bytes())
@@ -106,7 +106,7 @@ def test_what_a_run_fails_for_clears_everything_away(log: Path) -> None:
     assert last in logs.logs_of(log / "topic-0")
 
 
-def test_a_log_that_is_small_enough_goes_in_one_job(log: Path) -> None:
+def test_a_log_that_fits_the_space_is_one_job(log: Path) -> None:
     engine = Counting()
     result = logs.run(log, config=CONFIG, engine=lambda: engine, limits=RunLimits(whole_log_bytes=0))
     assert result.status == CLEANED and (engine.gathered, engine.rewritten) == (0, 0)
@@ -184,7 +184,7 @@ def test_files_of_earlier_runs_go_and_are_never_trusted(log: Path, tmp_path: Pat
     assert result.notes == [REMOVED_STAGED, *wanted.notes]
 
 
-def test_a_run_that_ended_but_was_not_cleared_away(log: Path) -> None:
+def test_staged_files_of_a_finished_run_are_removed(log: Path) -> None:
     """The checkpoint says that it is done: what it staged goes."""
     assert run(log).status == CLEANED
     waves.leave_files(log)
@@ -233,7 +233,7 @@ def test_the_dirty_ratio_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_stop_after_leaves_a_log_that_can_be_stopped_again(log: Path, tmp_path: Path) -> None:
-    """See ``test_short_windows``; here, what a run that was stopped says."""
+    """See ``test_runs_stopped_again_and_again``; here, what a run that was stopped says."""
     whole, wanted = uninterrupted(tmp_path)
     limits = replace(waves.WAVES, stop_after_seconds=0.0)
     before = sum(map(len, logs.logs_of(log / "topic-0").values()))

@@ -60,8 +60,23 @@ def checkpoint(path: Path) -> int:
     return read_checkpoint(path / "cleaner-offset-checkpoint")[WHERE]
 
 
-def bases(groups: Sequence[Sequence[PlanSegment]]) -> list[list[int]]:
-    return [[segment.base_offset for segment in group] for group in groups]
+def groups(log: Sequence[PlanSegment], end: int, config: LogConfig) -> list[list[int]]:
+    """The base offsets of the segments of each group; the groups fit each other, and the log."""
+    found = ranges.group_segments(log, end, config)
+    sources = [[each.base_offset for each in log[group.first_segment : group.end_segment]] for group in found]
+    assert [base for bases in sources for base in bases] == [segment.base_offset for segment in log]
+    assert [group.index for group in found] == list(range(len(found)))
+    assert [group.base_offset for group in found] == [bases[0] for bases in sources]
+    assert [group.end_offset for group in found] == [*(bases[0] for bases in sources[1:]), end][: len(found)]
+    return sources
+
+
+def map_keys(buffer_bytes: int, load_factor: float) -> int:
+    config = {
+        "log.cleaner.dedupe.buffer.size": buffer_bytes,
+        "log.cleaner.io.buffer.load.factor": load_factor,
+    }
+    return ranges.kafka_map_keys(logs.settings(config))
 
 
 # the worked examples
@@ -131,13 +146,12 @@ def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
 
     horizon = ranges.legacy_delete_horizon(log, 60, HOUR)
     assert horizon == at(6, 40)
-    clean = ranges.group_segments(log, 80, limits)[:3]
-    assert bases(clean) == [[0, 10, 20], [30, 40], [50]]
+    assert groups(log, 80, limits)[:3] == [[0, 10, 20], [30, 40], [50]]
     kept = [segment.modified_ms for segment in log if keeps_legacy_tombstones(segment.modified_ms, horizon)]
     assert kept == [at(7, 0), at(7, 40), at(8, 0), at(8, 10)]
 
     third = _dated([(6, 30), (7, 0), (7, 40), (8, 0), (8, 10)], [2, 2, 2, 3, 9])
-    assert bases(ranges.group_segments(third, 50, limits)) == [[0, 10, 20, 30], [40]]
+    assert groups(third, 50, limits) == [[0, 10, 20, 30], [40]]
     horizon = ranges.legacy_delete_horizon(third, 50, HOUR)
     assert horizon == at(7, 10)
     going = [
@@ -162,14 +176,14 @@ def test_example_5_the_map(tmp_path: Path) -> None:
 
 
 def test_example_6_map_size_and_passes() -> None:
-    default = ranges.kafka_map_keys(128 << 20, 0.9)
+    default = map_keys(128 << 20, 0.9)
     assert default == 5_033_164
-    assert ranges.kafka_map_keys(8 << 30, 1.0) == 357_913_941
+    assert map_keys(8 << 30, 1.0) == 357_913_941
     assert default * 1024 / GIB == pytest.approx(4.8, abs=0.01)
     assert ranges.kafka_passes(default, default) == 1
     assert ranges.kafka_passes(default + 1, default) == 2
     assert ranges.kafka_passes(0, default) == 1
-    assert ranges.kafka_map_keys(1_048_577, 0.9) == 39_321
+    assert map_keys(1_048_577, 0.9) == 39_321
     assert ranges.kafka_buffer_bytes(9, 0.9) == 240
     for load in (0.0, 5e-324):
         assert ranges.kafka_buffer_bytes(1, load) == (2**63 - 1) // 24 * 24
@@ -178,8 +192,12 @@ def test_example_6_map_size_and_passes() -> None:
 def test_example_7_groups() -> None:
     sizes = [0.4, 0.4, 0.3, 0.7, 0.3, 1.0]
     log = [PlanSegment(base_offset=i * 10, size=int(size * 10)) for i, size in enumerate(sizes)]
-    groups = ranges.group_segments(log, 60, LogConfig(segment_bytes=10, segment_index_bytes=GIB))
-    assert bases(groups) == [[0, 10], [20, 30], [40], [50]]
+    assert groups(log, 60, LogConfig(segment_bytes=10, segment_index_bytes=GIB)) == [
+        [0, 10],
+        [20, 30],
+        [40],
+        [50],
+    ]
 
 
 def test_example_8_a_group_is_named_after_its_first_segment(tmp_path: Path) -> None:
@@ -329,12 +347,12 @@ def test_bytes_on_both_sides() -> None:
 
 def test_groups_keep_to_the_index_limit() -> None:
     log = [PlanSegment(base_offset=i, size=1, offset_index_size=4, time_index_size=1) for i in range(3)]
-    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=8))) == [
+    assert groups(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=8)) == [
         [0, 1],
         [2],
     ]
     log = [PlanSegment(base_offset=i, size=1, time_index_size=4) for i in range(3)]
-    assert bases(ranges.group_segments(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=11))) == [
+    assert groups(log, 3, LogConfig(segment_bytes=9, segment_index_bytes=11)) == [
         [0, 1],
         [2],
     ]
@@ -342,18 +360,18 @@ def test_groups_keep_to_the_index_limit() -> None:
 
 def test_groups_span_at_most_two_to_the_31() -> None:
     limits, wide = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 31
-    assert bases(ranges.group_segments(segments(0, 5), wide, limits)) == [[0, 5]]
-    assert bases(ranges.group_segments(segments(0, 5), wide + 1, limits)) == [[0], [5]]
-    assert bases(ranges.group_segments(segments(0, 5, wide), wide + 9, limits)) == [[0, 5], [wide]]
+    assert groups(segments(0, 5), wide, limits) == [[0, 5]]
+    assert groups(segments(0, 5), wide + 1, limits) == [[0], [5]]
+    assert groups(segments(0, 5, wide), wide + 9, limits) == [[0, 5], [wide]]
 
 
 def test_an_empty_segment_joins_whatever_the_span() -> None:
     limits, far = LogConfig(segment_bytes=GIB, segment_index_bytes=GIB), 1 << 33
     log = [*segments(0), PlanSegment(base_offset=far, size=0)]
-    assert bases(ranges.group_segments(log, far + (1 << 32), limits)) == [[0, far]]
+    assert groups(log, far + (1 << 32), limits) == [[0, far]]
 
 
 def test_a_segment_over_the_limit_is_a_group_of_its_own() -> None:
     limits = LogConfig(segment_bytes=10, segment_index_bytes=GIB)
-    assert bases(ranges.group_segments(segments(0, 5, 9), 20, limits)) == [[0], [5], [9]]
-    assert ranges.group_segments([], 0, limits) == []
+    assert groups(segments(0, 5, 9), 20, limits) == [[0], [5], [9]]
+    assert groups([], 0, limits) == []

@@ -32,7 +32,7 @@ class Guard:
         self.inside = False
 
 
-def test_one_at_a_time_is_this_thread() -> None:
+def test_with_one_thread_a_swap_is_in_the_callers_thread() -> None:
     seen: list[int] = []
     guard = Guard()
     with swap_pool(1, guard) as submit:
@@ -56,7 +56,7 @@ def test_all_is_done_at_the_end_several_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("in_body", [False, True])
-def test_an_error_is_told_when_the_others_are_done(in_body: bool) -> None:
+def test_an_error_is_raised_when_the_other_swaps_are_done(in_body: bool) -> None:
     done: list[int] = []
 
     def call(number: int) -> None:

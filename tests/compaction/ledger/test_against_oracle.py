@@ -24,7 +24,7 @@ WAYS = st.builds(
         index_interval=st.sampled_from([0, 4096]),
         window_size=st.sampled_from([512, 4 << 20]),
         memory_bytes=st.sampled_from([1 << 12, 256 << 20]),
-        most_runs=st.integers(1, 4),
+        max_runs=st.integers(1, 4),
     ),
 )
 

@@ -91,7 +91,7 @@ def windows_of(draw: st.DrawFn) -> tuple[list[bytes], list[int]]:
 
 @settings(deadline=None)
 @given(windows_of(), st.sampled_from([100, 600, BATCH_BYTES]), st.booleans(), st.randoms())
-def test_what_stays_is_as_it_was(
+def test_retained_records_are_unchanged(
     drawn: tuple[list[bytes], list[int]], limit: int, keep_listed: bool, random: object
 ) -> None:
     windows, offsets = drawn
@@ -100,7 +100,7 @@ def test_what_stays_is_as_it_was(
     sources = [each for window in windows for each in batches_of(window)]
     stays = [each for each in seen(sources) if (each.offset in listed) is keep_listed]
     assert seen(found) == stays
-    assert sum(map(len, coalescer.offsets)) == len(stays) and coalescer.met == len(listed)
+    assert sum(map(len, coalescer.offsets)) == len(stays) and coalescer.matched == len(listed)
     assert np.concatenate([np.empty(0), *coalescer.offsets]).tolist() == [each.offset for each in stays]
     codecs = {record.offset: each.attributes & 7 for each in sources for record in each.records}
     for each in found:
@@ -110,7 +110,7 @@ def test_what_stays_is_as_it_was(
             assert each.base_offset == each.records[0].offset
 
 
-def test_survivors_of_many_batches_are_one_batch() -> None:
+def test_retained_records_of_many_batches_become_one_batch() -> None:
     window = b"".join(batch(recs(*range(start, start + 10)), producer_id=5) for start in range(0, 1000, 10))
     (found,), _ = run([window], range(3, 1000, 10))
     assert (found.base_offset, found.last_offset, found.count) == (3, 993, 100)
@@ -183,17 +183,17 @@ def test_message_sets_become_batches() -> None:
         (2, b"k0", 80),
         (4, b"k2", 82),
     ]
-    assert coalescer.met == 3 and all(each.magic == 2 for each in found)
+    assert coalescer.matched == 3 and all(each.magic == 2 for each in found)
 
 
 @pytest.mark.parametrize("keep_listed", [True, False])
 @pytest.mark.parametrize("listed", [[1], [0, 3], [9]])
-def test_an_offset_that_is_not_there_is_noticed(listed: list[int], keep_listed: bool) -> None:
+def test_a_listed_offset_without_a_record_is_an_error(listed: list[int], keep_listed: bool) -> None:
     with pytest.raises(CheckFailedError):
         run([batch(recs(0, 2)) + batch(recs(4))], listed, keep_listed=keep_listed)
 
 
-def test_records_that_make_no_sense_are_refused() -> None:
+def test_malformed_records_are_refused() -> None:
     data = array(batch(recs(0, 1)))
     data[61] = 0x7E
     coalescer = Coalescer(np.array([0, 1], np.int64))

@@ -28,6 +28,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
 from siltstone.log.partition import PartitionLog
 from tests.support.cleaning.logs import NOW, WHERE, Rec, batch, write_log
+from tests.support.errors import raises_error
 from tests.support.ledger.driving import How, compact, compact_and_check, in_ledger, opened
 from tests.support.ledger.oracle import Model
 from tests.support.log.batches import of_records
@@ -85,15 +86,24 @@ def test_originals_are_never_touched(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in log.directory.glob("*.*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("other", [{"order": "time"}, {"retain_null_key": True}, {"order": "size"}])
-def test_another_way_than_the_ledger_was_made_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("other", "advice"),
+    [
+        ({"order": "time"}, "compact-topic --reset"),
+        ({"retain_null_key": True}, "compact-topic --reset"),
+        ({"order": "size"}, "time"),
+    ],
+)
+def test_another_order_than_the_ledgers_is_refused(
+    tmp_path: Path, other: dict[str, object], advice: str
+) -> None:
     log = a_log(tmp_path)
     put(log, ("a", "1"), (None, "1"))
     compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
     compactor.compact(log)
     put(log, ("b", "1"))
     before = tree(log.directory)
-    with pytest.raises(UsageError):
+    with raises_error(UsageError, advice=advice):
         compactor.compact(log, **other)  # type: ignore[arg-type]
     assert tree(log.directory) == before
 
@@ -104,7 +114,7 @@ def test_a_ledger_beyond_the_logs_end_is_refused(tmp_path: Path) -> None:
     compact(log, Model())
     put(shorter, ("a", "1"))
     shutil.copytree(log.directory / COMPACTED, shorter.directory / COMPACTED)
-    with pytest.raises(CompactionFailedError, match="--reset"):
+    with raises_error(CompactionFailedError, path=str(WHERE), about="2", advice="compact-topic --reset"):
         compact(shorter, Model())
 
 
@@ -118,7 +128,7 @@ def test_the_end_is_the_high_watermark(tmp_path: Path) -> None:
     assert compact_and_check(log, model).horizon == 12
 
 
-def test_a_tail_is_read_from_where_it_begins_in_its_segment(
+def test_new_records_are_read_from_where_they_begin_in_their_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, model = a_log(tmp_path, index_interval_bytes=0), Model()
@@ -126,14 +136,14 @@ def test_a_tail_is_read_from_where_it_begins_in_its_segment(
         put(log, (f"{number}", "x" * 50))
     compact_and_check(log, model)
     put(log, ("new", "1"))
-    starts = []
-    hold = sources_module.hold_tail
+    linked = []
+    link = sources_module.link_sources
     monkeypatch.setattr(
-        "siltstone.compaction.ledger.compactor.hold_tail",
-        lambda *given: starts.append(tail := hold(*given)) or tail,
+        "siltstone.compaction.ledger.compactor.link_sources",
+        lambda *given: linked.append(tail := link(*given)) or tail,
     )
     result = compact_and_check(log, model)
-    (source,) = starts[0].sources
+    (source,) = linked[0].sources
     assert source.start > source.size * 0.9 and result.read_records == 1
 
 
@@ -168,7 +178,7 @@ def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
     assert [(each.offset, each.key) for each in in_ledger(log.directory)] == [(1, b"a"), (2, b"")]
 
 
-def test_a_tail_of_nothing_but_deletions_adds_no_generation(tmp_path: Path) -> None:
+def test_new_records_that_only_delete_add_no_run(tmp_path: Path) -> None:
     log, model = a_log(tmp_path), Model()
     put(log, *((f"{number}", "x") for number in range(50)))
     compact_and_check(log, model)
@@ -180,7 +190,7 @@ def test_a_tail_of_nothing_but_deletions_adds_no_generation(tmp_path: Path) -> N
     assert ledger.runs[0].end_offset == ledger.horizon == 52
 
 
-def test_generations_that_are_not_folded_are_not_written_again(tmp_path: Path) -> None:
+def test_runs_that_are_not_merged_are_not_written_again(tmp_path: Path) -> None:
     log, model = a_log(tmp_path), Model()
     put(log, *((f"{number}", "x" * 100) for number in range(500)))
     compact_and_check(log, model)
@@ -208,7 +218,7 @@ def damaged_source(directory: Path) -> None:
 
 @pytest.mark.parametrize("damage", [damaged_keys, damaged_source])
 @pytest.mark.parametrize("spread", [False, True])
-def test_damage_ends_a_run_with_the_ledger_as_it_was(
+def test_damage_ends_a_compaction_with_the_ledger_as_it_was(
     tmp_path: Path, damage: Callable[[Path], None], spread: bool
 ) -> None:
     log = a_log(tmp_path)
@@ -248,7 +258,9 @@ class Losing(InProcessCompactionEngine):
         lambda done: setattr(done, "deleted", 3),
     ],
 )
-def test_what_does_not_add_up_is_not_committed(tmp_path: Path, lose: Callable[[Compacted], object]) -> None:
+def test_counts_that_differ_end_a_compaction_without_a_commit(
+    tmp_path: Path, lose: Callable[[Compacted], object]
+) -> None:
     log = a_log(tmp_path)
     put(log, ("a", "1"), ("b", "1"), ("a", "2"))
     with pytest.raises(CheckFailedError):
@@ -313,7 +325,9 @@ def _fails_at(folder: Path, step: int, before: dict[str, bytes]) -> None:
     assert [each.value for each in in_ledger(log.directory)] == [b"1", b"2"]
 
 
-def test_without_links_the_segments_own_names_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_segments_are_read_by_their_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(source: object, target: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -323,7 +337,7 @@ def test_without_links_the_segments_own_names_do(tmp_path: Path, monkeypatch: py
     assert compact_and_check(log, model).entries == 2
 
 
-def test_a_segment_that_is_swapped_while_it_is_held_is_asked_for_again(
+def test_a_segment_that_is_swapped_while_it_is_linked_is_linked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, model = a_log(tmp_path), Model()
@@ -345,7 +359,7 @@ def test_a_segment_that_is_swapped_while_it_is_held_is_asked_for_again(
     assert len(calls) == 3
 
 
-def test_segments_that_change_again_and_again_end_a_run(
+def test_segments_that_change_again_and_again_end_a_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(source: Path, target: Path) -> None:
@@ -354,12 +368,12 @@ def test_segments_that_change_again_and_again_end_a_run(
     monkeypatch.setattr(files, "link", gone)
     log = a_log(tmp_path)
     put(log, ("a", "1"))
-    with pytest.raises(SourceChangedError, match="run again"):
+    with raises_error(SourceChangedError, path=str(WHERE), advice="run again"):
         compact(log, Model())
     assert tree(log.directory) == {}
 
 
-def test_originals_that_go_while_they_are_compacted_are_held(tmp_path: Path) -> None:
+def test_segments_deleted_during_a_compaction_stay_readable(tmp_path: Path) -> None:
     log, model = a_log(tmp_path), Model()
     for number in range(4):
         put(log, (f"{number}", "1"), ("a", f"{number}"))

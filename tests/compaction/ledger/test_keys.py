@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.records.layout import Words
-from siltstone.compaction.keys import EntryBlob, deleted_of, gather_by_shard
+from siltstone.compaction.keys import EntryBlob, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, meet_older
+from siltstone.compaction.ledger.keys import PARTITIONS, look_up_older
+from tests.support.ledger.entries import spread_entries
 
 PARTITION_SHIFT = 54
 HASH_KEY = (3, 5)
@@ -29,11 +30,6 @@ def entries_of(events: list[tuple[int, int, bool]], by_time: bool, first_offset:
         row = [*KEYS[key], offset << 1 | deleted]
         rows.append([*row, (time & (1 << 64) - 1) ^ SIGN] if by_time else row)
     return np.array(rows, np.uint64).reshape(-1, 4 if by_time else 3)
-
-
-def spread_entries(entries: Words) -> tuple[Words, np.ndarray]:
-    blob = EntryBlob(bucket=0, entries=entries)
-    return gather_by_shard([blob], PARTITIONS, 0, PARTITIONS, entries.shape[1])
 
 
 def best_of_each_key(entries: Words) -> tuple[Words, np.ndarray]:
@@ -63,7 +59,7 @@ def rows_of(entries: Words) -> list[list[int]]:
 
 @settings(deadline=None)
 @given(EVENTS, st.booleans())
-def test_spreading_is_a_stable_sort_by_partition(events: list[tuple[int, int, bool]], by_time: bool) -> None:
+def test_gathering_is_a_stable_sort_by_partition(events: list[tuple[int, int, bool]], by_time: bool) -> None:
     entries = entries_of(events, by_time)
     spread, bounds = spread_entries(entries)
     assert rows_of(spread) == sorted(rows_of(entries), key=partition_of)
@@ -86,7 +82,7 @@ def test_the_latest_event_wins_and_of_several_the_latest_offset(
 
 @settings(deadline=None)
 @given(EVENTS, EVENTS, st.booleans())
-def test_older_entries_lose_or_beat_as_the_twin_says(
+def test_older_entries_are_superseded_or_later_as_by_the_twin(
     older: list[tuple[int, int, bool]], newer: list[tuple[int, int, bool]], by_time: bool
 ) -> None:
     old, old_bounds = best_of_each_key(entries_of(older, by_time))
@@ -95,7 +91,7 @@ def test_older_entries_lose_or_beat_as_the_twin_says(
         old = old[~deleted_of(old)]
     new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
     marked = np.zeros(len(new), np.bool_)
-    superseded = meet_older(new, bounds, old, old_bounds, 0, marked)
+    superseded = look_up_older(new, bounds, old, old_bounds, 0, marked)
     there = {(row[0], row[1]): row for row in rows_of(old)}
     late = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
     lost = [

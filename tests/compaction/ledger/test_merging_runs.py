@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siltstone.compaction.ledger.compactor import ranges_to_merge
-from siltstone.compaction.ledger.work import MOST_RUNS
+from siltstone.compaction.ledger.work import MAX_RUNS
 from siltstone.log.ledger.manifest import Run
 
 
@@ -32,23 +32,23 @@ def weights(*sizes: int) -> list[Run]:
     return [run(size=size, records=size, superseded=0) for size in sizes]
 
 
-def test_a_small_addition_leaves_a_large_generation_alone() -> None:
+def test_a_small_run_is_not_merged_with_a_large_one() -> None:
     assert ranges_to_merge(weights(100, 10)) == []
     assert ranges_to_merge(weights(100)) == [] == ranges_to_merge([])
 
 
-def test_neighbours_of_like_size_go_together() -> None:
+def test_runs_of_similar_size_are_merged() -> None:
     assert ranges_to_merge(weights(100, 10, 5)) == [(1, 3)]
     assert ranges_to_merge(weights(100, 10, 4)) == []
     assert ranges_to_merge(weights(20, 10, 5)) == [(0, 3)]
 
 
-def test_there_are_never_more_than_the_most() -> None:
+def test_no_more_than_max_runs_remain() -> None:
     sizes = [10**each for each in range(10, 0, -1)]
-    assert ranges_to_merge(weights(*sizes)) == [(MOST_RUNS - 1, 10)]
+    assert ranges_to_merge(weights(*sizes)) == [(MAX_RUNS - 1, 10)]
 
 
-def test_what_is_mostly_hidden_is_written_anew() -> None:
+def test_runs_that_are_mostly_superseded_are_rewritten() -> None:
     old = run(size=1000, records=100, superseded=51)
     assert ranges_to_merge([old, *weights(1)]) == [(0, 1)]
     assert ranges_to_merge([run(size=1000, records=100, superseded=50), *weights(1)]) == []
@@ -56,7 +56,7 @@ def test_what_is_mostly_hidden_is_written_anew() -> None:
     assert ranges_to_merge([*weights(10_000), old, old, *weights(100, 1)]) == [(1, 3)]
 
 
-def test_a_newest_that_is_mostly_hidden_is_written_anew_as_well() -> None:
+def test_a_newest_run_that_is_mostly_superseded_is_rewritten() -> None:
     assert ranges_to_merge([*weights(1000), run(size=10, records=10, superseded=9)]) == [(1, 2)]
     assert ranges_to_merge([run(size=10, records=10, superseded=9)]) == [(0, 1)]
 
@@ -73,7 +73,7 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_folds_are_disjoint_ranges_that_leave_few_generations(given_: list[Run], most: int) -> None:
+def test_merged_ranges_are_disjoint_and_leave_few_runs(given_: list[Run], most: int) -> None:
     found = ranges_to_merge(given_, most)
     assert all(first < last for first, last in found)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))

@@ -88,7 +88,7 @@ class CompactedLog(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([1000, 1 << 30]),
     )
     def compact(self, spread: bool, buckets: int, most: int, segment_bytes: int) -> None:
-        sizes = Settings(segment_bytes=segment_bytes, most_runs=most)
+        sizes = Settings(segment_bytes=segment_bytes, max_runs=most)
         result = compact(self.log, self.model, How(spread=spread, buckets=buckets, settings=sizes))
         assert result.changed is (self.end > self.model.horizon)
         self.model.add(self.appended[self.model.horizon :], self.end)

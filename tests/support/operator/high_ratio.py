@@ -80,8 +80,8 @@ def _clean(folder: Path) -> None:
 
 
 def _horizons(folder: Path) -> None:
-    partition = folder / "cleaned" / str(WHERE)
-    assert find_horizons(partition, list_segments(partition)[:1], 1 << 40, NOW + 9 * DAY).is_due
+    segments = list_segments(folder / "cleaned" / str(WHERE))[:1]
+    assert find_horizons(segments, 1 << 40, NOW + 9 * DAY).is_due
 
 
 def _explain(folder: Path) -> None:

@@ -400,12 +400,22 @@ def _message(entry: bytes) -> tuple[int, int, int, int, bytes | None, bytes | No
 
 
 def _legacy(entry: bytes, position: int) -> Batch:
+    if struct.unpack_from(">I", entry, 12)[0] != zlib.crc32(entry[16:]):  # its fields may be anything
+        offset, _, _, magic = struct.unpack_from(">qiIb", entry)
+        return Batch(
+            position=position,
+            size=len(entry),
+            magic=magic,
+            first=offset,
+            last=offset,
+            valid=False,
+            records=(),
+        )
     offset, magic, attributes, timestamp, key, value = _message(entry)
-    valid = struct.unpack_from(">I", entry, 12)[0] == zlib.crc32(entry[16:])
     records: list[Record] = []
-    if valid and not attributes & 7:
+    if not attributes & 7:
         records = [Record(offset=offset, timestamp=timestamp, key=key, value=value, size=len(entry))]
-    elif valid:
+    else:
         inner = decompress(attributes & 7, value or b"")
         start = 0
         while start < len(inner):
@@ -424,7 +434,7 @@ def _legacy(entry: bytes, position: int) -> Batch:
         magic=magic,
         first=first,
         last=offset,
-        valid=valid,
+        valid=True,
         records=tuple(records),
     )
 

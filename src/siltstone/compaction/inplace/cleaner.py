@@ -105,9 +105,11 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
 
 
 def fill_records_before(planned: Planned, done: LogDone) -> None:
-    """Set the records of the whole log: extracted ones, and those above the cleaned range."""
-    uncleaned = (count_records(segment) for segment in planned.uncleaned)
-    planned.result.records_before = total_or_none([done.extracted.records, *uncleaned])
+    """Set the records of the whole log: extracted ones, and those above the cleaned range; of an open log,
+    extracted ones only."""
+    uncleaned = () if planned.state.opened else planned.work.above
+    counts = [done.extracted.records, *map(count_records, uncleaned)]
+    planned.result.records_before = total_or_none(counts)
 
 
 def changes_something(work: LogWork, group: Rewritten) -> bool:
@@ -140,10 +142,7 @@ def fill_result(planned: Planned, done: LogDone) -> None:
     assert config is not None
     fill_counts(planned)
     result.distinct_dirty_keys = done.dirty_keys
-    map_keys = kafka_map_keys(
-        config.integer("log.cleaner.dedupe.buffer.size"), config.number("log.cleaner.io.buffer.load.factor")
-    )
-    result.kafka_passes = kafka_passes(done.dirty_keys, map_keys)
+    result.kafka_passes = kafka_passes(done.dirty_keys, kafka_map_keys(config))
     result.stop(report.CLEANED, "")
 
 
@@ -174,13 +173,12 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPlan:
-    """The mode of a log, and the space for it: ``size`` bytes of new segments at one time. It takes ``need``
-    bytes and so many ``inodes`` at least."""
+    """The mode of a log, and the space for it: ``size`` bytes of new segments at one time, of the ``need``
+    bytes that it takes at least."""
 
     mode: Mode
     size: int
     need: int
-    inodes: int
 
 
 def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
@@ -217,7 +215,6 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         mode=mode,
         size=space.size - reserved,
         need=reserved + (least if space.frees_sources else new_bytes),
-        inodes=FILES_PER_GROUP * len(work.groups),
     )
 
 
@@ -401,14 +398,14 @@ class Cleaner:
             planned.result.fail(failure_of(error))
             return None
         execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
-        lacking = None
+        lacking, inodes = None, FILES_PER_GROUP * len(planned.work.groups)
         if execution.need > space.size:
             lacking = (
                 f"needs up to {execution.need} bytes more on disk, but only {max(space.size, 0)} are allowed"
                 "; free some, or raise --max-extra-bytes"
             )
-        elif space.inodes is not None and space.inodes < execution.inodes:
-            lacking = f"needs up to {execution.inodes} inodes, but only {space.inodes} are free; free some"
+        elif space.inodes is not None and space.inodes < inodes:
+            lacking = f"needs up to {inodes} inodes, but only {space.inodes} are free; free some"
         if lacking is not None:
             planned.result.stop(report.FAILED, f"{planned.state.path}: {lacking}")
             return None

@@ -384,11 +384,10 @@ class CleanedCopy(Destination):
 
     def _write_checkpoint(self, excluded: Mapping[Path, str]) -> None:
         """Write the copy's cleaner checkpoint, without the partitions that are not in it."""
-        offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT)
-        if self._source.is_partial:
-            offsets = {where: offset for where, offset in offsets.items() if where in self._source.partitions}
-        offsets |= self._checkpoints
+        offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT) | self._checkpoints
         missing = {names.parse_partition(path.name) for path in excluded}
+        if self._source.is_partial:
+            missing |= offsets.keys() - self._source.partitions.keys()
         offsets = {where: offset for where, offset in offsets.items() if where not in missing}
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)

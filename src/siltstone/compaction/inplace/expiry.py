@@ -38,8 +38,8 @@ from siltstone.log.retention import SegmentMetadata, decide
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
-    "retention by time was left out: nothing says retention.ms, and by Kafka's default {count} more of the "
-    "oldest segments would go; give --config retention.ms=MS, or the broker's settings by --broker-config"
+    "retention by time was left out: retention.ms is not set, and Kafka's default would delete {count} more "
+    "of the oldest segments; pass --config retention.ms=MS, or the broker's settings with --broker-config"
 )
 
 
@@ -117,7 +117,7 @@ def remaining_segments(state: LogState, planned: Planned | None) -> list[Remaini
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=new.size)
         remaining.append(RemainingSegment(segment, new))
-    return [*remaining, *map(RemainingSegment, planned.uncleaned)]
+    return [*remaining, *map(RemainingSegment, work.above)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

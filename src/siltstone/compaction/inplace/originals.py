@@ -101,8 +101,7 @@ class Originals:
         to the same file, which a later truncation of the log would cut as well."""
         log, new = self._log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
-        names = self._link(planned.state, sources, copied_inode=new.inode)
-        log.groups.append(self._group(planned.state, group.base_offset, new.size, sources, names))
+        log.groups.append(self._keep(planned.state, group.base_offset, new.size, sources, new.inode))
         self._write(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
@@ -113,16 +112,21 @@ class Originals:
         for base in bases:
             if base not in swapped:
                 size = files.stat(state.path / segment_file(base, "log")).size
-                swapped[base] = self._group(state, base, size, [base], self._link(state, [base]))
+                swapped[base] = self._keep(state, base, size, [base])
                 log.groups.append(swapped[base])
             swapped[base].expired = True
         self._write(state, log)
 
-    def _group(
-        self, state: LogState, base: int, size: int, originals: list[int], names: list[str]
+    def _keep(
+        self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
-        """The record of files that were just kept."""
+        """Link all files of the segments ``originals``, or copy the file with the inode ``copied_inode``."""
         folder = self.folder / str(state.where)
+        names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
+        names = [name for name in names if files.exists(state.path / name)]
+        for name in names:
+            path = state.path / name
+            (files.copy if files.stat(path).inode == copied_inode else files.link)(path, folder / name)
         return KeptGroup(
             base_offset=base,
             size=size,
@@ -144,16 +148,6 @@ class Originals:
                 active_size=active.size,
             )
         return self._logs[str(state.where)]
-
-    def _link(self, state: LogState, bases: Sequence[int], copied_inode: int | None = None) -> list[str]:
-        """Link all files of these segments, or copy the file with the inode ``copied_inode``; returns
-        their names."""
-        names = [segment_file(base, kind) for base in bases for kind in (*SEGMENT_KINDS, SNAPSHOT)]
-        there = [name for name in names if files.exists(state.path / name)]
-        for name in there:
-            path, kept = state.path / name, self.folder / str(state.where) / name
-            (files.copy if files.stat(path).inode == copied_inode else files.link)(path, kept)
-        return there
 
     def _write(self, state: LogState, log: KeptLog) -> None:
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.

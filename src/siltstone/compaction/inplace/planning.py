@@ -8,9 +8,10 @@ the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from siltstone.compaction import report
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
+from siltstone.compaction.work import IO_LIMIT, LogWork, Rules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import cleaning_bounds
@@ -90,13 +91,9 @@ class Horizons:
 
 
 def find_horizons(
-    partition: Path,
-    segments: Sequence[Segment],
-    end: int,
-    now_ms: int,
-    batch_limit: int = DEFAULT_LIMIT,
+    segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_LIMIT
 ) -> Horizons:
-    """Find the delete horizons in a partition's ``segments`` below offset ``end``, as of ``now_ms``.
+    """Find the delete horizons in a log's ``segments`` below offset ``end``, as of ``now_ms``.
 
     ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
@@ -105,7 +102,7 @@ def find_horizons(
     newest = max(stamped.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    kept_from = tombstones_from(partition)
+    kept_from = tombstones_from(Path(segments[0].directory))
     due = (_has_something_to_remove(segment, kept_from, batch_limit) for segment in stamped)
     return Horizons(newest_ms=newest, is_due=any(due))
 
@@ -216,14 +213,13 @@ class LogState:
 class Planned:
     """A log that will be cleaned: its work, and its result so far.
 
-    ``uncleaned``: the segments above the cleaned range, empty for an open log. ``began``: when the work
-    began, by ``time.perf_counter``; 0 before. ``committed``: the groups that are in the destination.
+    ``began``: when the work began, by ``time.perf_counter``; 0 before. ``committed``: the groups that are in
+    the destination.
     """
 
     state: LogState
     work: LogWork
     result: LogResult
-    uncleaned: tuple[Segment, ...]
     began: float = 0.0
     committed: list[Rewritten] = field(default_factory=list)
 
@@ -332,8 +328,7 @@ def plan_log(
     assert result.first_dirty_offset is not None
     result.cleaned_end_offset = max(min(cleanable.end, options.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
-    uncleaned = () if state.opened else work.above
-    return Planned(state=state, work=work, result=result, uncleaned=uncleaned)
+    return Planned(state=state, work=work, result=result)
 
 
 def _refuse_start_beyond(
@@ -411,7 +406,7 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
         return cleanable
     # A log that fails them is cleaned for its tombstones, when all delete horizons have passed.
     limit = config.max_decompressed_message_bytes
-    horizons = find_horizons(log.state.path, log.segments, cleanable.clean_end, options.now_ms, limit)
+    horizons = find_horizons(log.segments, cleanable.clean_end, options.now_ms, limit)
     if not horizons.is_due:
         result.stop(*why_not_now)
         return None
@@ -440,7 +435,6 @@ def _work(
     """All that the tasks of a cleaning need to know of the log."""
     state, config, segments, facts = log.state, log.config, log.segments, log.facts
     below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
-    grouped = ranges.group_segments(facts.segments[: len(below)], cleanable.end, config)
     alive = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
         for entry in log.producers.active(options.now_ms, config.producer_id_expiration_ms)
@@ -452,7 +446,7 @@ def _work(
     return LogWork(
         name=str(state.where),
         segments=below,
-        groups=_groups(grouped, cleanable.end),
+        groups=ranges.group_segments(facts.segments[: len(below)], cleanable.end, config),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
         rules=Rules(
@@ -481,44 +475,23 @@ def _work(
     )
 
 
-def _groups(grouped: Sequence[Sequence[ranges.PlanSegment]], end: int) -> tuple[Group, ...]:
-    """The groups of the log's first segments, by their numbers; ``end`` is the last one's end offset."""
-    bounds = itertools.pairwise(itertools.accumulate(map(len, grouped), initial=0))
-    ends = [*(segments[0].base_offset for segments in grouped[1:]), end]
-    return tuple(
-        Group(
-            index=index,
-            first_segment=first,
-            end_segment=last,
-            base_offset=grouped[index][0].base_offset,
-            end_offset=ends[index],
-        )
-        for index, (first, last) in enumerate(bounds)
-    )
-
-
 def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:
     """Partitions whose topic has several topic ids in its ``partition.metadata`` files, with the reason.
 
     Some of them are left from a deleted topic of the same name; the files do not say which.
     """
-    ids: dict[str, dict[str, list[TopicPartition]]] = {}
+    ids: dict[TopicPartition, str] = {}
     for state in states:
-        if state.refused is not None:
-            continue
-        try:
-            topic_id = read_topic_id(state.path)
-        except (CorruptFileError, OSError):
-            continue
-        if topic_id is not None:
-            ids.setdefault(state.where.topic, {}).setdefault(topic_id, []).append(state.where)
+        with contextlib.suppress(CorruptFileError, OSError):
+            topic_id = read_topic_id(state.path) if state.refused is None else None
+            if topic_id is not None:
+                ids[state.where] = topic_id
+    ids_of_topic = Counter(topic for topic, _ in {(where.topic, topic_id) for where, topic_id in ids.items()})
     return {
         where: f"its topic id is {topic_id}, but other partitions of the topic have another one; remove the "
         "partitions that are left of a deleted topic"
-        for by_id in ids.values()
-        if len(by_id) > 1
-        for topic_id, partitions in by_id.items()
-        for where in partitions
+        for where, topic_id in ids.items()
+        if ids_of_topic[where.topic] > 1
     }
 
 

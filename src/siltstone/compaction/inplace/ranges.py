@@ -19,7 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.base.config import INT_MAX, LONG_MAX, LogConfig
+from siltstone.base.config import INT_MAX, LONG_MAX, Config, LogConfig
+from siltstone.compaction.work import Group
 
 KAFKA_MAP_ENTRY_BYTES = 24
 """An entry of Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
@@ -147,20 +148,28 @@ def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
     return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
 
 
-def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig) -> list[list[PlanSegment]]:
+def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig) -> tuple[Group, ...]:
     """Neighbours that become one segment each, by their sizes before cleaning (``groupSegmentsBySize``).
 
-    ``segments`` are all below ``end``, the first uncleanable offset. ``config``: its ``segment.bytes`` and
-    ``segment.index.bytes`` are the limits of a group.
+    ``segments``: the log's segments below ``end``, the first uncleanable offset. ``config``: its
+    ``segment.bytes`` and ``segment.index.bytes`` are the limits of a group.
     """
-    groups: list[list[PlanSegment]] = []
-    for i, segment in enumerate(segments):
-        last = (segments[i + 1].base_offset if i + 1 < len(segments) else end) - 1
-        if groups and _fits([*groups[-1], segment], last, config):
-            groups[-1].append(segment)
-        else:
-            groups.append([segment])
-    return groups
+    bases = [*(segment.base_offset for segment in segments), end]
+    firsts: list[int] = []
+    for number in range(len(segments)):
+        last_offset = bases[number + 1] - 1
+        if not firsts or not _fits(segments[firsts[-1] : number + 1], last_offset, config):
+            firsts.append(number)
+    return tuple(
+        Group(
+            index=index,
+            first_segment=first,
+            end_segment=last,
+            base_offset=bases[first],
+            end_offset=bases[last],
+        )
+        for index, (first, last) in enumerate(itertools.pairwise([*firsts, len(segments)]))
+    )
 
 
 def _fits(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:
@@ -185,9 +194,10 @@ def legacy_delete_horizon(segments: Sequence[PlanSegment], first_dirty: int, del
     return clean[-1].modified_ms - delete_retention_ms if clean else 0
 
 
-def kafka_map_keys(buffer_bytes: int, load_factor: float) -> int:
-    """How many keys Kafka's map holds with that buffer (``log.cleaner.dedupe.buffer.size`` a thread)."""
-    return int(buffer_bytes // KAFKA_MAP_ENTRY_BYTES * load_factor)
+def kafka_map_keys(config: Config) -> int:
+    """How many keys Kafka's map holds with these settings (``log.cleaner.dedupe.buffer.size`` a thread)."""
+    slots = config.integer("log.cleaner.dedupe.buffer.size") // KAFKA_MAP_ENTRY_BYTES
+    return int(slots * config.number("log.cleaner.io.buffer.load.factor"))
 
 
 def kafka_buffer_bytes(keys: int, load_factor: float) -> int:

@@ -2,10 +2,12 @@
 
 ::
 
-    hold the tail ─► phases one and two ─► check counts ─► new run ─► merge runs ─► commit ─► delete old files
+    link new segments ─► phase one, phase two ─► check counts ─► new run ─► merge runs ─► commit
+                                                                          delete old files ◄──┘
 
-(Pulsar's ``TwoPhaseCompactor``.) Before the commit, which moves the cursor in one step, only the compaction's
-staging folder is written to. A count that does not add up ends the compaction, with the ledger unchanged.
+(Pulsar's ``AbstractTwoPhaseCompactor``.) The new records are those from the ledger's horizon on. Before the
+commit, which moves the cursor in one step, only the compaction's staging folder is written to. A count that
+does not add up ends the compaction, with the ledger unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import PARTITIONS, assemble
 from siltstone.compaction.ledger.staging import KINDS, merge_group, merge_keys, rewrite_group
 from siltstone.compaction.ledger.work import (
-    MOST_RUNS,
+    MAX_RUNS,
     NO_OFFSETS,
     Compacted,
     CompactionWork,
@@ -42,7 +44,7 @@ from siltstone.compaction.ledger.work import (
     end_of,
     extract,
     groups_of,
-    hold_tail,
+    link_sources,
     merge_bucket,
 )
 from siltstone.compaction.report import Discarded
@@ -59,10 +61,10 @@ class CompactionResult:
 
     ``changed``: a new ledger was committed; False where there was nothing new, and the ledger is as it was
     (``ledger_id`` None: there never was one). ``horizon``: the first offset that the ledger does not cover.
-    ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes`` are the tail's, ``written``
-    its records that went into the ledger: ``read_records == written + removed.total()``; control records are
-    no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the new
-    run's logs. ``superseded``: records of earlier runs that this ledger no longer has.
+    ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes``: of the new records,
+    ``written``: those that went into the ledger, so ``read_records == written + removed.total()``; control
+    records are no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the
+    new run's logs. ``superseded``: records of earlier runs that this ledger no longer has.
     """
 
     ledger_id: int | None = None
@@ -85,26 +87,24 @@ class CompactionEngine(Protocol):
     @property
     def workers(self) -> int:
         """How many tasks run at one time."""
-        ...
 
     def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        """Compact a tail: the ``whole`` of it in one task, or over all workers."""
-        ...
+        """Compact new records: the ``whole`` of them in one task, or over all workers."""
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
         """Merge runs into one: its segments, and the parts of its key index."""
-        ...
 
 
 def compact_in_process(
-    work: CompactionWork, attempt: str, buckets: int = 1, parts: Iterable[Sequence[int]] | None = None
+    work: CompactionWork, attempt: str, buckets: int = 1, splits: Iterable[Sequence[int]] | None = None
 ) -> Compacted:
-    """Both phases over a whole tail in this process: sources in ``parts`` (lists of their numbers; by default
-    all in one), keys in so many buckets."""
+    """Both phases over all sources in this process: in ``splits`` (lists of their numbers; by default all in
+    one), keys in so many buckets."""
+    # Phase one: the key entries of the sources, then bucket by bucket the offsets that are retained.
     done, retained = Compacted(), [NO_OFFSETS]
     blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
-    for part in [range(len(work.sources))] if parts is None else parts:
-        for output in extract(work, part, buckets, done.extracted):
+    for split in [range(len(work.sources))] if splits is None else splits:
+        for output in extract(work, split, buckets, done.extracted):
             if isinstance(output, EntryBlob):
                 blobs[output.bucket].append(output.copied())
             else:
@@ -114,6 +114,7 @@ def compact_in_process(
         blobs[bucket] = []
         done.add(merged)
         retained.append(offsets)
+    # Phase two: group by group the records at these offsets.
     for group, offsets in by_group(work.groups, np.concatenate(retained)):
         if done.first_failure() is None:
             done.retained[group] = len(offsets)
@@ -122,7 +123,7 @@ def compact_in_process(
 
 
 class InProcessCompactionEngine:
-    """The engine without Spark: calls one piece after another."""
+    """The engine without Spark: one step after another."""
 
     workers = 1
 
@@ -134,8 +135,8 @@ class InProcessCompactionEngine:
         """In one go, or source by source, bucket by bucket, group by group, as a cluster does."""
         if whole:
             return compact_in_process(work, next(self._attempts))
-        parts = ([number] for number in range(len(work.sources)))
-        return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), parts)
+        splits = ([number] for number in range(len(work.sources)))
+        return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), splits)
 
     def merge_runs(self, work: CompactionWork) -> Compacted:
         """Bucket by bucket, group by group."""
@@ -151,39 +152,47 @@ class InProcessCompactionEngine:
 # Which runs are merged, so that a ledger has few runs, and few superseded records in them.
 #
 # Each compaction adds a run. A run is written again only when about as much as it holds was added after it,
-# as in a tiered LSM tree: so a record is written a few times in its life, whatever the ledger's size, and the
-# cost of a compaction follows the new data.
+# as in a size-tiered LSM tree (RocksDB's universal compaction): so a record is written a few times in its
+# life, whatever the ledger's size, and the cost of a compaction follows the new data.
 
 
-def ranges_to_merge(runs: Sequence[Run], most: int = MOST_RUNS) -> list[tuple[int, int]]:
+def ranges_to_merge(runs: Sequence[Run], max_runs: int = MAX_RUNS) -> list[tuple[int, int]]:
     """Ranges [first, last) of runs (the newest last) that are merged into one each, ascending. A range of one
     run is rewritten.
 
     The newest run is merged with the one before as long as all newer ones have at least half of that one's
-    live size, or more than ``most`` runs would remain. Of the other runs, neighbours that are mostly
+    live size, or more than ``max_runs`` runs would remain. Of the other runs, neighbours that are mostly
     superseded are merged.
     """
-    first, after = len(runs) - 1, runs[-1].live_size if runs else 0
-    while first > 0 and (2 * after >= runs[first - 1].live_size or first + 1 > most):
+    if not runs:
+        return []
+    # 1. From the newest run down, as far as the newer runs are about as large as the next older one.
+    first, newer_size = len(runs) - 1, runs[-1].live_size
+    while first > 0 and (2 * newer_size >= runs[first - 1].live_size or first + 1 > max_runs):
         first -= 1
-        after += runs[first].live_size
+        newer_size += runs[first].live_size
+    # 2. Below them, each sequence of runs of which most is superseded.
     ranges: list[tuple[int, int]] = []
-    for number in range(max(first, 0)):
+    for number in range(first):
         if not runs[number].is_mostly_superseded:
             continue
         if ranges and ranges[-1][1] == number:
             ranges[-1] = (ranges[-1][0], number + 1)
         else:
             ranges.append((number, number + 1))
-    newest_alone = len(runs) - first == 1 and not (runs and runs[-1].is_mostly_superseded)
-    return ranges if newest_alone or not runs else [*ranges, (first, len(runs))]
+    # 3. The newest run by itself is written again only if most of it is superseded.
+    if first < len(runs) - 1 or runs[-1].is_mostly_superseded:
+        ranges.append((first, len(runs)))
+    return ranges
 
 
 # The counts that must add up before a ledger is committed: no entry or record was lost between tasks.
 
+_RUN_AGAIN = "run again; if it happens again, report it"
 
-def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
-    """How many records of the tail were discarded, by reason."""
+
+def discarded_of(work: CompactionWork, done: Compacted) -> Discarded:
+    """How many of the new records were discarded, by reason."""
     keyless = 0 if work.retain_null_key else done.extracted.keyless
     keyed = sum(done.retained.values()) - (done.extracted.keyless - keyless)
     return Discarded(
@@ -195,56 +204,49 @@ def removed_of(work: CompactionWork, done: Compacted) -> Discarded:
 
 
 def _check_counts(work: CompactionWork, done: Compacted, counts: Iterable[tuple[Any, Any, str]]) -> None:
-    """Raises CompactionFailedError with the first failure that a piece reported, CheckFailedError where two
+    """Raises CompactionFailedError with the first failure that a step reported, CheckFailedError where two
     counts, given as (one, other, of what), differ."""
     if (failure := done.first_failure()) is not None:
-        raise CompactionFailedError(f"{work.name}: {failure.reason}")
+        raise CompactionFailedError(failure.reason, path=work.name)
     indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
     for one, other, what in (*counts, indexed):
         if one != other:
-            raise CheckFailedError(
-                f"{work.name}: {what} do not add up: {one} and {other}; the ledger is unchanged, run again"
-            )
+            reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"
+            raise CheckFailedError(reason, path=work.name, advice=_RUN_AGAIN)
 
 
-def check_tail(work: CompactionWork, done: Compacted) -> None:
-    """Check a tail: read = written + removed, entries sent = entries arrived, retained = written.
+def check_compaction(work: CompactionWork, done: Compacted) -> None:
+    """Check new records: read = written + discarded, entries sent = entries arrived, retained = written.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    extracted, removed = done.extracted, removed_of(work, done)
-    kept = sum(done.retained.values())
+    extracted, discarded = done.extracted, discarded_of(work, done)
+    retained = sum(done.retained.values())
+    by_kind = extracted.keyed + extracted.keyless + extracted.aborted
     keyless = extracted.keyless if work.retain_null_key else 0
-    entries = kept - keyless + (done.deleted if work.by_time else 0)
+    entries = retained - keyless + (done.deleted if work.by_time else 0)
     counts = (
-        (
-            extracted.records,
-            extracted.keyed + extracted.keyless + extracted.aborted,
-            "records by kind",
-        ),
+        (extracted.records, by_kind, "records by kind"),
         (done.arrived, extracted.entries, "key entries sent and merged"),
-        (extracted.records, kept + removed.total(), "records retained and discarded"),
+        (extracted.records, retained + discarded.total(), "records retained and discarded"),
         (done.written, done.retained, "records retained and written"),
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _check_counts(work, done, counts)
     carried_by_group(extracted.summaries, [work.first], work.name)
-    if removed.superseded < done.late:
-        raise CheckFailedError(
-            f"{work.name}: more late keys than superseded records; the ledger is unchanged, run again"
-        )
+    if discarded.superseded < done.late:
+        reason = f"{done.late} keys are late, but only {discarded.superseded} records are superseded"
+        raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)
 
 
-def check_merge(work: CompactionWork, done: Compacted, live: int) -> None:
-    """Check a merge of runs: all ``live`` records were written, and one entry for each where there are
+def check_merge(work: CompactionWork, done: Compacted, live_records: int) -> None:
+    """Check a merge of runs: all ``live_records`` were written, and one entry for each where there are
     neither keyless records nor entries of deleted keys. Raises CheckFailedError, CompactionFailedError."""
-    entries = sum(part.entries for part in done.keys)
-    one_key_each = not work.by_time and not work.retain_null_key
-    counts = (
-        (sum(done.written.values()), live, "records of the merged runs"),
-        (entries, live if one_key_each else entries, "keys of the merged runs"),
-    )
+    counts = [(sum(done.written.values()), live_records, "records of the merged runs")]
+    if not work.by_time and not work.retain_null_key:
+        entries = sum(part.entries for part in done.keys)
+        counts.append((entries, live_records, "keys of the merged runs"))
     _check_counts(work, done, counts)
 
 
@@ -257,8 +259,8 @@ def check_merge(work: CompactionWork, done: Compacted, live: int) -> None:
 class LedgerDraft:
     """The next ledger of a log; ``ledger``: the current one.
 
-    ``work``: what all pieces share; its ``key_indexes`` are those of the current runs. ``newly_superseded``:
-    records of current runs that the tail supersedes. ``written_bytes``: size of all new segments.
+    ``work``: what all steps share; its ``key_indexes`` are those of the current runs. ``newly_superseded``:
+    records of current runs that new records supersede. ``written_bytes``: size of all new segments.
     """
 
     def __init__(self, store: LedgerStore, ledger: Ledger | None, work: CompactionWork) -> None:
@@ -279,7 +281,7 @@ class LedgerDraft:
         return self._directory_of(run) / KEYS
 
     def extend(self, work: CompactionWork, done: Compacted) -> None:
-        """Add a compacted tail as a run, or only move the end where it has no entries. Raises
+        """Add compacted records as a run, or only move the end where there are no entries. Raises
         CorruptFileError, OSError."""
         for run, parts in done.superseded.items():
             before = self.superseded.get(run, NO_OFFSETS)
@@ -325,7 +327,7 @@ class LedgerDraft:
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
         """
-        for first, last in reversed(ranges_to_merge(self.runs, self.work.settings.most_runs)):
+        for first, last in reversed(ranges_to_merge(self.runs, self.work.settings.max_runs)):
             old = self.runs[first:last]
             self.runs[first:last] = [self._merged(engine, old)]
             for run in old:
@@ -333,6 +335,7 @@ class LedgerDraft:
                 self.staged.pop(run.id, None)
 
     def _merged(self, engine: CompactionEngine, old: Sequence[Run]) -> Run:
+        """Merge neighbouring runs into a staged one."""
         sources = tuple(source for run in old for source in self._sources(run))
         base, end = old[0].base_offset, old[-1].end_offset
         work = replace(
@@ -376,7 +379,7 @@ class LedgerDraft:
 
 
 ONE_TASK_BYTES = 64 << 20
-"""Tails up to this size are compacted in one task: spreading them takes longer."""
+"""New records of up to this size are compacted in one task: spreading them takes longer."""
 
 
 class CompactableLog(HasLedgers, Protocol):
@@ -388,7 +391,7 @@ class CompactableLog(HasLedgers, Protocol):
 class TwoPhaseCompactor:
     """Compacts logs into their ledgers, one log a call; several threads may call it for several logs.
 
-    ``one_task_bytes``: tails up to that size are compacted in one task.
+    ``one_task_bytes``: new records of up to that size are compacted in one task.
     """
 
     def __init__(
@@ -410,15 +413,15 @@ class TwoPhaseCompactor:
         *,
         order: str = BY_OFFSET,
         retain_null_key: bool = False,
-        committing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        commit_guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> CompactionResult:
-        """Compact the tail of ``log``, from the ledger's horizon on, into its ledger.
+        """Compact the new records of ``log``, from the ledger's horizon on, into its ledger.
 
-        The tail ends at the high watermark or the last stable offset, as they are at the start. The caller
-        makes sure that no other compaction of the log is in progress. ``committing`` is entered while the
-        ledger is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or
-        deleted meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with
-        another ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
+        They end at the high watermark or the last stable offset, as they are at the start. The caller makes
+        sure that no other compaction of the log is in progress. ``commit_guard`` is entered while the ledger
+        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
+        meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with another
+        ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
         CheckFailedError, CorruptFileError, EngineError, OSError; the ledger is unchanged then.
         """
         began = time.perf_counter()
@@ -428,13 +431,12 @@ class TwoPhaseCompactor:
         view = log.view
         horizon = max(view.log_start_offset, 0) if ledger is None else ledger.horizon
         if horizon > view.log_end_offset:
-            raise CompactionFailedError(
-                f"{log.where}: its ledger covers offsets below {horizon}, but the log ends at "
-                f"{view.log_end_offset}; compact anew from what is left: siltstone compact-topic --reset"
-            )
+            reason = f"its ledger covers offsets below {horizon}, but the log ends at {view.log_end_offset}"
+            raise CompactionFailedError(reason, path=str(log.where), advice=_REBUILD)
         if end_of(view) <= horizon:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
-        with committing():
+        # What an interrupted compaction has left. A reader's ledger stays.
+        with commit_guard():
             store.collect()
         staging = store.make_staging(secrets.token_hex(8))
         try:
@@ -447,7 +449,7 @@ class TwoPhaseCompactor:
                 settings=replace(self._settings, staging=str(staging), batch_limit=view.batch_limit),
                 key_indexes={},
             )
-            result = self._carry_out(log, LedgerDraft(store, ledger, work), committing)
+            result = self._carry_out(log, horizon, LedgerDraft(store, ledger, work), commit_guard)
         finally:
             with contextlib.suppress(OSError):
                 files.remove_tree(staging)
@@ -456,17 +458,22 @@ class TwoPhaseCompactor:
     def _carry_out(
         self,
         log: CompactableLog,
+        horizon: int,
         draft: LedgerDraft,
-        committing: Callable[[], AbstractContextManager[None]],
+        commit_guard: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
-        horizon = 0 if draft.ledger is None else draft.ledger.horizon
-        work = hold_tail(log, draft.work, horizon, self._engine.workers)
+        # 1. Links keep the segments readable, whatever happens to the log meanwhile.
+        work = link_sources(log, draft.work, horizon, self._engine.workers)
+        # 2. Phases one and two, in tasks; their counts must add up.
         whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
         done = self._engine.compact(work, whole)
-        check_tail(work, done)
+        check_compaction(work, done)
+        # 3. The next ledger: the new run, and runs that are merged now.
         draft.extend(work, done)
         draft.merge_runs(self._engine)
-        with committing():
+        # 4. The commit moves the cursor (Pulsar: the acknowledgement of ``__compaction`` with the ledger's id
+        #    as its property); then the files that the ledger before had alone are deleted.
+        with commit_guard():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
                 draft.store.collect()
@@ -478,7 +485,7 @@ class TwoPhaseCompactor:
             read_bytes=done.extracted.size,
             written=sum(done.retained.values()),
             written_bytes=draft.written_bytes,
-            removed=removed_of(work, done),
+            removed=discarded_of(work, done),
             superseded=draft.newly_superseded,
         )
 
@@ -490,20 +497,20 @@ def _result(ledger: Ledger | None, horizon: int, **figures: Any) -> CompactionRe
     return CompactionResult(horizon=horizon, **figures)
 
 
+_REBUILD = "rebuild the ledger from the records that are still in the log: siltstone compact-topic --reset"
+
+
 def _refuse_other_options(
     log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool
 ) -> None:
     """All compactions of a ledger use the same order, and treat keyless records alike. Raises UsageError."""
     if order not in ORDERS:
-        raise UsageError(f"order {order!r}: give one of {', '.join(ORDERS)}")
-    if ledger is None:
-        return
-    for what, was, is_ in (
-        ("order", ledger.order, order),
-        ("retaining records without a key", ledger.retain_null_key, retain_null_key),
-    ):
-        if was != is_:
-            raise UsageError(
-                f"{log.where}: its ledger was made with {what} {str(was).lower()}, not {str(is_).lower()}; "
-                "set it back, or compact anew from what is left: siltstone compact-topic --reset"
-            )
+        raise UsageError(f"there is no order {order!r}", advice=f"choose one of {', '.join(ORDERS)}")
+    if ledger is not None and (ledger.order, ledger.retain_null_key) != (order, retain_null_key):
+        null_keys = str(ledger.retain_null_key).lower()
+        raise UsageError(
+            f"the ledger was made with siltstone.compaction.order={ledger.order} and "
+            f"topicCompactionRetainNullKey={null_keys}, which are different now",
+            path=str(log.where),
+            advice=f"set them back, or {_REBUILD}",
+        )

@@ -1,9 +1,15 @@
-"""Keys of side-by-side compaction: entries of the tail, the lookup of older runs' entries, key indexes.
+"""Keys of side-by-side compaction: entries of new records, the lookup of older runs' entries, key indexes.
 
-Entries are plain (``compaction.keys``), of three words or, where the latest event time wins, four, under the
-ledger's own hash key. They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a
-range of these, and there is a power of two of them. An entry is *deleted* where its record's value is null or
-empty.
+Entries are plain (``compaction.keys``), under the ledger's own hash key::
+
+     word  0   bits 0–63 of the key's hash; its top ten bits are the number of the partition
+           1   bits 64–127
+           2   offset · 2 + 1 if the key is deleted: its record's value is null or empty
+           3   timestamp (ms) with the sign bit flipped, so that unsigned words have its order; only by time
+
+They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a range of these, and
+there is a power of two of them. (Pulsar's ``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold
+a map of all keys in memory instead.)
 """
 
 from __future__ import annotations
@@ -42,7 +48,7 @@ from siltstone.compaction.keys import (
 
 PARTITIONS = 1024
 """Partitions of a key index: of a million keys each fits a core's cache, of a billion a task's memory."""
-_LEAST_ROOM = 8
+_MIN_CAPACITY = 8
 _SIGN = np.uint64(1 << 63)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -56,7 +62,7 @@ def best_of_each_key(
 
 
 @kernel
-def _meet(
+def _look_up_older(
     entries: Words,
     bounds: Int64,
     table: Int32,
@@ -66,32 +72,34 @@ def _meet(
     late: Flags,
     superseded: Int64,
 ) -> int:
-    """The kernel of ``meet_older``: fills ``superseded`` and returns how many offsets it has."""
-    lost = 0
-    by_time = entries.shape[1] == 4
+    """The kernel of ``look_up_older``: fills ``superseded`` and returns how many offsets it has."""
+    count = 0
+    by_time = entries.shape[1] == TIMED_WORDS
     for p in range(len(older_bounds) - 1):
         low, high = bounds[first + p], bounds[first + p + 1]
         if low == high or older_bounds[p] == older_bounds[p + 1]:
             continue
-        # A hash table of this partition's new entries only, which stays in the core's cache for the lookups.
+        # 1. A hash table of this partition's new entries only, which stays in the core's cache for the
+        #    lookups.
         mask = mask_for(high - low)
-        mine = table[: mask + np.uint64(1)]
-        mine[:] = -1
-        fill_table(entries, low, high, mine)
+        slots = table[: mask + np.uint64(1)]
+        slots[:] = -1
+        fill_table(entries, low, high, slots)
+        # 2. Each older entry, in it. A key without a new entry stays as it is.
         for i in range(older_bounds[p], older_bounds[p + 1]):
-            row = mine[slot_of(mine, mask, entries, older[i, 0], older[i, 1], _ALL)]
+            row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL)]
             if row < 0:
                 continue
             # By time the later event wins, of two at one time the one at the larger offset: the new one.
             if by_time and older[i, 3] > entries[row, 3]:
                 late[row] = True
             elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record to supersede
-                superseded[lost] = np.int64(older[i, 2] >> np.uint64(1))
-                lost += 1
-    return lost
+                superseded[count] = np.int64(older[i, 2] >> np.uint64(1))
+                count += 1
+    return count
 
 
-def meet_older(
+def look_up_older(
     entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
 ) -> Int64:
     """Look up an older run's entries, in order of partition from number ``first`` on, among the new entries
@@ -101,8 +109,8 @@ def meet_older(
     Marks in ``late`` (bool, one a new entry) the keys of which the older event is the later one.
     """
     superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
-    lost = _meet(entries, bounds, table, older, older_bounds, first, late, superseded)
-    return superseded[:lost].copy()
+    count = _look_up_older(entries, bounds, table, older, older_bounds, first, late, superseded)
+    return superseded[:count].copy()
 
 
 # Extraction: from records to entries.
@@ -121,7 +129,7 @@ def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Fla
 class EntryCollector:
     """Collects the entries of records, in log order, and yields them as blobs, within a bound of memory.
 
-    Keeps about ``capacity`` entries (24 or 32 bytes each), the last one of each key. ``handed_on``: how many
+    Holds about ``capacity`` entries (24 or 32 bytes each), the last one of each key. ``emitted``: how many
     entries were yielded: one for each key, unless there are more keys than ``capacity``.
     """
 
@@ -130,21 +138,21 @@ class EntryCollector:
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
-        even = capacity // PARTITIONS
-        room = even + 8 * math.isqrt(even) + _LEAST_ROOM  # hashes do not spread evenly: 8 standard deviations
-        self._kept = ShardedEntries(PARTITIONS, room, words=self._words, capacity=0, dedupes=True)
-        self.handed_on = 0
+        # Hashes do not spread evenly: 8 standard deviations more than the mean.
+        mean = capacity // PARTITIONS
+        per_partition = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
+        self._entries = ShardedEntries(PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True)
+        self.emitted = 0
 
-    def add(self, columns: KeyColumns, wanted: Flags | None) -> Iterator[EntryBlob]:
-        """Add the ``wanted`` records (None: all), which have keys; yields entries for which there is no more
-        room.
+    def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
+        """Add the ``selected`` records, which have keys; yields the entries of a partition that is full.
 
         By time, ``columns`` are ``RecordColumns``.
         """
-        count = len(columns) if wanted is None else int(np.count_nonzero(wanted))
+        count = int(np.count_nonzero(selected))
         if not count:
             return
-        rows = slice(None) if wanted is None or count == len(columns) else wanted
+        rows = slice(None) if count == len(columns) else selected
         new = np.empty((count, self._words), np.uint64)
         new[:, 0], new[:, 1] = hashes_of(columns, rows, self._key)
         deleted = np.empty(count, np.bool_)
@@ -156,16 +164,16 @@ class EntryCollector:
         if self._words == TIMED_WORDS:
             assert isinstance(columns, RecordColumns)
             new[:, 3] = columns.timestamp[rows].view(np.uint64) ^ _SIGN
-        for bounds in self._kept.put(new):
-            yield from self._hand_on(bounds)
+        for bounds in self._entries.put(new):
+            yield from self._emit(bounds)
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the entries that are left; the collector can be used again."""
-        yield from self._hand_on(self._kept.packed(dedupes=True))
+        yield from self._emit(self._entries.packed(dedupes=True))
 
-    def _hand_on(self, bounds: Int64) -> Iterator[EntryBlob]:
-        self.handed_on += int(bounds[-1])
-        yield from blobs_of(self._kept, bounds, self._buckets)
+    def _emit(self, bounds: Int64) -> Iterator[EntryBlob]:
+        self.emitted += int(bounds[-1])
+        yield from blobs_of(self._entries, bounds, self._buckets)
 
 
 # The key index of a run: the file in which later compactions find the keys that they supersede.
@@ -269,7 +277,7 @@ def _chunks(part: KeysPart, width: int) -> Iterator[Bytes]:
     bounds = np.concatenate(([0], np.cumsum(part.counts))).astype(np.int64)
     with files.Reader(part.path) as reader:
         if reader.stat.size != part.entries * width:
-            raise CorruptFileError(part.path, reader.stat.size, "not as many keys as were written")
+            raise CorruptFileError(part.path, reader.stat.size, "the file has not the size that was written")
         for _, _, chunk in _checked(reader, bounds, part.checksums, width):
             yield chunk
 
@@ -282,15 +290,14 @@ def _checked(
     *,
     origin: int = 0,
     first: int = 0,
-    behind: int | None = None,
+    end: int | None = None,
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """Read and verify partitions ``first`` up to ``behind``, about ``_READ_BYTES`` at a time: yields (the
-    first partition, the one behind the last, their bytes). Entries have ``width`` bytes and begin at
-    ``origin``."""
-    behind = len(bounds) - 1 if behind is None else behind
-    while first < behind:
-        most = bounds[first] + max(1, _READ_BYTES // width)
-        until = min(behind, max(first + 1, int(np.searchsorted(bounds, most, side="right")) - 1))
+    """Read and verify partitions [``first``, ``end``), about ``_READ_BYTES`` at a time: yields (the first
+    partition, the one after the last, their bytes). Entries have ``width`` bytes and begin at ``origin``."""
+    end = len(bounds) - 1 if end is None else end
+    while first < end:
+        last_entry = bounds[first] + max(1, _READ_BYTES // width)
+        until = min(end, max(first + 1, int(np.searchsorted(bounds, last_entry, side="right")) - 1))
         edges = ((bounds[first : until + 1] - bounds[first]) * width).tolist()
         start, chunk = origin + int(bounds[first]) * width, np.empty(edges[-1], np.uint8)
         reader.read_into(chunk, start)
@@ -303,9 +310,9 @@ def _checked(
 
 
 def read_keys(
-    path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, behind: int = PARTITIONS
+    path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
-    """Read partitions ``first`` up to ``behind`` of a key index, some at a time: yields (the first partition,
+    """Read partitions [``first``, ``end``) of a key index, some at a time: yields (the first partition,
     entries, bounds from 0 on).
 
     Raises CorruptFileError for damage, and for a file made with another hash key or number of ``words``;
@@ -313,8 +320,8 @@ def read_keys(
     """
     with files.Reader(path) as reader:
         bounds, checksums = _read_header(reader, hash_key, words)
-        places = (reader, bounds, checksums, 8 * words)
-        for start, until, chunk in _checked(*places, origin=_HEADER_BYTES, first=first, behind=behind):
+        span = {"origin": _HEADER_BYTES, "first": first, "end": end}
+        for start, until, chunk in _checked(reader, bounds, checksums, 8 * words, **span):
             entries = chunk.view("<u8").astype(np.uint64, copy=False).reshape(-1, words)
             yield start, entries, bounds[start : until + 1] - bounds[start]
 
@@ -328,15 +335,16 @@ def _read_header(
         raise CorruptFileError(path, 0, "the key index's header is damaged")
     magic, version, words, partitions, _, check = _HEAD.unpack_from(head)
     if magic != MAGIC or version != VERSION or partitions != PARTITIONS:
-        raise CorruptFileError(path, 0, f"no key index of version {VERSION}")
+        raise CorruptFileError(path, 0, f"the file is not a key index of version {VERSION}")
     if words != expected_words:
-        raise CorruptFileError(path, 12, f"entries of {words} words, not {expected_words}: another order")
+        reason = f"entries have {words} words, not {expected_words}, so the index is of another order"
+        raise CorruptFileError(path, 12, reason)
     if check != check_of(hash_key):
-        raise CorruptFileError(path, 24, "made with another hash key than its ledger's")
+        raise CorruptFileError(path, 24, "the index was made with another hash key than its ledger's")
     bounds = np.frombuffer(head, "<u8", PARTITIONS + 1, _HEAD.size).astype(np.int64)
     checksums = np.frombuffer(head, "<u4", PARTITIONS, _HEAD.size + 8 * (PARTITIONS + 1))
     if bounds[0] or (np.diff(bounds) < 0).any():
-        raise CorruptFileError(path, _HEAD.size, "the partitions do not ascend")
+        raise CorruptFileError(path, _HEAD.size, "the bounds of the partitions do not ascend")
     if reader.stat.size != _HEADER_BYTES + int(bounds[-1]) * 8 * words:
-        raise CorruptFileError(path, reader.stat.size, "not as many keys as its header says")
+        raise CorruptFileError(path, reader.stat.size, "the file has not the size that its header says")
     return bounds, checksums.tolist()

@@ -1,13 +1,16 @@
-"""Phase one of a side-by-side compaction, as pieces that an engine spreads: plain data in, plain data out.
+"""Phase one of a side-by-side compaction, as steps that an engine spreads: plain data in, plain data out.
 
 ::
 
-    hold_tail      a log        → its tail as sources, links that keep the segments readable
+    link_sources   a log        → its uncompacted segments as sources, linked so that they stay readable
     extract        sources      → key entries by bucket, offsets of retained keyless records, counts
     merge_bucket   one bucket   → retained offsets, part of the new key index, what older runs lose
 
-(Pulsar's ``AbstractTwoPhaseCompactor``, phase one.) ``staging`` has phase two. A piece does not raise for
-damage in a log or a file: it reports a ``LogFailure``.
+Pulsar's ``AbstractTwoPhaseCompactor.phaseOne`` reads the topic from the compaction horizon on and notes the
+latest message id of each key; its ``phaseTwo`` (``staging``) reads again and writes these messages to a new
+ledger. Pulsar reads the old ledger's messages again, too; here they stay in their runs, and the lookup says
+which of them are superseded. A step does not raise for damage in a log or a file: it reports a
+``LogFailure``.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from siltstone.compaction.ledger.keys import (
     EntryCollector,
     KeysPart,
     best_of_each_key,
-    meet_older,
+    look_up_older,
     read_keys,
     write_part,
 )
@@ -50,14 +53,14 @@ from siltstone.log.transactions import TransactionScan
 
 MERGE_BYTES = 80
 """Bytes of memory that a merge needs for an entry, at most."""
-MOST_RUNS = 8
+MAX_RUNS = 8
 """Each run costs a compaction one more key index to read, and a reader one more directory."""
 NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes of what is written and of what tasks take, in bytes; ``most_runs`` of a ledger.
+    """Sizes of what is written and of what tasks take, in bytes; ``max_runs`` of a ledger.
 
     ``staging``: the folder that tasks write into. ``segment_bytes``: a segment that has so much ends.
     ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one batch may decompress to
@@ -71,7 +74,7 @@ class Settings:
     window_size: int = 4 << 20
     memory_bytes: int = 256 << 20
     batch_limit: int = DEFAULT_LIMIT
-    most_runs: int = MOST_RUNS
+    max_runs: int = MAX_RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """The work that tasks share: a log's tail, offsets [first, end), to be compacted, or runs to be merged.
+    """The work that tasks share: a log's records at offsets [first, end), to be compacted, or runs to merge.
 
     ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
     largest timestamp wins. ``key_indexes``: run id → path, of the older runs or of those that are merged.
@@ -132,12 +135,13 @@ class CompactionWork:
 
 @dataclass(slots=True, kw_only=True)
 class Compacted:
-    """The report of one piece of the work, or of several: reports add up.
+    """The report of one step of the work, or of several: reports add up.
 
     ``arrived``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose newest event
-    in the tail is older than one of an older run (by time only). ``retained``: group → records to be written,
-    keyless ones too; ``written``: group → records written. ``superseded``: older run's id → offsets (int64)
-    that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` → new segment.
+    among the new records is older than one of an older run (by time only). ``retained``: group → records to
+    be written, keyless ones too; ``written``: group → records written. ``superseded``: older run's id →
+    offsets (int64) that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` →
+    new segment.
     """
 
     extracted: Extracted = field(default_factory=Extracted)
@@ -165,7 +169,7 @@ class Compacted:
         self.failure = self.failure or other.failure
 
     def first_failure(self) -> LogFailure | None:
-        """The first failure of any piece."""
+        """The first failure of any step."""
         return self.extracted.failure or self.failure
 
 
@@ -175,15 +179,14 @@ def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
 
 
-def opened(source: Source) -> files.Reader:
+def open_source(source: Source) -> files.Reader:
     """Open a source. Raises SourceChangedError where its path is another file's by now, OSError."""
     reader = files.Reader(source.path)
     stat = reader.stat
     if stat.inode != source.inode or stat.size < source.size:
         with reader:
-            raise SourceChangedError(
-                f"{source.path}: the file was replaced or cut since the compaction began; run again"
-            )
+            reason = "the file was replaced or truncated since the compaction began"
+            raise SourceChangedError(reason, path=source.path, advice="run again")
     return reader
 
 
@@ -204,7 +207,7 @@ def extract(
         for number in numbers:
             yield from _extract_source(work, work.sources[number], collector, extracted)
         yield from collector.finish()
-        extracted.entries += collector.handed_on
+        extracted.entries += collector.emitted
     except Exception as error:
         extracted.failure = failure_of(error)
 
@@ -215,14 +218,14 @@ def _extract_source(
     scan, settings = TransactionScan(aborted_of(work.aborted)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
-    with opened(source) as reader:
+    with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=settings.window_size)
-        for piece in decoded(source.path, read, offsets, decode, limit=limit):
-            columns = piece.columns
-            wanted = _wanted(work, scan, piece, source.path, extracted)
+        for some in decoded(source.path, read, offsets, decode, limit=limit):
+            columns = some.columns
+            selected = _selected(work, scan, some, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
-            if wanted is not None:
-                keyed, keyless = keyed & wanted, keyless & wanted
+            if selected is not None:
+                keyed, keyless = keyed & selected, keyless & selected
             extracted.keyed += int(np.count_nonzero(keyed))
             extracted.keyless += int(np.count_nonzero(keyless))
             yield from collector.add(columns, keyed)
@@ -234,12 +237,12 @@ def _extract_source(
         extracted.summaries.append(summary)
 
 
-def _wanted(
-    work: CompactionWork, scan: TransactionScan, piece: Decoded[KeyColumns], path: str, extracted: Extracted
+def _selected(
+    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
     """Which records take part: bool, one a record, or None for all. Not those outside [first, end), control
     records, and records of aborted transactions. Adds the counts to ``extracted``."""
-    window, batches, columns = piece
+    window, batches, columns = some
     inside = None
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
@@ -273,19 +276,24 @@ def merge_bucket(
     first = bucket * partitions
     done = Compacted(arrived=sum(len(blob.entries) for blob in blobs))
     try:
+        # 1. The winning entry of each key among the new records: the last one, or the latest by time.
         entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
+        # 2. Older runs' records of these keys are superseded. By time a run may have a later event: then the
+        #    new entry is late.
         late: Flags = np.zeros(len(entries), np.bool_)
         for run, path in work.key_indexes.items() if len(entries) else ():
             older = read_keys(path, work.hash_key, work.words, first, first + partitions)
             done.superseded[run] = [
-                meet_older(entries, bounds, some, edges, start - first, late) for start, some, edges in older
+                look_up_older(entries, bounds, some, edges, start - first, late)
+                for start, some, edges in older
             ]
-        # A late key changes nothing: the older run keeps its record, or its deletion.
+        # 3. A late key changes nothing: the older run keeps its record, or its deletion. A deleted key has no
+        #    record to write.
         deleted = deleted_of(entries) & ~late
         stays = ~deleted & ~late
         done.deleted, done.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
-        # By offset, no later compaction meets an older event than those that were compacted, so a deleted key
-        # needs no entry. By time it may, so the deletion stays in the index.
+        # 4. The new run's key index. By offset, no later compaction meets an older event than those that were
+        #    compacted, so a deleted key needs no entry. By time it may, so the deletion stays in the index.
         indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
         own = entries if indexed.all() else entries[indexed]
@@ -297,7 +305,7 @@ def merge_bucket(
 
 
 def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
-    """Deal offsets, in any order, to the groups: yields (group index, its offsets, ascending)."""
+    """Offsets, in any order, by group: yields (group index, its offsets, ascending)."""
     offsets = np.sort(offsets)
     ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
     for group, start, end in zip(groups, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
@@ -305,7 +313,7 @@ def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int
             yield group.index, offsets[start:end]
 
 
-# The tail of a log as files that stay readable while it is compacted.
+# The uncompacted segments of a log as files that stay readable while it is compacted.
 #
 # Cleaning, retention and truncation rename and remove segments, so a compaction first links those that it
 # needs into its own folder. The active segment may be among them; it is read up to where it ended when the
@@ -314,7 +322,7 @@ def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 _TRIES = 20
-LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 32 << 20, 1 << 30
+MIN_GROUP_BYTES, MAX_GROUP_BYTES = 32 << 20, 1 << 30
 
 
 def end_of(view: LogView) -> int:
@@ -325,7 +333,7 @@ def end_of(view: LogView) -> int:
     return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
-def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
+def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
     """Link the segments that hold offsets at or above ``horizon`` into the staging folder. Returns the work
     with them as its sources, in groups for so many ``workers``.
 
@@ -345,28 +353,28 @@ def hold_tail(log: HasView, work: CompactionWork, horizon: int, workers: int) ->
         groups = groups_of(sources, end, workers)
         aborted = np.array(rows, TRANSACTION_ENTRY).tobytes()
         return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
-    raise SourceChangedError(f"{work.name}: segments were replaced while they were being held; run again")
+    reason = f"segments were replaced while they were linked, {_TRIES} times"
+    raise SourceChangedError(reason, path=work.name, advice="run again")
 
 
 def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...]:
     """Raises FileNotFoundError when a segment was replaced before it was linked, OSError."""
     bases = [segment.base_offset for segment in view.segments]
+    ends = [*bases[1:], view.log_end_offset]
     sources = []
-    for number in range(max(bisect.bisect_right(bases, first) - 1, 0), len(bases)):
-        if bases[number] >= end:
-            break
+    for number in range(max(bisect.bisect_right(bases, first) - 1, 0), bisect.bisect_left(bases, end)):
+        # The bytes from the batch that holds ``first`` to the one that holds ``end``.
         segment, size = view.segments[number], view.size_of(number)
-        place = segment.find_batch(first, size)
-        if place is None:
+        first_batch, last_batch = segment.find_batch(first, size), segment.find_batch(end, size)
+        if first_batch is None:
             continue
-        until = segment.find_batch(end, size)
         sources.append(
             Source(
                 path=str(_link(segment, folder)),
                 base_offset=bases[number],
-                end_offset=bases[number + 1] if number + 1 < len(bases) else view.log_end_offset,
-                start=place.position,
-                size=size if until is None else until.position + until.size,
+                end_offset=ends[number],
+                start=first_batch.position,
+                size=size if last_batch is None else last_batch.position + last_batch.size,
                 inode=segment.reader.stat.inode,
             )
         )
@@ -378,7 +386,6 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
 
     Raises FileNotFoundError when the path leads to another file by now, OSError.
     """
-    wanted = segment.reader.stat.inode
     path = folder / segment_file(segment.base_offset, "log")
     try:
         files.link(segment.path(), path)
@@ -387,7 +394,7 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
             raise
         path = segment.path()
     # A swap may have renamed another file to this path since the view was taken.
-    if files.stat(path).inode != wanted:
+    if files.stat(path).inode != segment.reader.stat.inode:
         raise FileNotFoundError(errno.ENOENT, "was replaced meanwhile", str(path))
     return path
 
@@ -395,21 +402,21 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
 def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
     """Groups of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
     total = sum(source.length for source in sources)
-    target = min(max(total // (4 * workers), LEAST_GROUP_BYTES), MOST_GROUP_BYTES)
+    target = min(max(total // (4 * workers), MIN_GROUP_BYTES), MAX_GROUP_BYTES)
     firsts, size = [0] if sources else [], 0
     for number, source in enumerate(sources):
         if size and size + source.length // 2 > target:
             firsts.append(number)
             size = 0
         size += source.length
-    bounds = itertools.pairwise([*firsts, len(sources)])
+    bases = [*(source.base_offset for source in sources), end]
     return tuple(
         Group(
             index=index,
             first_segment=first,
             end_segment=last,
-            base_offset=sources[first].base_offset,
-            end_offset=sources[last].base_offset if last < len(sources) else end,
+            base_offset=bases[first],
+            end_offset=bases[last],
         )
-        for index, (first, last) in enumerate(bounds)
+        for index, (first, last) in enumerate(itertools.pairwise([*firsts, len(sources)]))
     )

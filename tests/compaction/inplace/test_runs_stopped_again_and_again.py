@@ -22,13 +22,13 @@ from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
-from tests.compaction.inplace.test_against_oracle import RandomLog, _engine, _rules, _write, random_logs
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle, transactional, waves
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.cleaning.logs import DAY, NOW
 from tests.support.cleaning.naive import read_partition
 from tests.support.cleaning.open_transactions import ROUND, committed, table, write
+from tests.support.cleaning.random_logs import RandomLog, random_logs
 from tests.support.cleaning.transactional import data, marker
 from tests.support.records import twin
 
@@ -98,8 +98,8 @@ def windows(log: RandomLog, root: Path, *, hours: int) -> list[LogResult]:
             at = replace(log, now_ms=log.now_ms + number * hours * 3_600_000)
             yield judged(
                 partition,
-                _rules(at),
-                functools.partial(logs.run, root, config=at.config, now_ms=at.now_ms, engine=_engine(at)),
+                at.rules,
+                functools.partial(logs.run, root, config=at.config, now_ms=at.now_ms, engine=at.engine),
             )
 
     return until_done(runs())
@@ -111,13 +111,13 @@ def test_random_logs(log: RandomLog) -> None:
     """At one moment they end as one run does: all records. Windows that lie apart: all last values."""
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         root = Path(folder)
-        original = _write(root / "before", log)
+        original = log.write(root / "before")
         before = table(original)
-        whole = _write(root / "whole", log)
+        whole = log.write(root / "whole")
         wanted = logs.run(
-            root / "whole", config=log.config, now_ms=log.now_ms, engine=_engine(log), limits=WHOLE
+            root / "whole", config=log.config, now_ms=log.now_ms, engine=log.engine, limits=WHOLE
         )
-        partition = _write(root / "at once", log)
+        partition = log.write(root / "at once")
         results = windows(log, root / "at once", hours=0)
         batches = [batch for each in read_partition(original).values() for batch in each.batches]
         if log.retention_ms and all(batch.magic == 2 for batch in batches):
@@ -131,7 +131,7 @@ def test_random_logs(log: RandomLog) -> None:
             assert checkpoint(root / "at once") == checkpoint(root / "whole")
         else:  # the dirty section is empty by now: only its empty segments are left, and the checkpoint
             assert results[-1].status == NOTHING_TO_DO and results[-1].dirty_ratio == 0
-        apart = _write(root / "apart", log)
+        apart = log.write(root / "apart")
         windows(log, root / "apart", hours=20)
         if is_all_dirty and None not in before:
             assert table(apart) == before
@@ -202,7 +202,7 @@ def test_groups_that_stay_as_they_are_do_not_count(tmp_path: Path) -> None:
     assert logs.offsets(partition) == [0, 10, 20, 30, 40, 51, 61]
 
 
-def test_a_tombstone_that_goes_never_uncovers_a_value(tmp_path: Path) -> None:
+def test_a_removed_tombstone_never_uncovers_a_value(tmp_path: Path) -> None:
     """It was swapped, stamped, in one window and goes in a later one, while its log is still not done."""
     rows = [
         [("gone", "1"), ("a", "1")],

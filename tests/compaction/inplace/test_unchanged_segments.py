@@ -54,7 +54,7 @@ def writes_of(seen: list[files.Operation], base: int) -> list[str]:
     return [verb for verb in verbs if verb in ("create", "write", "link")]
 
 
-def test_what_stays_whole_is_linked_and_what_comes_before_a_change_is_copied(tmp_path: Path) -> None:
+def test_an_unchanged_segment_is_linked_and_batches_before_a_change_are_copied(tmp_path: Path) -> None:
     partition = write(tmp_path)
     add_an_update(partition)
     before = logs.tree(partition)
@@ -74,7 +74,7 @@ def test_what_stays_whole_is_linked_and_what_comes_before_a_change_is_copied(tmp
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_without_second_names_it_is_copied(
+def test_without_hard_links_an_unchanged_segment_is_copied(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = write(tmp_path)
@@ -100,7 +100,7 @@ def test_another_file_under_the_segments_name_is_not_swapped_in(
     assert logs.tree(partition) == before
 
 
-def test_an_index_that_was_wrong_is_made_anew(tmp_path: Path) -> None:
+def test_a_wrong_index_of_an_unchanged_segment_is_rebuilt(tmp_path: Path) -> None:
     partition = write(tmp_path)
     before = logs.tree(partition)
     (partition / segment_file(WHOLE, "timeindex")).write_bytes(b"")

@@ -25,6 +25,11 @@ def columns_of(records: list[Rec]) -> RecordColumns:
     return decode_records(window, batches)
 
 
+def add(collector: EntryCollector, columns: KeyColumns) -> list[EntryBlob]:
+    """Add all records; the entries that the collector has no space for."""
+    return [blob.kept() for blob in collector.add(columns, np.ones(len(columns), np.bool_))]
+
+
 @pytest.mark.parametrize("by_time", [False, True])
 def test_an_entry_holds_hash_offset_deletion_and_time(by_time: bool) -> None:
     records = [
@@ -33,7 +38,7 @@ def test_an_entry_holds_hash_offset_deletion_and_time(by_time: bool) -> None:
         Rec(offset=9, key=b"c", value=None, timestamp=1 << 40),
     ]
     collector = EntryCollector(hash_key=HASH_KEY, by_time=by_time, buckets=1, capacity=100)
-    assert list(collector.add(columns_of(records), None)) == []
+    assert add(collector, columns_of(records)) == []
     (blob,) = collector.finish()
     found = {int(row[2]) >> 1: row for row in [list(map(int, row)) for row in blob.entries]}
     for record in records:
@@ -67,9 +72,9 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
             everything[b"%d" % key] = max(before, (time if by_time else 0, offset))
             offset += 1
         if records:
-            blobs += (blob.copied() for blob in collector.add(columns_of(records), None))
+            blobs += add(collector, columns_of(records))
     blobs += (blob.copied() for blob in collector.finish())
-    assert collector.handed_on == sum(len(blob.entries) for blob in blobs)
+    assert collector.emitted == sum(len(blob.entries) for blob in blobs)
     for blob in blobs:
         mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
         assert (mine * np.uint64(buckets) // np.uint64(PARTITIONS) == blob.bucket).all()
@@ -80,13 +85,13 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
 
 @pytest.mark.parametrize("key", [b"k", b"", b"x" * 70])
 @pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 200])
-def test_keys_alone_tell_who_is_deleted(key: bytes, value: bytes | None) -> None:
+def test_deleted_keys_are_found_without_decoding_values(key: bytes, value: bytes | None) -> None:
     records = [Rec(offset=offset, key=key, value=value, headers=((b"h", b"v"),)) for offset in range(3)]
     window, batches = scanned(batch(records))
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=1, capacity=100)
     keys = decode_record_keys(window, batches)
     assert not isinstance(keys, RecordColumns)
-    assert not list(collector.add(keys, None))
+    assert not add(collector, keys)
     (blob,) = collector.finish()
     assert deleted_of(blob.entries).tolist() == [not value] and offsets_of(blob.entries).tolist() == [2]
 
@@ -95,21 +100,21 @@ def records_of(keys: list[str], first: int) -> KeyColumns:
     return columns_of([Rec(offset=first + n, key=key.encode()) for n, key in enumerate(keys)])
 
 
-def test_a_key_that_comes_again_and_again_takes_no_room() -> None:
+def test_a_repeated_key_takes_one_entry() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     for first in range(0, 20_000, 1000):
-        assert not list(collector.add(records_of(["hot"] * 1000, first), None))
+        assert not add(collector, records_of(["hot"] * 1000, first))
     found = np.concatenate([blob.entries for blob in collector.finish()])
     assert offsets_of(found).tolist() == [19_999]
 
 
-def test_more_keys_than_there_is_room_for_are_handed_on() -> None:
+def test_entries_beyond_the_capacity_are_emitted() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     blobs: list[EntryBlob] = []
     for first in range(0, 20_000, 1000):
         new = records_of([f"{first + n}" for n in range(1000)], first)
-        blobs += (blob.copied() for blob in collector.add(new, None))
+        blobs += add(collector, new)
     assert blobs
     found = np.concatenate([blob.entries for blob in (*blobs, *collector.finish())])
     assert sorted(offsets_of(found).tolist()) == list(range(20_000))
-    assert collector.handed_on == 20_000
+    assert collector.emitted == 20_000

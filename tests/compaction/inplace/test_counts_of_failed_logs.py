@@ -76,7 +76,7 @@ def test_a_later_wave_that_fails_leaves_the_counts_of_those_before_it(tmp_path: 
     assert len(logs.offsets(partition)) == 8 - wave
 
 
-def test_a_copy_that_is_given_up_counts_as_not_cleaned(
+def test_a_log_of_a_copy_that_is_aborted_counts_as_not_cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the originals are copied."""
