@@ -320,7 +320,7 @@ def compaction_threshold(
     setting = settings.setting(KEY)
     assert isinstance(setting.value, int)
     if setting.origin is ConfigSource.DEFAULT_CONFIG:
-        text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
+        text = namespaces.get(namespace_of(topic), {}).get(KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
         return Threshold(size=setting.value, source=DEFAULT)
@@ -447,7 +447,7 @@ class Compactions(LogService[CompactionEngine]):
             if status is None or status.status == NOT_RUN:
                 continue
             labels = {
-                "namespace": str(namespace_of(log.where.topic)),
+                "namespace": namespace_of(log.where.topic),
                 "topic": persistent_name(log.where.topic),
                 "partition": str(log.where.partition),
             }

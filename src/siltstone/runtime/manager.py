@@ -43,13 +43,7 @@ from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartitio
 from siltstone.log.partition import Background, PartitionLog, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
-from siltstone.runtime.topic_names import (
-    LIST_TOPICS,
-    RandomBytes,
-    deleted_directory,
-    new_id,
-    partition_metadata,
-)
+from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
@@ -110,7 +104,7 @@ def claim_all(
                         raise DirectoryRefusedError(
                             f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
-                claimed.append(ServedDirectory.claim(path, only=only))
+                claimed.append(ServedDirectory(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
@@ -314,12 +308,7 @@ class LogManager:
     @property
     def refused(self) -> dict[TopicPartition, str]:
         """Partitions that could not be opened, and why."""
-        return {
-            where: why
-            for served in self.directories
-            if served.offline is None
-            for where, why in served.refused.items()
-        }
+        return {where: reason for served in self.serving() for where, reason in served.refused.items()}
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return (log.where for log in self.sorted_logs())
@@ -384,14 +373,14 @@ class LogManager:
                 path=str(where),
                 advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError("the partition does not exist here", path=str(where), advice=LIST_TOPICS)
+        raise UnknownTopicError("the partition does not exist here", path=str(where))
 
     # Uncleanable partitions
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
         """Partitions that the cleaner skips, why, and since when; the lists are on disk."""
-        return {where: why for served in self.serving() for where, why in served.uncleanable.items()}
+        return {where: row for served in self.serving() for where, row in served.uncleanable.items()}
 
     def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
         """Make the cleaner skip a partition. Raises UnknownTopicError, StorageError."""

@@ -136,29 +136,24 @@ class ServedDirectory:
     ``_others``: of these, entries of partitions that were not opened here, which stay as they are.
     """
 
-    def __init__(self, directory: LogDirectory) -> None:
-        self.directory = directory
-        self.path = directory.path
+    def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
+        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
+        self.directory = LogDirectory.claim(path, only=only)
+        self.path = self.directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = directory.was_stopped_cleanly
+        self.was_clean = self.directory.was_stopped_cleanly
         self._lock = threading.RLock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._others: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
-        self._read_checkpoints()
-
-    @classmethod
-    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
-        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
-        directory = LogDirectory.claim(path, only=only)
         try:
-            return cls(directory)
+            self._read_checkpoints()
         except BaseException:
-            directory.close()
+            self.directory.close()
             raise
 
     def remove_clean_shutdown_marker(self) -> None:

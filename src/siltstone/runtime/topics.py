@@ -24,7 +24,6 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     LogConfig,
-    find_topic_key,
     parse_topic_config,
     refuse_contradictions,
 )
@@ -44,13 +43,13 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
 from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
 from siltstone.runtime.topic_names import (
-    LIST_TOPICS,
     altered_policies,
+    altered_texts,
     bad_settings_are_invalid_config,
     is_deleted_directory,
     new_id,
-    parse_namespace,
     refuse_bad_name,
+    refuse_bad_namespace,
     refuse_collision,
 )
 
@@ -128,7 +127,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
         if not paths:
-            raise UnknownTopicError(f"topic {name!r} does not exist here", advice=LIST_TOPICS)
+            raise UnknownTopicError(f"topic {name!r} does not exist here")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
 
@@ -319,17 +318,15 @@ def altered_settings(
     name: str, before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], broker: Config
 ) -> dict[str, str]:
     """A topic's settings after some were set and others removed. Raises InvalidConfigError."""
-    with bad_settings_are_invalid_config(f"topic {name}"):
-        changed = {find_topic_key(key).name for key in (*remove, *set_to)}
-    kept = {key: text for key, text in before.items() if find_topic_key(key).name not in changed}
-    after = {**kept, **set_to}
+    after = altered_texts(before, set_to, remove, f"topic {name}")
     _refuse_bad_settings(name, after, broker)
     return after
 
 
 def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) -> None:
-    with bad_settings_are_invalid_config():
-        config = refuse_contradictions(broker.over(parse_topic_config(texts, f"topic {name}")))
+    source = f"topic {name}"
+    with bad_settings_are_invalid_config(source):
+        config = refuse_contradictions(broker.over(parse_topic_config(texts, source)))
     find_policy(LogConfig.of(config).retention_policy)
 
 
@@ -642,9 +639,9 @@ class Topics:
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
         with self._manager.changing:
-            namespace = parse_namespace(name)
+            refuse_bad_namespace(name)
             before = self._registry.namespaces.get(name, {})
-            policies = altered_policies(before, set_to or {}, remove, namespace)
+            policies = altered_policies(before, set_to or {}, remove, name)
             self._write(self._registry.with_namespace(name, policies))
             return policies
 
