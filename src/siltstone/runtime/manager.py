@@ -50,18 +50,15 @@ from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 if TYPE_CHECKING:
     from siltstone.runtime.engines import LogService
 
-GAUGE = "gauge"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number. ``type`` and ``help`` are the same for all samples of a name."""
+    """One number of a gauge. ``help`` is the same for all samples of a name."""
 
     name: str
     value: float
     help: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    type: str = GAUGE
 
 
 _HELP = {

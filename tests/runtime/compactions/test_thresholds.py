@@ -40,10 +40,10 @@ def test_topic_before_broker_before_namespace(
     assert found == Threshold(size=size, source=source)
 
 
-def test_a_threshold_has_to_be_passed_and_0_never_is() -> None:
-    assert Threshold(size=10, source="topic").is_passed_by(11)
-    assert not Threshold(size=10, source="topic").is_passed_by(10)
-    assert not Threshold(size=0, source="default").is_passed_by(1 << 60)
+def test_a_backlog_has_to_exceed_the_threshold_and_0_is_never_exceeded() -> None:
+    assert Threshold(size=10, source="topic").is_exceeded_by(11)
+    assert not Threshold(size=10, source="topic").is_exceeded_by(10)
+    assert not Threshold(size=0, source="default").is_exceeded_by(1 << 60)
 
 
 def test_the_backlog_is_what_lies_above_the_horizon(tmp_path: Path) -> None:
