@@ -10,6 +10,22 @@ A directory whose disk fails goes offline with its logs, and the other directori
 cannot be recovered is refused with the reason, and the others are served. No maintenance runs before
 ``start``: ``tick`` runs the tasks that are due. ``close`` leaves the directories as a broker leaves them
 after a controlled shutdown.
+
+A start and an end, step by step::
+
+    here                            what it does                                   Kafka's LogManager
+    claim_all                       lock the directories; all are one broker's     lockLogDirs
+    Topics.load                     read the registry and the broker's metadata
+    remove_clean_shutdown_marker    from here on a crash needs recovery            loadLogs
+    Topics.exclude_partitions       of deleted topics, of others of the name       loadLog (strays)
+    _open_logs                      recover and open the partitions                loadLogs, loadLog
+    drop_entries_of_other…          checkpoints list partitions that exist
+    Topics.complete_start           create what a crash left to be created
+    start                           run the tasks of ``upkeep``                    startupWithConfigOverrides
+    close                           services, logs, checkpoints, marker, locks     shutdown
+
+A directory is serving until ``ServedDirectory.go_offline`` (Kafka's ``handleLogDirFailure``) or ``close``,
+and never again after that.
 """
 
 from __future__ import annotations
@@ -67,7 +83,7 @@ _HELP = {
     "log_size": "Bytes of the log's .log files.",
     "log_numlogsegments": "Segments of the log.",
     "log_logstartoffset": "The first offset that may be read.",
-    "log_logendoffset": "The offset behind the last record.",
+    "log_logendoffset": "The offset that the next record gets.",
 }
 
 
@@ -75,7 +91,8 @@ def _sample(name: str, value: int, **labels: str) -> Sample:
     return Sample(name=f"kafka_log_{name}", value=value, help=_HELP[name], labels=labels)
 
 
-# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity.
+# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity
+# (``meta.properties``).
 
 
 def claim_all(
@@ -107,7 +124,7 @@ def claim_all(
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
         refuse_strangers([served.directory for served in claimed])
         if only is None:
-            _settle_identity(claimed, config.integer("node.id"), random_bytes)
+            _complete_identity(claimed, config.integer("node.id"), random_bytes)
     except BaseException:
         for served in claimed:
             served.directory.close()
@@ -120,11 +137,11 @@ def claim_all(
     return serving, offline
 
 
-def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
     """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
 
-    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. The log
-    of the broker's metadata is not served. Raises DirectoryRefusedError where a directory is another node's.
+    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not set. The log
+    of the broker's metadata is not served. Raises DirectoryRefusedError if a directory is another node's.
     """
     cluster, node, missing = None, None, []
     for served in claimed:
@@ -154,6 +171,7 @@ def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_by
 
 _BACKGROUND_THREADS = 2
 _CHUNKS_PER_THREAD = 8
+"""Logs are opened in chunks: few, so that they cost little, and enough to keep all threads busy."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -208,10 +226,10 @@ class LogManager:
 
     @classmethod
     def open(cls, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> LogManager:
-        """Lock the directories (created where they are missing), recover and open their logs.
+        """Lock the directories (created if they are missing), recover and open their logs.
 
         Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, CorruptFileError, and
-        StorageError when no directory can be used.
+        StorageError if no directory can be used.
         """
         return cls(directories, **options)
 
@@ -342,14 +360,14 @@ class LogManager:
         return self.directory_of(where).logs[where]
 
     def fetch(
-        self, asked: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
+        self, requests: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
     ) -> MultiMessageSetSend:
-        """Answers to several fetches, (partition, offset, most bytes) each, in their order.
+        """Answers to several fetches, (partition, offset, maximum bytes) each, in their order.
 
-        What goes wrong with one, an unknown partition say, is its own error code; see ``ViewedLog.fetch``.
+        An error of one, such as an unknown partition, is its answer's error code; see ``ViewedLog.fetch``.
         """
         results = []
-        for where, offset, max_bytes in asked:
+        for where, offset, max_bytes in requests:
             try:
                 results.append(self[where].fetch(offset, max_bytes, isolation=isolation))
             except LogError as error:
@@ -397,13 +415,14 @@ class LogManager:
     # Making and deleting partitions
 
     def get_or_create(self, where: TopicPartition) -> PartitionLog:
-        """The log of a partition, created in the directory with the fewest partitions where there is none.
+        """The log of a partition, created if there is none (``LogManager.getOrCreateLog``).
 
         Raises InvalidTopicError, StorageError.
         """
         with contextlib.suppress(UnknownTopicError):
             return self.get(where)
         with self.changing:
+            # Again under the lock: another thread may have created it.
             with contextlib.suppress(UnknownTopicError):
                 return self.get(where)
             self.topics.add(where)
@@ -425,8 +444,11 @@ class LogManager:
                     )
 
     def create_partition(self, where: TopicPartition) -> PartitionLog:
-        """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
-        DirectoryRefusedError."""
+        """Create the directory and the log of a partition that ``topics`` lists.
+
+        As in Kafka it goes to the directory with the fewest partitions (``LogManager.nextLogDirs``). Raises
+        StorageError, DirectoryRefusedError.
+        """
         self.refuse_occupied_paths(where.topic, [where.partition])
         with self.changing:
             serving = self.serving()
@@ -439,7 +461,8 @@ class LogManager:
                 topic_id = self.topics.id_of(where.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
-                # The directory is durable before the log: an acknowledged record must not lose its partition.
+                # The directory is durable before the log: a crash must not take the partition of an
+                # acknowledged record.
                 files.sync_directory(served.path)
                 config = self.topics.log_config(where.topic)
                 log = open_partition(path, config, self.clock, clean=True, background=self._background)
@@ -454,9 +477,15 @@ class LogManager:
         self.upkeep.settings_changed(log.config)
 
     def delete_partition(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
-        """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms``. Raises
-        StorageError."""
+        """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms`` (Kafka's
+        ``LogManager.asyncDelete``).
+
+        Raises StorageError.
+        """
         log = served.logs.get(where)
+        # 1. No cleaner has the log. 2. It is closed; a failing disk does not keep it. 3. Its directory gets
+        # another name, durably. 4. Its entries leave the checkpoints: a new partition of the name must not
+        # start with them. A crash after 3 leaves 4 to ``drop_entries_of_other_partitions``.
         with self.cleaning_paused(where):
             if log is not None:
                 with contextlib.suppress(StorageError):
@@ -475,7 +504,8 @@ class LogManager:
     # Operations that change logs and checkpoints together
 
     def delete_records(self, where: TopicPartition, before: int) -> int:
-        """Move a log's start up to ``before`` (-1: the high watermark); the new start, which is durable.
+        """Move a log's start up to ``before`` (-1: the high watermark); returns the new start, which is
+        durable (Kafka's ``ReplicaManager.deleteRecords``).
 
         Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
         """
@@ -492,7 +522,10 @@ class LogManager:
         return start
 
     def truncate_to(self, where: TopicPartition, offset: int) -> bool:
-        """Remove all records from ``offset`` on; False where there was none. Raises StorageError."""
+        """Remove all records from ``offset`` on; False if there was none (``LogManager.truncateTo``).
+
+        Raises StorageError.
+        """
         served, log = self.directory_of(where), self.get(where)
         with self.cleaning_paused(where):
             if not log.truncate_to(offset):
@@ -502,7 +535,10 @@ class LogManager:
             return True
 
     def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
-        """Remove all records; the next append gets ``offset``. Raises StorageError."""
+        """Remove all records; the next append gets ``offset`` (Kafka's method of this name).
+
+        Raises StorageError.
+        """
         served, log = self.directory_of(where), self.get(where)
         with self.cleaning_paused(where):
             log.truncate_fully_and_start_at(offset)
@@ -511,7 +547,8 @@ class LogManager:
                 served.clear_uncleanable(where)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
-        # Offsets above the new end will belong to other records: a checkpoint must not call them cleaned.
+        # Offsets above the new end will belong to other records: no checkpoint may call them cleaned
+        # (``maybeTruncateCleanerCheckpointToActiveSegmentBaseOffset``).
         served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
         served.write_checkpoints()
 

@@ -540,7 +540,8 @@ class Topics:
         self._manager.refuse_occupied_paths(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
         entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
-        # Durable first, listed as unmade: after a crash the next start creates what is missing.
+        # 1. Durable first, listed as unmade: after a crash the next start creates what is missing. 2. The
+        # directories and logs. 3. Listed as made, so that a directory that is lost later is not made anew.
         self._write(self._registry.with_topic(name, entry))
         self._make(name, entry)
 
@@ -611,7 +612,9 @@ class Topics:
         """
         with self._manager.changing:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
-            # Durable first: after a crash the next start deletes what is left.
+            # 1. Durable first, by its id: after a crash the next start deletes what is left. 2. Each
+            # partition is closed and its directory renamed; a failing disk keeps no other partition. 3. The id
+            # leaves the list once no directory is missing.
             self._write(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
                 partitions = [*served.logs, *served.refused]
