@@ -177,7 +177,8 @@ _logger = logging.getLogger("siltstone")
 
 class ManagerOptions(TypedDict, total=False):
     """``config``: the broker's settings; ``background``: runs tasks that can wait, by default in a small pool
-    of threads; ``only``: open only this one partition."""
+    of threads; ``random_bytes``: for ids and names of deleted directories; ``only``: open only this one
+    partition."""
 
     config: Config | None
     clock: Clock | None
@@ -472,7 +473,7 @@ class LogManager:
             return log
 
     def _apply_settings(self, log: PartitionLog) -> None:
-        """Hand a log's settings to the cleaning states and to the upkeep."""
+        """Apply a log's settings to its cleaning state and to the upkeep."""
         self.cleaning.set_compacts(log.where, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
@@ -553,7 +554,7 @@ class LogManager:
         served.write_checkpoints()
 
     def settings_changed(self, topic: str | None = None) -> None:
-        """Apply the settings that hold now to the logs of one topic, or to all logs."""
+        """Apply the settings in force to the logs of one topic, or to all logs."""
         for _, log in self.logs():
             if topic is None or log.where.topic == topic:
                 log.update_config(self.topics.log_config(log.where.topic))

@@ -107,9 +107,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
-        kept = {other: entry for other, entry in self.topics.items() if other != name}
+        topics = {other: entry for other, entry in self.topics.items() if other != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
-        return replace(self, generation=self.generation + 1, topics=kept, deleted=deleted)
+        return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
@@ -216,17 +216,17 @@ class TopicSettings:
         return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
 
     def own_texts(self, name: str) -> Mapping[str, str]:
-        """A topic's own settings as texts, as far as Siltstone knows the keys. Raises UsageError for a bad
-        one."""
+        """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
+        invalid one."""
         if name in self.listed:
             return self.listed[name].config
         if self.cluster is None:
             return {}
-        known = self.cluster.own(name)
-        return {key: text for key, text in self.cluster.own_texts(name).items() if key in known}
+        supported = self.cluster.own(name)
+        return {key: text for key, text in self.cluster.own_texts(name).items() if key in supported}
 
     def config_of(self, name: str) -> Config:
-        """A topic's own settings over the broker's. Raises UsageError for a bad one."""
+        """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
         if name in self.listed:
             return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
@@ -238,10 +238,10 @@ class TopicSettings:
         """
         if name not in self.listed:
             return None if self.cluster is None else self.cluster.why_a_stranger(name, directory)
-        topic_id, known = read_topic_id(directory), self.listed[name].topic_id
-        if not topic_id or known in ("", topic_id):
+        topic_id, listed_id = read_topic_id(directory), self.listed[name].topic_id
+        if not topic_id or listed_id in ("", topic_id):
             return None
-        return f"its topic id is {topic_id}, but {TOPICS_FILE} has {known} for its name"
+        return f"its topic id is {topic_id}, but {TOPICS_FILE} has {listed_id} for its name"
 
 
 def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
@@ -421,11 +421,11 @@ class Topics:
         return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
 
     def settings(self, name: str) -> Config:
-        """A topic's settings over the broker's. Raises UsageError for a bad one."""
+        """A topic's settings over the broker's. Raises UsageError for an invalid one."""
         return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """A topic's settings as its log uses them; retention by time only where a setting is known.
+        """A topic's settings as its log uses them; retention by time only if a setting says so.
 
         The ``server.properties`` of a broker, or metadata in a directory that was not named, may have another
         ``retention.ms`` than Kafka's default of 7 days. Where neither is known, the default would delete
@@ -548,9 +548,9 @@ class Topics:
     def _make(self, name: str, entry: TopicEntry) -> None:
         """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
         the next start checks them again."""
-        here = {where for served in self._manager.serving() for where in served.all_partitions}
+        existing = {where for served in self._manager.serving() for where in served.all_partitions}
         for where in (TopicPartition(name, number) for number in entry.unmade):
-            if where not in here:
+            if where not in existing:
                 self._manager.create_partition(where)
         self._write(self._registry.with_topic(name, replace(entry, unmade=())))
 
@@ -583,7 +583,7 @@ class Topics:
     def alter(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
-        """Set some of a topic's settings and remove others; they hold at once, segment sizes at the next
+        """Set some of a topic's settings and remove others; they apply at once, segment sizes at the next
         roll.
 
         Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
@@ -613,7 +613,7 @@ class Topics:
         with self._manager.changing:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
             # 1. Durable first, by its id: after a crash the next start deletes what is left. 2. Each
-            # partition is closed and its directory renamed; a failing disk keeps no other partition. 3. The id
+            # partition is closed and its directory renamed; if one disk fails, the others go on. 3. The id
             # leaves the list once no directory is missing.
             self._write(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
@@ -637,7 +637,7 @@ class Topics:
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> Mapping[str, str]:
-        """Set some of a namespace's policies and remove others, durably; they hold at once.
+        """Set some of a namespace's policies and remove others, durably; they apply at once.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
