@@ -46,7 +46,7 @@ from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.cleaning_states import Claim
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.manager import LogManager, Sample, gauges
 from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
 
 # The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
@@ -326,32 +326,34 @@ def compaction_threshold(
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
 
-_PREFIX = "pulsar_compaction_"
-_GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
-    "removed_event_count": (
-        "Records that compactions left out or replaced: superseded, deleted, without a key, aborted.",
-        lambda status: status.removed,
+_HELP = {
+    "pulsar_compaction_removed_event_count": (
+        "Records that compactions discarded or replaced: superseded, deleted, without a key, aborted."
     ),
-    "succeed_count": (
-        "Compactions that succeeded, those that found nothing new too.",
-        lambda status: status.succeeded,
+    "pulsar_compaction_succeed_count": "Compactions that succeeded, also those without new records.",
+    "pulsar_compaction_failed_count": "Compactions that failed or were interrupted.",
+    "pulsar_compaction_duration_time_in_mills": "Milliseconds of the last successful compaction.",
+    "pulsar_compaction_read_throughput": (
+        "Bytes per second that the last successful compaction read of the log."
     ),
-    "failed_count": ("Compactions that failed or were interrupted.", lambda status: status.failed),
-    "duration_time_in_mills": (
-        "Milliseconds that the last successful compaction took.",
-        lambda status: 1000 * status.seconds,
-    ),
-    "read_throughput": (
-        "Bytes per second that the last successful compaction read of the log.",
-        lambda status: status.read_bytes / max(status.seconds, 1e-3),
-    ),
-    "write_throughput": (
-        "Bytes per second that the last successful compaction wrote.",
-        lambda status: status.written_bytes / max(status.seconds, 1e-3),
-    ),
-    "compacted_entries_count": ("Records of the compacted ledger.", lambda status: status.entries),
-    "compacted_entries_size": ("Bytes of the compacted ledger's segments.", lambda status: status.size),
+    "pulsar_compaction_write_throughput": "Bytes per second that the last successful compaction wrote.",
+    "pulsar_compaction_compacted_entries_count": "Records of the compacted ledger.",
+    "pulsar_compaction_compacted_entries_size": "Bytes of the compacted ledger's segments.",
 }
+
+
+def _gauge_values(status: CompactionStatus) -> dict[str, float]:
+    seconds = max(status.seconds, 1e-3)
+    return {
+        "pulsar_compaction_removed_event_count": status.removed,
+        "pulsar_compaction_succeed_count": status.succeeded,
+        "pulsar_compaction_failed_count": status.failed,
+        "pulsar_compaction_duration_time_in_mills": 1000 * status.seconds,
+        "pulsar_compaction_read_throughput": status.read_bytes / seconds,
+        "pulsar_compaction_write_throughput": status.written_bytes / seconds,
+        "pulsar_compaction_compacted_entries_count": status.entries,
+        "pulsar_compaction_compacted_entries_size": status.size,
+    }
 
 
 CHECK = "compaction-check"
@@ -435,22 +437,20 @@ class Compactions(LogService[CompactionEngine]):
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        samples = []
+        samples: list[Sample] = []
         for log in self._manager.sorted_logs():
             try:
                 status = read_status(log.directory) if files.exists(log.directory / COMPACTED) else None
             except OSError:
                 continue
-            if status is None or status.status == NOT_RUN:
-                continue
-            labels = {
-                "namespace": namespace_of(log.where.topic),
-                "topic": persistent_name(log.where.topic),
-                "partition": str(log.where.partition),
-            }
-            for name, (help_, value) in _GAUGES.items():
-                sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
-                samples.append(sample)
+            if status is not None and status.status != NOT_RUN:
+                samples += gauges(
+                    _gauge_values(status),
+                    _HELP,
+                    namespace=namespace_of(log.where.topic),
+                    topic=persistent_name(log.where.topic),
+                    partition=str(log.where.partition),
+                )
         return samples
 
     # The check

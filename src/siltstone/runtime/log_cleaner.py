@@ -67,7 +67,7 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaning_states import NONE, Claim
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.manager import LogManager, Sample, gauges
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
 
@@ -215,7 +215,7 @@ class IntoOpenLogs(InPlace):
             # A full disk leaves the old checkpoint whole: the log is cleaned once more later. Any other error
             # takes the directory offline, as every error does in Kafka (``updateCheckpoints``).
             if error.errno not in _DISK_FULL:
-                claimed.served.go_offline(f"{error.strerror or error}")
+                claimed.served.go_offline(error)
             raise
 
     def tidy(self, state: LogState) -> list[str]:
@@ -569,14 +569,11 @@ class LogCleaner(LogService[Engine]):
             f"{MANAGER}max_dirty_percent": 100 * dirty_ratio,
             f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
-        samples = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
+        samples = gauges(values, _HELP)
         for served in self._manager.serving():
             size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
-            by_directory = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
-            samples += [
-                Sample(name=name, value=value, help=_HELP[name], labels={"logDirectory": str(served.path)})
-                for name, value in by_directory.items()
-            ]
+            values = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
+            samples += gauges(values, _HELP, logDirectory=str(served.path))
         return samples
 
     def _earlier_cleanings(self) -> list[Cleaning]:

@@ -77,18 +77,24 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+def gauges(values: Mapping[str, float], help_by_name: Mapping[str, str], **labels: str) -> list[Sample]:
+    """A sample with these labels for each value, by name."""
+    return [
+        Sample(name=name, value=value, help=help_by_name[name], labels=labels)
+        for name, value in values.items()
+    ]
+
+
+OFFLINE_COUNT = "kafka_log_logmanager_offlinelogdirectorycount"
+IS_OFFLINE = "kafka_log_logmanager_logdirectoryoffline"
 _HELP = {
-    "logmanager_offlinelogdirectorycount": "Log directories that are out of service.",
-    "logmanager_logdirectoryoffline": "1 where the log directory is out of service, else 0.",
-    "log_size": "Bytes of the log's .log files.",
-    "log_numlogsegments": "Segments of the log.",
-    "log_logstartoffset": "The first offset that may be read.",
-    "log_logendoffset": "The offset that the next record gets.",
+    OFFLINE_COUNT: "Log directories that are out of service.",
+    IS_OFFLINE: "1 if the log directory is out of service, else 0.",
+    "kafka_log_log_size": "Bytes of the log's .log files.",
+    "kafka_log_log_numlogsegments": "Segments of the log.",
+    "kafka_log_log_logstartoffset": "The first offset that may be read.",
+    "kafka_log_log_logendoffset": "The offset that the next record gets.",
 }
-
-
-def _sample(name: str, value: int, **labels: str) -> Sample:
-    return Sample(name=f"kafka_log_{name}", value=value, help=_HELP[name], labels=labels)
 
 
 # Claiming the log directories: each is locked, all must belong to one broker, each gets its identity
@@ -166,7 +172,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
         try:
             files.replace(served.path / META_PROPERTIES, f"{lines}{new_id(random_bytes)}\n".encode())
         except OSError as error:
-            served.go_offline(f"{error.strerror or error}")
+            served.go_offline(error)
 
 
 _BACKGROUND_THREADS = 2
@@ -247,7 +253,7 @@ class LogManager:
             except StorageError:
                 pass  # the directory is offline by now
             except OSError as error:
-                served.go_offline(f"{error.strerror or error}")
+                served.go_offline(error)
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.directories))
@@ -590,19 +596,20 @@ class LogManager:
         """
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
-        samples = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
+        samples = gauges({OFFLINE_COUNT: len(offline)}, _HELP)
         for path, is_offline in sorted(directories.items()):
-            samples.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
+            samples += gauges({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
         for log in self.sorted_logs():
-            view, labels = log.view, {"topic": log.where.topic, "partition": str(log.where.partition)}
+            view = log.view
             if log.offline is None:
                 sizes = [view.size_of(number) for number in range(len(view.segments))]
-                samples += [
-                    _sample("log_size", sum(sizes), **labels),
-                    _sample("log_numlogsegments", len(sizes), **labels),
-                    _sample("log_logstartoffset", view.log_start_offset, **labels),
-                    _sample("log_logendoffset", view.log_end_offset, **labels),
-                ]
+                values = {
+                    "kafka_log_log_size": sum(sizes),
+                    "kafka_log_log_numlogsegments": len(sizes),
+                    "kafka_log_log_logstartoffset": view.log_start_offset,
+                    "kafka_log_log_logendoffset": view.log_end_offset,
+                }
+                samples += gauges(values, _HELP, topic=log.where.topic, partition=str(log.where.partition))
         return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:

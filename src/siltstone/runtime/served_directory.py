@@ -307,14 +307,15 @@ class ServedDirectory:
         try:
             yield
         except OSError as error:
-            reason = f"{error.strerror or error}"
-            self.go_offline(reason)
-            raise StorageError(f"{OFFLINE}: {reason}", path=self.path, advice=RESTART) from error
+            self.go_offline(error)
+            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=RESTART) from error
 
-    def go_offline(self, reason: str) -> None:
-        """Take the directory and all its logs out of service; other directories keep serving."""
+    def go_offline(self, cause: OSError | str) -> None:
+        """Take the directory and all its logs out of service (Kafka's ``LogManager.handleLogDirFailure``);
+        other directories keep serving."""
         if self.offline is not None:
             return
+        reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
         # Set first: an error while the logs are closed must not come here again.
         self.offline = reason
         _logger.error(

@@ -349,7 +349,7 @@ class Topics:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self._registry = NO_TOPICS
-        self._outdated: list[ServedDirectory] = []
+        self._outdated: list[Path] = []
         self._cluster: ClusterSettings | None = None
         self._has_owner = False
         self._log_configs: dict[str, LogConfig] = {}
@@ -359,13 +359,11 @@ class Topics:
 
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
-        by_path = {served.path: served for served in self._manager.serving()}
-        directories = [served.directory for served in by_path.values()]
+        directories = [served.directory for served in self._manager.serving()]
         self._cluster = read_brokers_topics(directories)
         has_properties = any(directory.properties() for directory in directories)
         self._has_owner = self._cluster is not None or has_properties
-        self._registry, outdated = load_registry(by_path)
-        self._outdated = [by_path[path] for path in outdated]
+        self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
@@ -391,8 +389,8 @@ class Topics:
         manager = self._manager
         if manager.only is not None:
             return
-        for served in self._outdated:
-            if served.offline is None:
+        for served in manager.serving():
+            if served.path in self._outdated:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
         for served in manager.serving():
