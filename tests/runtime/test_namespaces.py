@@ -54,7 +54,7 @@ def test_the_topic_that_a_name_means(text: str, topic: str, partition: int | Non
 @pytest.mark.parametrize(
     "text", ["nobody", "persistent://a/b/c", "users-partition-2", "persistent://x-y/z", "users-partition-01"]
 )
-def test_what_is_not_there_is_unknown(text: str) -> None:
+def test_a_name_without_a_topic_is_unknown(text: str) -> None:
     with raises_error(UnknownTopicError, about=repr(text), advice="topics --list"):
         find_partitions(text, EXISTING)
 
@@ -92,7 +92,7 @@ def test_a_topics_name_leads_back_to_it(topic: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a/b/c", "a/", "/b", "a.b/c", "a/b c"])
-def test_what_is_no_namespace_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_namespace_is_refused(text: str) -> None:
     with raises_error(UsageError, about=repr(text), advice="tenant/namespace"):
         refuse_bad_namespace(text)
 

@@ -40,13 +40,13 @@ RESULT = CompactionResult(
 )
 
 
-def test_never_compacted(tmp_path: Path) -> None:
+def test_the_status_of_a_log_that_was_never_compacted(tmp_path: Path) -> None:
     assert read_status(tmp_path) == CompactionStatus() and read_status(tmp_path).status == NOT_RUN
     assert not is_running(tmp_path)
     assert not list(tmp_path.iterdir()), "asking makes nothing"
 
 
-def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     done = CompactionStatus().begun(5).ended(9, RESULT)
     write_status(tmp_path, done)
     assert read_status(tmp_path) == done
@@ -55,14 +55,14 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert kept["status"] == "SUCCESS" and kept["lastError"] == ""
 
 
-def test_nothing_new_is_a_success_that_leaves_the_figures() -> None:
+def test_a_compaction_without_new_records_keeps_the_figures() -> None:
     first = CompactionStatus().begun(5).ended(9, RESULT)
     again = first.begun(10).ended(11, CompactionResult(ledger_id=3, horizon=100, entries=7, size=900))
     assert (again.status, again.succeeded, again.ended_ms) == (SUCCESS, 2, 11)
     assert (again.removed, again.entries, again.read_bytes, again.seconds) == (87, 7, 4000, 0.5)
 
 
-def test_a_failure_says_why_until_the_next_run() -> None:
+def test_the_reason_of_a_failure_stays_until_the_next_compaction() -> None:
     failed = CompactionStatus().begun(5).ended(6, "no room")
     assert (failed.status, failed.last_error, failed.failed) == (ERROR, "no room", 1)
     assert failed.begun(7).last_error == ""
