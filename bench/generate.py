@@ -153,8 +153,7 @@ class _Maker:
         data = np.concatenate(batches)
         indexes = IndexBuilder(base, _INTERVAL, _INDEX_BYTES)
         indexes.add_batches(scan_batches(data).batches)
-        built = indexes.finish()
-        for kind, content in (("index", built.offset_index), ("timeindex", built.time_index)):
+        for kind, content in indexes.finish().items():
             (self._partition / segment_file(base, kind)).write_bytes(content)
         with (self._partition / segment_file(base, "log")).open("wb") as file:
             file.write(data.data)

@@ -58,8 +58,8 @@ def _plain(log: Log, size: int) -> None:
 def _slices(log: Log, size: int) -> list[tuple[int, FetchPosition]]:
     """The offsets that a sequential reader asks for, with their places."""
     found, place, offset = [], None, log.view.log_start_offset
-    while (fetched := read(log.view, offset, size, place=place)).slice is not None:
-        behind = fetched.behind(fetched.batches()[1])
+    while (fetched := read(log.view, offset, size, resume_at=place)).slice is not None:
+        behind = fetched.position_after(fetched.batches()[1])
         assert behind is not None and fetched.segment is not None
         found.append((offset, FetchPosition(fetched.segment, fetched.slice.position, offset)))
         offset, place = behind.offset, behind
@@ -68,15 +68,15 @@ def _slices(log: Log, size: int) -> list[tuple[int, FetchPosition]]:
 
 def _read_at(log: Log, size: int, asked: list[tuple[int, FetchPosition]], *, by_place: bool) -> None:
     for offset, place in asked:
-        fetched = read(log.view, offset, size, place=place if by_place else None)
+        fetched = read(log.view, offset, size, resume_at=place if by_place else None)
         assert fetched.slice is not None
         fetched.slice.read()
 
 
 def _scan(log: Log, size: int) -> None:
     offset, place = log.view.log_start_offset, None
-    while (fetched := read(log.view, offset, size, place=place)).slice is not None:
-        place = fetched.behind(fetched.batches()[1])
+    while (fetched := read(log.view, offset, size, resume_at=place)).slice is not None:
+        place = fetched.position_after(fetched.batches()[1])
         assert place is not None
         offset = place.offset
 

@@ -128,9 +128,9 @@ def reads(folder: Path) -> Figure:
     def ours() -> None:
         offset, place = log.log_start_offset, None
         while offset < log.log_end_offset:
-            fetched = log.read(offset, size, place=place)
+            fetched = log.read(offset, size, resume_at=place)
             _, batches, _ = fetched.batches()
-            offset, place = int(batches["last_offset"][-1]) + 1, fetched.behind(batches)
+            offset, place = int(batches["last_offset"][-1]) + 1, fetched.position_after(batches)
 
     def plain() -> None:
         for path in sorted((folder / "large-0").glob("*.log")):

@@ -281,7 +281,7 @@ def test_a_tree_that_never_stops_growing_is_an_error(tmp_path: Path) -> None:
         if operation[0] == "rmdir":
             (tree / "late").touch()
 
-    with files.observe(another), pytest.raises(OSError, match="keeps making files in it"):
+    with files.observe(another), pytest.raises(OSError, match="keeps creating files in it"):
         files.remove_tree(tree)
 
 

@@ -160,7 +160,7 @@ def test_a_link_of_another_user_on_the_way_is_not_followed(
     ]
     before = facts(outside / "precious")
     for act in acts:
-        with pytest.raises(OSError, match="symbolic link of user") as caught:
+        with pytest.raises(OSError, match="symbolic link owned by user") as caught:
             act()
         assert caught.value.errno == errno.ELOOP and "real path" in str(caught.value)
     assert facts(outside / "precious") == before
@@ -219,7 +219,7 @@ def test_folders_deeper_than_any_of_ours_are_left(tmp_path: Path) -> None:
     for _ in range(50):
         deep = deep / "d"
     deep.mkdir(parents=True)
-    with pytest.raises(OSError, match="too deep"):
+    with pytest.raises(OSError, match="more levels"):
         files.remove_tree(tmp_path / "tree")
     assert deep.is_dir()
 

@@ -100,7 +100,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
         [str(command), "clean", str(tmp_path), "--in-place"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1 and "no Kafka log directory" in done.stderr
+    assert done.stderr.count("\n") == 1 and "not a Kafka log directory" in done.stderr
 
 
 def test_a_reader_that_went_away_is_no_traceback() -> None:

@@ -86,7 +86,7 @@ def test_table(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     before = tree(path)
     assert run(["recover", str(path), "--dry-run"]) == 0
     shown = capsys.readouterr()
-    assert shown.err == "" and "nothing was changed" in shown.out and "cut at" in shown.out
+    assert shown.err == "" and "nothing was changed" in shown.out and "truncated at" in shown.out
     assert tree(path) == before
     assert run(["recover", str(path)]) == 0
     shown = capsys.readouterr()

@@ -139,4 +139,4 @@ def test_the_file_makes_no_folder_a_log_directory_and_is_no_partition(tmp_path: 
     (tmp_path / "users-0" / f"{0:020d}.log").write_bytes(b"")
     append_cleanings(tmp_path, [cleaning(1)])
     found = LogDirectory.open(tmp_path, lock=False)
-    assert not found.is_marked and found.passed_over == []
+    assert not found.is_log_directory and found.passed_over == []

@@ -23,7 +23,7 @@ from siltstone.compaction.work import (
     transaction_state_by_group,
     whole,
 )
-from siltstone.log.segments import Segment, list_segments, unchanged, windows
+from siltstone.log.segments import Segment, list_segments, open_unchanged, windows
 from siltstone.log.transactions import Carried
 from tests.support.cleaning import logs
 
@@ -59,9 +59,9 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
             split.first_offset == offset
             and split.start_position == places[split.segment] < split.end_position
         )
-        with unchanged(segments[split.segment]) as reader:
+        with open_unchanged(segments[split.segment]) as reader:
             found = [
-                each.batches for each in windows(reader, start=split.start_position, size=split.end_position)
+                each.batches for each in windows(reader, start=split.start_position, end=split.end_position)
             ]
         assert found[0]["base_offset"][0] == offset
         offset, places[split.segment] = split.end_offset, split.end_position
@@ -198,5 +198,5 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
         assert found.failure is None and found.records == offset
         assert entries == offset - 3
-        assert transaction_state_by_group(work, found) == {1: Carried(unended=(2,))}
+        assert transaction_state_by_group(work, found) == {1: Carried(open_producers=(2,))}
     assert len(runs) == 19

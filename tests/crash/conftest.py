@@ -1,5 +1,6 @@
 """Crash tests make thousands of small trees: in memory, since their model knows what is durable."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,3 +15,9 @@ def tmp_path() -> Iterator[Path]:
     """An empty folder, which goes with the test."""
     with tempfile.TemporaryDirectory(prefix="siltstone-", dir=in_memory.FOLDER) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows what was synced; the real disk need not."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

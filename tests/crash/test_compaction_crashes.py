@@ -6,7 +6,6 @@ each image the log is compacted to its end, for which the key indexes have to be
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,14 @@ from siltstone.base.clock import ManualClock
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.ledger.work import Settings
 from siltstone.log.names import TopicPartition
-from tests.crash.test_ledger_crashes import (
+from tests.support.cleaning.logs import NOW
+from tests.support.crash.breaking import leave_out_syncs
+from tests.support.crash.disk import DROP, KEEP, Disk, Variant
+from tests.support.crash.ledgers import (
     TABLE,
-    Doing,
-    Lying,
+    LogOnDisk,
     Recorded,
+    Scenario,
     both,
     check_names,
     check_view,
@@ -31,24 +33,15 @@ from tests.crash.test_ledger_crashes import (
     table,
     view,
 )
-from tests.support.cleaning.logs import NOW
-from tests.support.crash.disk import DROP, KEEP, Disk, Variant
-from tests.support.crash.missing_syncs import leave_out_syncs
 
 WHERE, END = TopicPartition("topic", 0), 16
 SEEDS = range(3)
 SMALL = Settings(segment_bytes=300, index_interval=50)
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 @dataclass(frozen=True)
-class LyingLog(Lying):
-    """The same with a name, as a compactor wants it."""
+class NamedLogOnDisk(LogOnDisk):
+    """The same with a name, as a compactor needs it."""
 
     where: TopicPartition = WHERE
 
@@ -61,21 +54,21 @@ def compacting(mark: int, *, buckets: int = 1) -> Callable[[Path], None]:
             one_task_bytes=-1 if buckets > 1 else 1 << 20,
             settings=SMALL,
         )
-        compactor.compact(LyingLog(path / "topic-0", mark))
+        compactor.compact(NamedLogOnDisk(path / "topic-0", mark))
 
     return act
 
 
-DOINGS = {
-    "first": Doing(compacting(12)),
-    "spread": Doing(compacting(12, buckets=2)),
-    "second": Doing(compacting(END), compacting(14)),
-    "fold": Doing(compacting(12), compacting(8)),
-    "originals go after": Doing(both(compacting(12), retain), compacting(8)),
+SCENARIOS = {
+    "first": Scenario(compacting(12)),
+    "spread": Scenario(compacting(12, buckets=2)),
+    "second": Scenario(compacting(END), compacting(14)),
+    "fold": Scenario(compacting(12), compacting(8)),
+    "originals go after": Scenario(both(compacting(12), retain), compacting(8)),
 }
 
 
-def failures(doing: Doing, known: Recorded, variants: list[Variant], most: int = 1000) -> list[str]:
+def failures(scenario: Scenario, known: Recorded, variants: list[Variant], most: int = 1000) -> list[str]:
     """Build every image, read it, start, go on to the end; what failed, one line each, up to ``most``."""
     seen: set[int] = set()
     found = []
@@ -99,16 +92,16 @@ def failures(doing: Doing, known: Recorded, variants: list[Variant], most: int =
     return found
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
-    doing = DOINGS[name]
-    known = record(doing, tmp_path / "log")
+    scenario = SCENARIOS[name]
+    known = record(scenario, tmp_path / "log")
     assert known.before != known.after
-    assert failures(doing, known, [KEEP, DROP, *SEEDS]) == []
+    assert failures(scenario, known, [KEEP, DROP, *SEEDS]) == []
 
 
 def test_what_is_done_is_durable(tmp_path: Path) -> None:
-    known = record(DOINGS["second"], tmp_path / "log")
+    known = record(SCENARIOS["second"], tmp_path / "log")
     disk = Disk(known.recording, len(known.recording.steps))
     for variant in (DROP, *range(20)):
         disk.build(variant)
@@ -125,8 +118,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
-    doing = DOINGS["first"]
+    scenario = SCENARIOS["first"]
     with pytest.MonkeyPatch.context() as patch:
         leave_out_syncs(patch, BROKEN[name])
-        known = record(doing, tmp_path / "log")
-    assert failures(doing, known, [DROP], most=1)
+        known = record(scenario, tmp_path / "log")
+    assert failures(scenario, known, [DROP], most=1)

@@ -100,12 +100,6 @@ def synced(where: TopicPartition, count: int) -> Callable[[LogManager], object]:
 EVENTS = TopicPartition("events", 0)
 
 
-@pytest.fixture(autouse=True)
-def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model says what is durable; the machine's own disk need not."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def test_topics(tmp_path: Path) -> None:
     made = run(
         tmp_path / "data",

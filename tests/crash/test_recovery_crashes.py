@@ -6,7 +6,6 @@ with checkpoints; a start is ``recover_directories`` with its marker, so that a 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,12 +36,6 @@ MARKER = ".kafka_cleanshutdown"
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return golden_sets.unpack_recovery(tmp_path_factory.mktemp("golden-recovery"))
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def stage(root: Path, name: str, where: Path) -> Path:

@@ -6,7 +6,6 @@ tombstone went before the value that it hides. The next run, or undo, ends as if
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -25,10 +24,10 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.names import CLEANER_CHECKPOINT, SNAPSHOT, segment_file
 from siltstone.log.producers import write_snapshot
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.crash.test_swap_crashes import Table, crash_after
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec
-from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
+from tests.support.crash.swapped import Table
 from tests.support.crash.thoroughness import boundaries
 
 OLD, YOUNG = NOW - 2 * DAY, NOW - DAY // 2
@@ -122,28 +121,22 @@ def _prepare_cleaned(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Doing:
+class Scenario:
     """Something that is crashed: what makes the tree, what is done."""
 
     prepare: Callable[[Path], object]
     act: Callable[[Path], None]
 
 
-DOINGS = {
-    "clean": Doing(write, clean),
-    "clean and keep originals": Doing(write, lambda path: clean(path, keep=True)),
-    "delete only": Doing(_prepare_cleaned, clean),
-    "delete only and keep originals": Doing(_prepare_cleaned, lambda path: clean(path, keep=True)),
-    "undo": Doing(_prepare_undo, undo),
+SCENARIOS = {
+    "clean": Scenario(write, clean),
+    "clean and keep originals": Scenario(write, lambda path: clean(path, keep=True)),
+    "delete only": Scenario(_prepare_cleaned, clean),
+    "delete only and keep originals": Scenario(_prepare_cleaned, lambda path: clean(path, keep=True)),
+    "undo": Scenario(_prepare_undo, undo),
 }
 
 STRIDES = {"clean": 2, "clean and keep originals": 4, "undo": 3}
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def outcome(path: Path) -> tuple[dict[str, bytes], str]:
@@ -153,52 +146,54 @@ def outcome(path: Path) -> tuple[dict[str, bytes], str]:
     return kept, checkpoint.read_text() if checkpoint.exists() else ""
 
 
-def record(doing: Doing, path: Path) -> tuple[Recording, tuple[dict[str, bytes], str]]:
+def record(scenario: Scenario, path: Path) -> tuple[Recording, tuple[dict[str, bytes], str]]:
     """The operations of an undisturbed run, and its outcome."""
-    doing.prepare(path)
+    scenario.prepare(path)
     with recorded(path) as recording:
-        doing.act(path)
+        scenario.act(path)
     check_log(path / "topic-0")
     return recording, outcome(path)
 
 
-def reopen_and_check(doing: Doing, path: Path, ended: tuple[dict[str, bytes], str], *, again: bool) -> None:
+def reopen_and_check(
+    scenario: Scenario, path: Path, ended: tuple[dict[str, bytes], str], *, again: bool
+) -> None:
     """A start after the crash, what a reader then sees, and (``again``) the same once more."""
     partition = path / "topic-0"
     finish_replacement(partition)
     check_log(partition)
     if again:
-        doing.act(path)
+        scenario.act(path)
         check_log(partition)
         assert outcome(path) == ended
         assert not (partition / ".siltstone").exists()
 
 
 def test_what_they_end_with(tmp_path: Path) -> None:
-    for name, doing in DOINGS.items():
-        record(doing, tmp_path / name)
+    for name, scenario in SCENARIOS.items():
+        record(scenario, tmp_path / name)
         bases = sorted(logs.logs_of(tmp_path / name / "topic-0"))
         assert bases == (list(ROWS) if name == "undo" else LEFT), name
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
-    doing = DOINGS[name]
-    recording, ended = record(doing, tmp_path / "undisturbed")
+    scenario = SCENARIOS[name]
+    recording, ended = record(scenario, tmp_path / "undisturbed")
     crashes, stride = 0, STRIDES.get(name, 1)
     for count in boundaries(len(recording.steps), stride):
         path = tmp_path / str(count)
-        doing.prepare(path)
-        if not crash_after(count, lambda path=path: doing.act(path)):
+        scenario.prepare(path)
+        if not crash_after(count, lambda path=path: scenario.act(path)):
             break
         crashes += 1
-        reopen_and_check(doing, path, ended, again=count % 3 == 0)
+        reopen_and_check(scenario, path, ended, again=count % 3 == 0)
         shutil.rmtree(path)
     assert crashes > 25 // stride
 
 
 def images(
-    doing: Doing,
+    scenario: Scenario,
     recording: Recording,
     ended: tuple[dict[str, bytes], str],
     variants: list[Variant],
@@ -217,39 +212,39 @@ def images(
                 continue
             rerun = again and (isinstance(variant, str) or mixed % 3 == 0)
             try:
-                reopen_and_check(doing, recording.root, ended, again=rerun)
+                reopen_and_check(scenario, recording.root, ended, again=rerun)
             except Exception as error:
                 what = recording.steps[count].operation if count < len(recording.steps) else "end"
                 failures.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
     return failures
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
-    doing = DOINGS[name]
-    recording, ended = record(doing, tmp_path / "log")
-    assert images(doing, recording, ended, [KEEP, DROP, *SEEDS], stride=STRIDES.get(name, 1)) == []
+    scenario = SCENARIOS[name]
+    recording, ended = record(scenario, tmp_path / "log")
+    assert images(scenario, recording, ended, [KEEP, DROP, *SEEDS], stride=STRIDES.get(name, 1)) == []
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
-    recording, ended = record(DOINGS[name], tmp_path / "log")
+    recording, ended = record(SCENARIOS[name], tmp_path / "log")
     Disk(recording, len(recording.steps)).build(DROP)
     finish_replacement(recording.root / "topic-0")
     assert outcome(recording.root) == ended
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
-    doing, rng = DOINGS[name], random.Random(7)
-    recording, ended = record(doing, tmp_path / "undisturbed")
+    scenario, rng = SCENARIOS[name], random.Random(7)
+    recording, ended = record(scenario, tmp_path / "undisturbed")
     for number in range(12):
         path = tmp_path / str(number)
-        doing.prepare(path)
-        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        scenario.prepare(path)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))
         crash_after(rng.randrange(10), lambda path=path: finish_replacement(path / "topic-0"))
-        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
-        reopen_and_check(doing, path, ended, again=True)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))
+        reopen_and_check(scenario, path, ended, again=True)
 
 
 def _all_at_once(directory: Path, bases: list[int]) -> None:
@@ -267,15 +262,15 @@ def _youngest_first(directory: Path, bases: list[int]) -> None:
 def test_the_harness_finds_a_deletion_that_is_no_prefix(
     tmp_path: Path, broken: Callable[[Path, list[int]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doing = DOINGS["delete only"]
+    scenario = SCENARIOS["delete only"]
     with monkeypatch.context() as patch:
         patch.setattr("siltstone.compaction.inplace.destination.delete_oldest", broken)
-        recording, ended = record(doing, tmp_path / "log")
-    assert images(doing, recording, ended, [KEEP, DROP, *range(20)], again=False)
+        recording, ended = record(scenario, tmp_path / "log")
+    assert images(scenario, recording, ended, [KEEP, DROP, *range(20)], again=False)
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:
-    recording, _ = record(DOINGS["clean and keep originals"], tmp_path / "log")
+    recording, _ = record(SCENARIOS["clean and keep originals"], tmp_path / "log")
     steps = [step.operation for step in recording.steps]
     (moved,) = (
         i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith(CLEANER_CHECKPOINT)

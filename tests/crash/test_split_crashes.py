@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from siltstone.base.config import LogConfig
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.recovery.partition import recover_partition
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.crash.test_swap_crashes import crash_after
 from tests.log.test_overflow import WIDE, wide_log
 from tests.support.cleaning import logs
-from tests.support.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.thoroughness import boundaries
 
 LIVE = {f"k{number % 4}".encode(): offset for number, offset in enumerate(WIDE)}
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def clean(path: Path) -> None:

@@ -14,26 +14,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from siltstone.base import files
-from siltstone.base.files import Operation
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.originals import Originals, check_log, read_run, refuse_changed
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
-from siltstone.log import replacement
 from siltstone.log.directory import LogDirectory
-from siltstone.log.replacement import finish_replacement, swap_leftovers
+from siltstone.log.replacement import finish_replacement
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import NOW, Rec
-from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, Variant, recorded
+from tests.support.crash.breaking import BROKEN_SWAPS
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
+from tests.support.crash.swapped import Table, check_names, table
 from tests.support.crash.thoroughness import boundaries
 
 CONFIG = {"segment.bytes": 250}
 SEEDS = range(3)
-Table = dict[bytes, bytes]
 
 
 def _batch(base: int, *records: tuple[str, str | None], horizon: int | None = None) -> bytes:
@@ -75,27 +73,6 @@ def write_whole(path: Path) -> Path:
     )
 
 
-def table(partition: Path) -> Table:
-    """What a reader from the start ends with: the last value of each key, deleted ones left out."""
-    found: dict[bytes, bytes | None] = {}
-    following = 0
-    for base, data in logs.logs_of(partition).items():
-        assert base >= following, f"segment {base} overlaps the one before"
-        for record in logs.records_in(data):
-            assert record.offset >= following, f"offset {record.offset} is out of order"
-            assert record.key is not None
-            found[record.key], following = record.value, record.offset + 1
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def check_names(partition: Path) -> None:
-    """No leftovers, and each log has its indexes."""
-    assert swap_leftovers(partition) == []
-    bases = {path.stem for path in partition.glob("*.log")}
-    assert {path.stem for path in partition.glob("*.index")} == bases
-    assert {path.stem for path in partition.glob("*.timeindex")} == bases
-
-
 def outcome(path: Path) -> tuple[bytes, str, list[str]]:
     """What a finished run leaves: all batches in order, the checkpoint, other files' names."""
     partition = path / "topic-0"
@@ -124,8 +101,8 @@ def undo(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Doing:
-    """Something that is crashed: what makes the tree, what is done, and what it ends with."""
+class Scenario:
+    """What is crashed: ``prepare`` makes the tree, ``act`` is interrupted."""
 
     prepare: Callable[[Path], None]
     act: Callable[[Path], None]
@@ -141,35 +118,31 @@ def _prepare_undo_whole(path: Path) -> None:
     clean(path, keep=True)
 
 
-DOINGS = {
-    "clean": Doing(lambda path: write(path) and None, clean),
-    "clean and keep originals": Doing(lambda path: write(path) and None, lambda path: clean(path, keep=True)),
-    "undo": Doing(_prepare_undo, undo),
-    "clean what stays whole": Doing(lambda path: write_whole(path) and None, clean),
-    "undo what stays whole": Doing(_prepare_undo_whole, undo),
+SCENARIOS = {
+    "clean": Scenario(lambda path: write(path) and None, clean),
+    "clean and keep originals": Scenario(
+        lambda path: write(path) and None, lambda path: clean(path, keep=True)
+    ),
+    "undo": Scenario(_prepare_undo, undo),
+    "clean what stays whole": Scenario(lambda path: write_whole(path) and None, clean),
+    "undo what stays whole": Scenario(_prepare_undo_whole, undo),
 }
 
 STRIDES = {"clean": 1, "clean and keep originals": 3, "undo": 3}
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-def record(doing: Doing, path: Path) -> tuple[Recording, Table, tuple[bytes, str, list[str]]]:
+def record(scenario: Scenario, path: Path) -> tuple[Recording, Table, tuple[bytes, str, list[str]]]:
     """The operations of an undisturbed run, the table, and the outcome."""
-    doing.prepare(path)
+    scenario.prepare(path)
     before = table(path / "topic-0")
     with recorded(path) as recording:
-        doing.act(path)
+        scenario.act(path)
     assert table(path / "topic-0") == before
     return recording, before, outcome(path)
 
 
 def reopen_and_check(
-    doing: Doing, path: Path, before: Table, ended: tuple[bytes, str, list[str]], *, again: bool = True
+    scenario: Scenario, path: Path, before: Table, ended: tuple[bytes, str, list[str]], *, again: bool = True
 ) -> None:
     """A start after the crash, what a reader then sees, and (``again``) the same run once more."""
     partition = path / "topic-0"
@@ -178,70 +151,46 @@ def reopen_and_check(
     assert table(partition) == before
     if not again:
         return
-    doing.act(path)
+    scenario.act(path)
     check_names(partition)
     assert table(partition) == before
     assert outcome(path) == ended
     assert not (partition / ".siltstone").exists()
 
 
-class Raising:
-    """Lets ``count`` operations happen; then the process is gone. The lock is the system's to drop."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def __call__(self, operation: Operation) -> None:
-        if operation[1].endswith("/.lock"):
-            return
-        if self.left <= 0:
-            raise Crash
-        self.left -= 1
-
-
-def crash_after(count: int, act: Callable[[], Any]) -> bool:
-    """Do it, gone after ``count`` operations; did it come to that?"""
-    try:
-        with files.observe(Raising(count)):
-            act()
-    except Crash:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
-    doing = DOINGS[name]
-    recording, before, ended = record(doing, tmp_path / "undisturbed")
+    scenario = SCENARIOS[name]
+    recording, before, ended = record(scenario, tmp_path / "undisturbed")
     total = len(recording.steps)
     assert total > 60
     crashes, stride = 0, STRIDES.get(name, 1)
     for count in boundaries(total, stride):
         path = tmp_path / str(count)
-        doing.prepare(path)
-        if not crash_after(count, lambda path=path: doing.act(path)):
+        scenario.prepare(path)
+        if not crash_after(count, lambda path=path: scenario.act(path)):
             break
         crashes += 1
-        reopen_and_check(doing, path, before, ended, again=count % 3 == 0)
+        reopen_and_check(scenario, path, before, ended, again=count % 3 == 0)
         shutil.rmtree(path)
     assert crashes > 60 // stride
 
 
 def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
-    doing = DOINGS["clean"]
-    recording, before, ended = record(doing, tmp_path / "undisturbed")
+    scenario = SCENARIOS["clean"]
+    recording, before, ended = record(scenario, tmp_path / "undisturbed")
     rng = random.Random(11)
     for number in range(40):
         path = tmp_path / str(number)
-        doing.prepare(path)
-        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
+        scenario.prepare(path)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))
         crash_after(rng.randrange(20), lambda path=path: finish_replacement(path / "topic-0"))
-        crash_after(rng.randrange(len(recording.steps)), lambda path=path: doing.act(path))
-        reopen_and_check(doing, path, before, ended)
+        crash_after(rng.randrange(len(recording.steps)), lambda path=path: scenario.act(path))
+        reopen_and_check(scenario, path, before, ended)
 
 
 def _try_images(
-    doing: Doing,
+    scenario: Scenario,
     recording: Recording,
     before: Table,
     ended: tuple[bytes, str, list[str]],
@@ -266,67 +215,46 @@ def _try_images(
                 continue
             rerun = again and (isinstance(variant, str) or mixed % 3 == 0)
             try:
-                reopen_and_check(doing, recording.root, before, ended, again=rerun)
+                reopen_and_check(scenario, recording.root, before, ended, again=rerun)
             except Exception as error:
                 what = recording.steps[count].operation if count < len(recording.steps) else "end"
                 yield f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400]
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
-    doing = DOINGS[name]
-    recording, before, ended = record(doing, tmp_path / "log")
+    scenario = SCENARIOS[name]
+    recording, before, ended = record(scenario, tmp_path / "log")
     counts = boundaries(len(recording.steps) + 1, STRIDES.get(name, 1))
-    assert list(_try_images(doing, recording, before, ended, [KEEP, DROP, *SEEDS], counts)) == []
+    assert list(_try_images(scenario, recording, before, ended, [KEEP, DROP, *SEEDS], counts)) == []
 
 
-@pytest.mark.parametrize("name", DOINGS)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
-    recording, _, ended = record(DOINGS[name], tmp_path / "log")
+    recording, _, ended = record(SCENARIOS[name], tmp_path / "log")
     Disk(recording, len(recording.steps)).build(DROP)
     finish_replacement(recording.root / "topic-0")
     assert outcome(recording.root) == ended
 
 
 def test_the_model_is_the_disk_when_everything_is_kept(tmp_path: Path) -> None:
-    for name, doing in DOINGS.items():
-        recording, _, _ = record(doing, tmp_path / name)
+    for name, scenario in SCENARIOS.items():
+        recording, _, _ = record(scenario, tmp_path / name)
         real = logs.tree(recording.root)
         Disk(recording, len(recording.steps)).build(KEEP)
         assert logs.tree(recording.root) == real
 
 
-def _without_swap_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = replacement._change_suffix
-
-    def skipping(directory: Path, base: int, before: str, after: str) -> None:
-        if after:
-            for kind in ("index", "timeindex", "log"):
-                path = directory / f"{base:020d}.{kind}{before}"
-                os.rename(path, directory / f"{base:020d}.{kind}{after}")
-        else:
-            change(directory, base, before, after)
-
-    monkeypatch.setattr(replacement, "_change_suffix", skipping)
-
-
-BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "no fsync of new files": lambda patch: patch.setattr(files, "sync_files", lambda paths: None),
-    "no directory sync": lambda patch: patch.setattr(files, "sync_directory", lambda path: None),
-    "the rename to .swap unseen": _without_swap_step,
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN_SWAPS)
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doing = DOINGS["clean"]
+    scenario = SCENARIOS["clean"]
     with monkeypatch.context() as patch:
-        BROKEN[name](patch)
-        recording, before, ended = record(doing, tmp_path / "log")
+        BROKEN_SWAPS[name](patch)
+        recording, before, ended = record(scenario, tmp_path / "log")
     counts = range(len(recording.steps) + 1)
-    assert any(_try_images(doing, recording, before, ended, [KEEP, DROP, *SEEDS], counts, again=False))
+    assert any(_try_images(scenario, recording, before, ended, [KEEP, DROP, *SEEDS], counts, again=False))
 
 
 def _syncs_of_partition(recording: Recording) -> list[int]:
@@ -336,8 +264,8 @@ def _syncs_of_partition(recording: Recording) -> list[int]:
 
 def test_a_new_segment_is_no_swap_before_those_below_it_have_their_names(tmp_path: Path) -> None:
     """Or the last group would be swapped alone: its tombstone is gone, and what it hid is there again."""
-    doing = DOINGS["clean"]
-    recording, before, ended = record(doing, tmp_path / "log")
+    scenario = SCENARIOS["clean"]
+    recording, before, ended = record(scenario, tmp_path / "log")
     adopted, swapped = _syncs_of_partition(recording)[:2]
 
     def only_the_last(disk: Disk) -> None:
@@ -346,7 +274,7 @@ def test_a_new_segment_is_no_swap_before_those_below_it_have_their_names(tmp_pat
     def failures(count: int) -> list[str]:
         images, counts = [DROP, *range(30)], range(count, count + 1)
         tried = _try_images(
-            doing, recording, before, ended, images, counts, again=False, change=only_the_last
+            scenario, recording, before, ended, images, counts, again=False, change=only_the_last
         )
         return list(tried)
 
@@ -360,11 +288,11 @@ def test_a_new_segment_is_no_swap_before_those_below_it_have_their_names(tmp_pat
     [(4, "swapped"), (5, "retired"), (6, "first promoted"), (7, "second promoted")],
 )
 def test_each_directory_sync_of_the_swap_is_needed(tmp_path: Path, which: int, name: str) -> None:
-    doing = DOINGS["clean"]
-    recording, before, ended = record(doing, tmp_path / "log")
+    scenario = SCENARIOS["clean"]
+    recording, before, ended = record(scenario, tmp_path / "log")
     del recording.steps[_syncs_of_partition(recording)[which]]
     counts = range(_syncs_of_partition(recording)[which] + 20)
-    assert any(_try_images(doing, recording, before, ended, [DROP, *range(20)], counts, again=False)), name
+    assert any(_try_images(scenario, recording, before, ended, [DROP, *range(20)], counts, again=False)), name
 
 
 def _step(recording: Recording, verb: str, ending: str, other: str = "") -> list[int]:
@@ -378,7 +306,7 @@ def _step(recording: Recording, verb: str, ending: str, other: str = "") -> list
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:
-    recording, _, _ = record(DOINGS["clean"], tmp_path / "log")
+    recording, _, _ = record(SCENARIOS["clean"], tmp_path / "log")
     adopts = _step(recording, "rename", ".log", ".log.cleaned")
     swaps = _step(recording, "rename", ".log.cleaned", ".log.swap")
     retires = _step(recording, "rename", ".log", ".log.deleted")

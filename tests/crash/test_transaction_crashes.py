@@ -8,7 +8,6 @@ readers must see the same then, and the next run does what the oracle says of th
 from __future__ import annotations
 
 import copy
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -19,52 +18,14 @@ import pytest
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
 from siltstone.log.replacement import finish_replacement, swap_leftovers
-from tests.crash.test_swap_crashes import BROKEN, crash_after
 from tests.support.cleaning import judging, logs, oracle
-from tests.support.cleaning.lives import DAY, Append, End, Life, Living, Round
-from tests.support.cleaning.naive import read_partition
-from tests.support.crash.disk import DROP, KEEP, Disk, Variant, recorded
+from tests.support.cleaning.lives import Living
+from tests.support.cleaning.open_transactions import ROUND, committed, table, write
+from tests.support.crash.breaking import BROKEN_SWAPS
+from tests.support.crash.disk import DROP, KEEP, Disk, Variant, crash_after, recorded
 from tests.support.crash.thoroughness import boundaries
 
-Seen = list[tuple[int, bytes | None, bytes | None]]
 SEEDS = (1, 2)
-VALUES, TOMBSTONES = 3, 0
-
-
-def _batch(producer: int, *keys: int, kind: int = VALUES) -> Append:
-    return Append(producer=producer, records=tuple((key, kind, 0) for key in keys))
-
-
-ROUND = Round(
-    events=(
-        *(_batch(-1, 1, 2, 3), _batch(20, 4, 5), _batch(21, 1, 6)),
-        *(_batch(20, 2, 7), _batch(-1, 8), _batch(21, 3, 4)),
-        *(End(producer=20, commit=True), _batch(10, 9, 10), _batch(21, 9)),
-        *(End(producer=21, commit=False), _batch(20, 1, 8, kind=TOMBSTONES), _batch(22, 11)),
-        *(_batch(21, 2), End(producer=22, commit=False), _batch(-1, 3)),
-        *(End(producer=20, commit=False), End(producer=21, commit=True), _batch(-1, 12)),
-        *(_batch(20, 5), End(producer=20, commit=False), _batch(-1, 5, 6)),
-        *(_batch(-1, 4), _batch(-1, 7)),
-    ),
-    rolls=(2,),
-    leaves_open=False,
-    retention_ms=DAY,
-    segment_bytes=700,
-)
-LIFE = Life(rounds=(ROUND,))
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-def write(path: Path) -> Living:
-    """The log, about to be cleaned."""
-    living = Living(path, LIFE)
-    living.write(ROUND)
-    return living
 
 
 def clean(living: Living, limits: RunLimits | None = None) -> LogResult:
@@ -77,32 +38,6 @@ def clean(living: Living, limits: RunLimits | None = None) -> LogResult:
     if expected.segments:
         judging.assert_cleaned(expected, living.partition, result)
     return result
-
-
-def committed(partition: Path) -> Seen:
-    """What a reader of committed records sees, by the ``.txnindex`` files and nothing else."""
-    segments = read_partition(partition)
-    aborted = [entry for segment in segments.values() for entry in segment.aborted]
-    return [
-        (record.offset, record.key, record.value)
-        for segment in segments.values()
-        for batch in segment.batches
-        for record in batch.records
-        if not batch.control
-        and not any(
-            entry.producer_id == batch.producer_id
-            and entry.first_offset <= batch.base_offset <= entry.last_offset
-            for entry in aborted
-            if batch.transactional
-        )
-    ]
-
-
-def table(partition: Path) -> dict[bytes | None, bytes]:
-    """The last value of each key, deleted ones left out; offsets ascend."""
-    seen = committed(partition)
-    assert [offset for offset, _, _ in seen] == sorted({offset for offset, _, _ in seen})
-    return {key: value for key, value in {key: value for _, key, value in seen}.items() if value is not None}
 
 
 def check_names(partition: Path) -> None:
@@ -220,6 +155,6 @@ def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        BROKEN[name](patch)
+        BROKEN_SWAPS[name](patch)
         undisturbed = Undisturbed(tmp_path / "log")
     assert any(failures(undisturbed, [KEEP, DROP, *SEEDS], again=False))

@@ -6,29 +6,20 @@ As in ``test_swap_crashes`` the n-th operation raises, or the tree is made anew 
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from siltstone.compaction.inplace.destination import DROPPED
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
-from tests.crash.test_swap_crashes import Table, check_names, crash_after, table
 from tests.support.cleaning import logs, waves
-from tests.support.crash.disk import DROP, KEEP, Disk, Recording, recorded
+from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
+from tests.support.crash.swapped import Table, check_names, table
 from tests.support.crash.thoroughness import boundaries
 
 Outcome = tuple[object, ...]
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model knows what was synced; the real disk need not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def clean(path: Path, name: str = "1-first") -> list[str]:

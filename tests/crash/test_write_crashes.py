@@ -25,12 +25,6 @@ VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1)
 BEFORE = numbered(1000, 4)
 
 
-@pytest.fixture(autouse=True)
-def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model says what is durable; the machine's own disk need not."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def write(root: Path, write_id: str = "job") -> None:
     """Two tasks of several batches for both partitions."""
     tasks = [[numbered(first, 12), numbered(first + 12, 12)] for first in (0, 24)]

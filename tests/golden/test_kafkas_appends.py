@@ -77,8 +77,8 @@ def test_reading_gives_back_every_byte(golden: Path, tmp_path: Path) -> None:
     log = open_partition(tmp_path / "topic-0")
     offset, place, found = 0, None, []
     while offset < log.log_end_offset:
-        fetched = log.read(offset, 3000, place=place)
+        fetched = log.read(offset, 3000, resume_at=place)
         data, batches, _ = fetched.batches()
         found.append(data.copy())
-        offset, place = int(batches["last_offset"][-1]) + 1, fetched.behind(batches)
+        offset, place = int(batches["last_offset"][-1]) + 1, fetched.position_after(batches)
     assert np.concatenate(found).tobytes() == b"".join(Path(each.path).read_bytes() for each in segments)

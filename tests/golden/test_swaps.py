@@ -36,7 +36,7 @@ def test_no_swap_is_forgotten(golden: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_logs_are_those_that_kafka_left(golden: Path, tmp_path: Path, name: str) -> None:
     partition, after = _staged(golden, tmp_path, name)
-    assert finish_replacement(partition)
+    assert any(finish_replacement(partition))
     assert logs_of(partition) == logs_of(after)
     assert swap_leftovers(partition) == []
 
@@ -45,7 +45,7 @@ def test_the_logs_are_those_that_kafka_left(golden: Path, tmp_path: Path, name: 
 def test_a_second_start_finds_nothing_to_do(golden: Path, tmp_path: Path, name: str) -> None:
     partition, _ = _staged(golden, tmp_path, name)
     finish_replacement(partition)
-    assert finish_replacement(partition) == []
+    assert finish_replacement(partition) == ([], [])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,6 +18,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import Bytes
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.validation import Origin
+from tests.support.errors import raises_error
 from tests.support.log.batches import TIME, array, edited, sent
 
 NOW = TIME + 60_000
@@ -74,13 +75,13 @@ def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
     for number, sequence in enumerate((5, 9, 2)):
         assert log.append(numbered(sequence, epoch=-1)).first_offset == number
     assert log.append(numbered(9, epoch=-1)).duplicate
-    with pytest.raises(InvalidProducerEpochError, match="epoch -2 is over"):
+    with raises_error(InvalidProducerEpochError, about="epoch -2", advice="new instance"):
         log.append(numbered(3, epoch=-2))
     log.close()
     log = opened(tmp_path, clean=True)
     assert log.append(numbered(2, epoch=-1)).duplicate
     assert log.append(numbered(4, epoch=0)).first_offset == 3
-    with pytest.raises(InvalidProducerEpochError, match="epoch -1 is over"):
+    with raises_error(InvalidProducerEpochError, about="epoch -1"):
         log.append(numbered(5, epoch=-1))
 
 
@@ -88,7 +89,7 @@ def test_a_replica_takes_no_unknown_codec(tmp_path: Path) -> None:
     """Recovery, the cleaner and readers could not read it; Kafka's follower fails on it, too."""
     log = opened(tmp_path)
     good, bad = edited(sent(1), 0, 0, 8), edited(edited(sent(1), 21, 5, 2), 0, 1, 8)
-    with pytest.raises(UnreadableBatchError, match="its codec is unknown"):
+    with raises_error(UnreadableBatchError, position=len(good), about="codec"):
         log.append(np.concatenate((good, bad)), origin=Origin.REPLICATION)
     assert log.log_end_offset == 0
     assert log.append(array(good.tobytes()), origin=Origin.REPLICATION).last_offset == 0
@@ -100,7 +101,7 @@ def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: O
     start = 2**63 - 1
     log = open_partition(tmp_path / "topic-0", LogConfig(), ManualClock(NOW), log_start=start)
     assert log.log_end_offset == start
-    with pytest.raises(LogError, match=f"no offsets are left above {start}"):
+    with raises_error(LogError, about=str(start), advice="partition"):
         log.append(edited(sent(1), 0, start, 8, sealed=False), origin=origin)
     assert log.log_end_offset == start
     log.close()
@@ -108,7 +109,7 @@ def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: O
 
 def test_a_replicated_batch_that_ends_at_the_largest_offset_is_refused(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    with pytest.raises(CorruptMessageError, match="beyond an int64"):
+    with raises_error(CorruptMessageError, position=0, about="int64"):
         log.append(edited(sent(1), 0, 2**63 - 1, 8, sealed=False), origin=Origin.REPLICATION)
     assert log.log_end_offset == 0
     log.close()

@@ -14,6 +14,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import read_checkpoint, read_properties, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition
 from tests.support import golden_sets
+from tests.support.errors import raises_error
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 OFFSETS = st.dictionaries(
@@ -34,7 +35,9 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @QUICK
 @given(OFFSETS)
-def test_round_trip(tmp_path: Path, offsets: dict[TopicPartition, int]) -> None:
+def test_a_checkpoint_that_was_written_is_read_again(
+    tmp_path: Path, offsets: dict[TopicPartition, int]
+) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, offsets)
     assert read_checkpoint(path) == offsets
@@ -49,30 +52,29 @@ def test_no_file_and_an_empty_file_have_no_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "position"),
     [
-        "1\n0\n",
-        "x",
-        "0\n",
-        "0\nx\n",
-        "0\n²\n",
-        "0\n" + "9" * 5000 + "\n",
-        "0\n1\n",
-        "0\n0\ntopic 0 5\n",
-        "0\n2\ntopic 0 5\n",
-        "0\n1\ntopic 0\n",
-        "0\n1\ntopic 0 5 6\n",
-        "0\n1\ntopic zero 5\n",
-        "0\n1\ntopic 0 five\n",
-        "0\n1\ntopic 0 " + "9" * 5000,
+        ("1\n0\n", 0),
+        ("x", 0),
+        ("0\n", 0),
+        ("0\nx\n", 2),
+        ("0\n²\n", 2),
+        ("0\n" + "9" * 5000 + "\n", 2),
+        ("0\n1\n", 2),
+        ("0\n0\ntopic 0 5\n", 2),
+        ("0\n2\ntopic 0 5\n", 2),
+        ("0\n1\ntopic 0\n", 4),
+        ("0\n1\ntopic 0 5 6\n", 4),
+        ("0\n2\ntopic 0 5\ntopic zero 5\n", 14),
+        ("0\n1\ntopic 0 five\n", 4),
+        ("0\n1\ntopic 0 " + "9" * 5000, 4),
     ],
 )
-def test_garbage_is_named_with_its_file(tmp_path: Path, text: str) -> None:
+def test_an_error_names_the_damaged_checkpoint_and_the_line(tmp_path: Path, text: str, position: int) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(CorruptFileError) as error:
+    with raises_error(CorruptFileError, path=path, position=position):
         read_checkpoint(path)
-    assert error.value.path == str(path)
 
 
 @QUICK
@@ -91,7 +93,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
 
 @QUICK
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_topic_id_or_refused(tmp_path: Path, data: bytes) -> None:
+def test_random_bytes_are_not_a_topic_id(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "partition.metadata").write_bytes(data)
     with pytest.raises(CorruptFileError):
         read_topic_id(tmp_path)
@@ -103,7 +105,7 @@ def test_the_topic_id_of_a_real_partition(golden: Path, tmp_path: Path) -> None:
     assert read_topic_id(tmp_path) is None
 
 
-def test_a_checkpoint_is_replaced_and_not_written_over(tmp_path: Path) -> None:
+def test_a_checkpoint_is_replaced_by_a_rename(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, {TopicPartition("a", 0): 1})
     seen: list[str] = []
@@ -113,7 +115,7 @@ def test_a_checkpoint_is_replaced_and_not_written_over(tmp_path: Path) -> None:
     assert order == ["create", "write", "fsync", "rename", "fsync"]
 
 
-def test_properties(tmp_path: Path) -> None:
+def test_properties_are_read_without_comments(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     path.write_text("#comment\n!too=1\nversion=1\n cluster.id = a=b \nnothing\n")
     assert read_properties(path) == {"version": "1", "cluster.id": "a=b"}

@@ -13,10 +13,11 @@ import pytest
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
+from tests.support.errors import raises_error
 
 HOLD = """
 import fcntl, sys
@@ -55,18 +56,18 @@ def can_lock(lock: Path) -> bool:
     return subprocess.run([sys.executable, "-c", TRY, str(lock)], check=False).returncode == 0
 
 
-def test_a_live_processs_lock_is_respected(where: Path) -> None:
+def test_a_directory_that_another_process_has_locked_is_refused(where: Path) -> None:
     with held_by_another_process(where / ".lock"):
-        with pytest.raises(DirectoryLockedError, match="stop the broker"):
+        with raises_error(DirectoryLockedError, path=where, about=".lock", advice="stop the broker"):
             LogDirectory.open(where)
-        with pytest.raises(DirectoryLockedError):
+        with raises_error(DirectoryLockedError, path=where):
             LogDirectory.open(where / "topic-0")
         LogDirectory.open(where, lock=False).close()
     LogDirectory.open(where).close()
     assert (where / ".lock").exists()
 
 
-def test_no_other_process_gets_in_until_it_is_closed(where: Path) -> None:
+def test_the_lock_is_held_until_the_directory_is_closed(where: Path) -> None:
     (where / ".lock").touch()
     with LogDirectory.open(where) as directory:
         directory.checkpoints()
@@ -76,13 +77,13 @@ def test_no_other_process_gets_in_until_it_is_closed(where: Path) -> None:
     assert can_lock(where / ".lock")
 
 
-def test_a_lock_file_that_was_not_there_is_not_left(where: Path) -> None:
+def test_a_lock_file_that_was_made_is_removed_again(where: Path) -> None:
     with LogDirectory.open(where):
         assert (where / ".lock").exists()
     assert not (where / ".lock").exists()
 
 
-def test_strange_names_and_links_are_passed_over(where: Path, tmp_path: Path) -> None:
+def test_other_directories_and_links_are_ignored_and_listed(where: Path, tmp_path: Path) -> None:
     for name in ("topic-1.9f-delete", "topic-2-stray", "topic-3.9f-future", "lost+found", "no_partition"):
         (where / name).mkdir()
     outside = logs.write_log(tmp_path / "outside", {0: [one(0, "a")]})
@@ -103,7 +104,7 @@ def test_strange_names_and_links_are_passed_over(where: Path, tmp_path: Path) ->
     assert "-stray" in reasons["topic-2-stray"]
 
 
-def test_one_partition_alone(where: Path) -> None:
+def test_a_partition_directory_locks_its_log_directory(where: Path) -> None:
     with LogDirectory.open(where / "topic-0") as directory:
         assert directory.is_partial
         assert directory.path == where
@@ -111,12 +112,12 @@ def test_one_partition_alone(where: Path) -> None:
         assert not can_lock(where / ".lock")
 
 
-def test_what_is_no_log_directory(tmp_path: Path) -> None:
+def test_a_path_without_partitions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "other" / "release-1").mkdir(parents=True)
     for name in ("empty", "file", "other", "missing"):
-        with pytest.raises(NotALogDirectoryError):
+        with raises_error(NotALogDirectoryError, path=tmp_path / name, advice="log.dirs"):
             LogDirectory.open(tmp_path / name)
 
 
@@ -131,7 +132,7 @@ def test_checkpoints_are_read_and_one_entry_is_written(where: Path) -> None:
         directory.write_cleaner_checkpoint(topic, None)
         directory.write_cleaner_checkpoint(topic, None)
         assert directory.checkpoints().cleaner == {other: 9}
-        assert not directory.was_stopped_cleanly
+        assert not directory.had_clean_shutdown
 
 
 def _opened(path: Path, properties: str, partition: str = "topic-0") -> LogDirectory:
@@ -141,11 +142,11 @@ def _opened(path: Path, properties: str, partition: str = "topic-0") -> LogDirec
     return LogDirectory.open(path, lock=False)
 
 
-def test_directories_of_one_broker(tmp_path: Path) -> None:
+def test_directories_of_one_broker_are_accepted(tmp_path: Path) -> None:
     same = "cluster.id=a\nnode.id=1\ndirectory.id=x\n"
     first = _opened(tmp_path / "0", same)
     second = _opened(tmp_path / "1", "cluster.id=a\nnode.id=1\ndirectory.id=y\n", "topic-1")
-    refuse_strangers([first, second])
+    require_one_broker([first, second])
 
 
 @pytest.mark.parametrize(
@@ -153,17 +154,19 @@ def test_directories_of_one_broker(tmp_path: Path) -> None:
     [
         ("cluster.id=b\nnode.id=1\n", "topic-1", "cluster.id is a and b"),
         ("cluster.id=a\nnode.id=2\n", "topic-1", "node.id is 1 and 2"),
-        ("cluster.id=a\nnode.id=1\n", "topic-0", "topic-0 is in"),
+        ("cluster.id=a\nnode.id=1\n", "topic-0", "0/topic-0"),
     ],
 )
-def test_strangers_are_refused(tmp_path: Path, properties: str, partition: str, reason: str) -> None:
+def test_directories_of_different_brokers_are_refused(
+    tmp_path: Path, properties: str, partition: str, reason: str
+) -> None:
     first = _opened(tmp_path / "0", "cluster.id=a\nnode.id=1\n")
     second = _opened(tmp_path / "1", properties, partition)
-    with pytest.raises(DirectoryRefusedError, match=reason):
-        refuse_strangers([first, second])
+    with raises_error(DirectoryRefusedError, about=reason):
+        require_one_broker([first, second])
 
 
-def test_a_checkpoint_is_read_once_for_each_file_that_it_was(
+def test_a_checkpoint_is_read_again_only_after_it_was_replaced(
     where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run asks for each of its logs; read anew each time, many logs would cost their square."""

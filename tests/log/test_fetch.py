@@ -25,6 +25,7 @@ from siltstone.log.fetch import (
     read,
 )
 from tests.support.cleaning.logs import one
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.log.views import entries_of, random_segments, view_of, write_aborted, write_segments
 from tests.support.records import twin
@@ -75,14 +76,16 @@ def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
 
 @settings(max_examples=100, deadline=None)
 @given(logs, st.sampled_from([1, 200, 700, 5000]))
-def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, int], size: int) -> None:
+def test_a_read_from_a_fetch_position_returns_what_a_search_returns(
+    log: tuple[int, int, int], size: int
+) -> None:
     seed, count, interval = log
     with tempfile.TemporaryDirectory() as folder:
         directory = write_segments(Path(folder), random_segments(random.Random(seed), count), interval)
         view = view_of(directory)
         offset, place, passed = view.log_start_offset, None, []
         while True:
-            found = read(view, offset, size, place=place)
+            found = read(view, offset, size, resume_at=place)
             assert got(found) == got(read(view, offset, size))
             assert found.first_offset == read(view, offset, size).first_offset
             if found.slice is None:
@@ -90,7 +93,7 @@ def test_reading_on_from_a_place_finds_what_a_search_finds(log: tuple[int, int, 
             data, batches, rest = found.batches()
             assert len(data) + rest == found.size
             passed += batches["last_offset"].tolist()
-            place = found.behind(batches)
+            place = found.position_after(batches)
             assert place is not None
             offset = place.offset
         assert passed == [entry.last for _, entry in entries_of(directory)]
@@ -146,13 +149,14 @@ def test_worked_example_3_a_read_in_a_gap_starts_at_the_next_batch(tmp_path: Pat
     assert [read(view, offset, 1).first_offset for offset in (14, 15, 16, 17, 18)] == [14, 17, 17, 17, 18]
     at_end = read(view, 19, 1)
     assert at_end.slice is None and at_end.size == 0 and len(at_end.batches()[1]) == 0
-    assert at_end.behind(at_end.batches()[1]) is None
+    assert at_end.position_after(at_end.batches()[1]) is None
 
 
 @pytest.mark.parametrize("offset", [13, 20, -1, 1 << 62, -(1 << 63)])
 def test_an_offset_outside_is_refused(tmp_path: Path, offset: int) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} is outside 14 to 19"):
+    with raises_error(OffsetOutOfRangeError, path=tmp_path.name, about=f"offset {offset} ") as raised:
         read(three(tmp_path), offset, 1)
+    assert " 14," in raised.value.reason and " 19," in raised.value.reason
 
 
 def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: 
         assert (size < first) == (fetched.first_batch_size > fetched.size)
 
 
-def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
+def test_damage_is_distinguished_from_a_partial_message(tmp_path: Path) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     directory = write_segments(tmp_path, {0: [good, bytes(bad)]})
     log = directory / "00000000000000000000.log"
@@ -178,23 +182,23 @@ def test_damage_is_told_from_a_partial_message(tmp_path: Path) -> None:
     fetched = read(view, 0, 1000)
     _, batches, rest = fetched.batches()
     assert (len(batches), rest) == (1, len(bad))
-    with pytest.raises(CorruptRecordError, match=f"byte {len(good)}: unknown magic byte"):
-        read(view, 1, 1000, place=fetched.behind(batches))
+    with raises_error(CorruptRecordError, path=log, position=len(good), about="magic byte"):
+        read(view, 1, 1000, resume_at=fetched.position_after(batches))
 
 
-def test_a_place_that_was_cut_off_is_looked_up_again(tmp_path: Path) -> None:
+def test_a_fetch_position_that_was_truncated_is_searched_again(tmp_path: Path) -> None:
     directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
     view = view_of(directory)
     found = read(view, 0, 1)
-    place = found.behind(found.batches()[1])
+    place = found.position_after(found.batches()[1])
     (directory / "00000000000000000000.log").write_bytes(one(0, "a" * 30) + one(1, "b") + one(2, "c"))
     segment = view.segments[0]
     segment.size = (directory / "00000000000000000000.log").stat().st_size
     view = view._replace(active_size=segment.size)
-    assert got(read(view, 1, 1, place=place)) == got(read(view, 1, 1)) != got(found)
+    assert got(read(view, 1, 1, resume_at=place)) == got(read(view, 1, 1)) != got(found)
 
 
-def test_aborted_transactions_of_what_was_read(tmp_path: Path) -> None:
+def test_a_read_names_the_aborted_transactions_in_its_slice(tmp_path: Path) -> None:
     """Markers lie in later segments; what ended before the offset, or began behind the bytes, is left out."""
     directory = write_segments(
         tmp_path, {0: [one(at, "k") for at in range(5)], 5: [one(at, "k") for at in range(5, 10)]}, interval=0

@@ -46,7 +46,7 @@ def amid(patch: pytest.MonkeyPatch, owner: type, act: Callable[[], object], *, a
     patch.setattr(owner, "sync", once)
 
 
-def test_what_comes_after_a_truncation_is_not_taken_for_synced(
+def test_batches_appended_after_a_truncation_do_not_count_as_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)
@@ -63,7 +63,7 @@ def test_what_comes_after_a_truncation_is_not_taken_for_synced(
     assert log.recovery_point == log.log_end_offset == 21
 
 
-def test_a_segment_that_is_cut_meanwhile_is_no_trouble(
+def test_a_segment_that_is_truncated_during_a_flush_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)
@@ -76,7 +76,7 @@ def test_a_segment_that_is_cut_meanwhile_is_no_trouble(
     assert [record.offset for record in driving.read_all(log)] == list(range(base + 1))
 
 
-def test_what_was_asked_to_be_synced_is_though_an_older_segment_went(
+def test_a_flush_completes_though_an_older_segment_was_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)

@@ -32,7 +32,7 @@ def _first_at(entries: list[Entry], value: int) -> Entry | None:
 
 
 @given(steps, st.sampled_from(["index", "timeindex"]))
-def test_it_answers_as_a_list_does(script: list[tuple[str, int, int]], kind: str) -> None:
+def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, int]], kind: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"00000000000000000000.{kind}"
         path.write_bytes(b"")
@@ -67,7 +67,7 @@ def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
     assert index.size == 16
 
 
-def test_lookups_go_on_when_the_file_is_gone(tmp_path: Path) -> None:
+def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.index"
     path.write_bytes(b"")
     index = IndexFile(path, "index", 0, 1 << 20)
@@ -90,7 +90,7 @@ def test_a_time_index_holds_large_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["index", "timeindex"])
-def test_no_entries_no_answer(tmp_path: Path, missing: str) -> None:
+def test_an_empty_index_has_no_entry_for_any_key(tmp_path: Path, missing: str) -> None:
     index = IndexFile(tmp_path / f"0.{missing}", missing, 0, 1 << 20)
     assert index.last() is None
     assert index.floor(10) is None

@@ -40,12 +40,12 @@ def _same_indexes(path: Path, config) -> int:
     for start in range(0, len(batches), 7):
         builder.add_batches(batches[start : start + 7])
     built = builder.finish()
-    assert built.offset_index == path.with_suffix(".index").read_bytes(), path
-    assert built.time_index == path.with_suffix(".timeindex").read_bytes(), path
+    assert built["index"] == path.with_suffix(".index").read_bytes(), path
+    assert built["timeindex"] == path.with_suffix(".timeindex").read_bytes(), path
     return 1
 
 
-def test_kafkas_indexes_are_read(golden: Path) -> None:
+def test_kafkas_own_indexes_are_read(golden: Path) -> None:
     for path in sorted(golden.glob("*/after*/*index")):
         name = parse_segment_file(path.name)
         assert name is not None
@@ -81,7 +81,7 @@ def twin(base: int, interval: int, room: int, rows: list[tuple[int, int, int]]) 
     st.lists(st.tuples(st.integers(1, 50), st.integers(-1, 90), st.integers(61, 200)), max_size=25),
     st.integers(1, 9),
 )
-def test_the_builder_against_its_twin(
+def test_the_builder_writes_what_its_plain_twin_writes(
     base: int, interval: int, room: int, steps: list[tuple[int, int, int]], part: int
 ) -> None:
     last, rows = base - 1, []
@@ -93,11 +93,11 @@ def test_the_builder_against_its_twin(
         columns = np.array(rows[start : start + part], np.int64).reshape(-1, 3)
         builder.add(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
     built = builder.finish()
-    assert (built.offset_index, built.time_index) == twin(base, interval, room, rows)
+    assert (built["index"], built["timeindex"]) == twin(base, interval, room, rows)
     assert builder.largest_timestamp == max((row[1] for row in rows), default=-1)
 
 
-def test_preallocated_zeros_are_cut_off() -> None:
+def test_preallocated_zeros_are_ignored() -> None:
     data = struct.pack(">iiii", 5, 100, 9, 200)
     assert len(read_entries(data + bytes(80), "index")) == 2
     assert len(read_entries(bytes(24), "timeindex")) == 0
@@ -117,7 +117,7 @@ def test_preallocated_zeros_are_cut_off() -> None:
         ("txnindex", struct.pack(">hqqqq", 1, 0, 0, 0, 0)),
     ],
 )
-def test_senseless_indexes_are_refused(kind: str, data: bytes) -> None:
+def test_entries_that_do_not_ascend_are_refused(kind: str, data: bytes) -> None:
     with pytest.raises(CorruptFileError) as error:
         read_entries(data, kind, "some.index")
     assert error.value.path == "some.index" and 0 <= error.value.position <= len(data)

@@ -14,13 +14,14 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.layout import Bytes, Int64
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import (
-    BatchPlace,
-    RecordPlace,
+    BatchPosition,
+    TimestampAndOffset,
     batch_headers,
     first_offset_at_or_after,
     position_of_offset,
 )
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.records import twin
 from tests.support.records.twin import LOG_APPEND
@@ -99,7 +100,7 @@ def at_or_before(entries: Int64, key: int) -> int:
     return int(entries[row, 1]) if row >= 0 else 0
 
 
-def test_kafkas_own_indexes_are_hints_that_lose_nothing(golden: Path) -> None:
+def test_searches_from_kafkas_own_index_entries_find_every_record(golden: Path) -> None:
     skipped = 0
     for path, batches in golden_logs(golden):
         records = [record for each in batches for record in each.records][::7]
@@ -174,7 +175,7 @@ def test_times_in_all_formats(
 ) -> None:
     with files.Reader(write(tmp_path, of_all_formats())) as reader:
         found = first_offset_at_or_after(reader, time, from_offset=from_offset, first_read=first_read)
-    expected = RecordPlace(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
+    expected = TimestampAndOffset(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
     assert found == expected
 
 
@@ -197,12 +198,12 @@ def test_a_gap_gives_the_next_higher_batch(tmp_path: Path) -> None:
         *(entries[i].position for i in (1, 4, 4, 5, 6)),
         None,
     ]
-    assert places[3] == BatchPlace(
+    assert places[3] == BatchPosition(
         position=entries[5].position, size=entries[5].size, base_offset=25, last_offset=27
     )
 
 
-def test_an_end_hides_what_is_behind_it(tmp_path: Path) -> None:
+def test_nothing_at_or_above_the_end_is_found(tmp_path: Path) -> None:
     data = of_all_formats()
     last = list(twin.decode_log(data))[-1].position
     with files.Reader(write(tmp_path, data + b"being written")) as reader:
@@ -221,7 +222,7 @@ class CountingReader(files.Reader):
         return super().read_into(buffer, position)
 
 
-def test_large_batches_are_passed_over_unread(tmp_path: Path) -> None:
+def test_the_bodies_of_large_batches_are_not_read(tmp_path: Path) -> None:
     large = [Rec(offset=i, key=None, value=bytes(1 << 20), timestamp=i) for i in range(8)]
     path = write(tmp_path, b"".join(batch([record]) for record in large))
     with CountingReader(path) as reader:
@@ -256,7 +257,7 @@ def test_every_cut_and_wrong_length_is_refused(tmp_path: Path, first_read: int) 
         assert error.value.position == whole
 
 
-def test_a_file_shorter_than_said_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_ends_before_the_given_end_is_refused(tmp_path: Path) -> None:
     data = of_all_formats()
     with files.Reader(write(tmp_path, data)) as reader:
         for more in (1, 10, 100, 1 << 20):
@@ -265,12 +266,11 @@ def test_a_file_shorter_than_said_is_refused(tmp_path: Path) -> None:
             assert error.value.position == len(data)
 
 
-def test_a_record_that_is_served_by_time_was_checked(tmp_path: Path) -> None:
+def test_a_search_by_time_checks_the_checksum_of_the_batch(tmp_path: Path) -> None:
     data = bytearray(of_all_formats())
     data[-1] ^= 1
     last = list(twin.decode_log(of_all_formats()))[-1].position
     with files.Reader(write(tmp_path, bytes(data))) as reader:
         assert position_of_offset(reader, 32) is not None
-        with pytest.raises(CorruptRecordError, match="checksum") as error:
+        with raises_error(CorruptRecordError, position=last, about="checksum"):
             first_offset_at_or_after(reader, 600, start=last)
-    assert error.value.position == last

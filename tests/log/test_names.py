@@ -16,8 +16,8 @@ from siltstone.log.names import (
     TopicPartition,
     parse_partition,
     parse_segment_file,
+    reason_ignored,
     segment_file,
-    why_not_a_partition,
 )
 
 KINDS, SUFFIXES = [*SEGMENT_KINDS, SNAPSHOT], ["", CLEANED, SWAP, DELETED]
@@ -86,6 +86,6 @@ def test_illegal_partitions(name: str) -> None:
     assert parse_partition(name) is None
 
 
-def test_the_reason_is_said() -> None:
-    assert "-delete" in why_not_a_partition("topic-0.12-delete")
-    assert why_not_a_partition("lost+found") == "no topic-N directory"
+def test_an_ignored_directory_has_a_reason() -> None:
+    assert "-delete" in reason_ignored("topic-0.12-delete")
+    assert reason_ignored("lost+found") == "no topic-N directory"

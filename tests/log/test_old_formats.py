@@ -13,7 +13,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.log.fetch import LogView, offset_for_time, read
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import list_segments
-from tests.base.records.test_golden_records import listed_segments
+from tests.support.golden.listings import listed_segments
 from tests.support.golden_sets import legacy_names
 from tests.support.records import twin
 from tests.support.records.arrays import records_of
@@ -48,13 +48,13 @@ def contents(records: list[twin.Record]) -> list[tuple[int, int, bytes | None, b
     return [(found.offset, found.timestamp, found.key, found.value) for found in records]
 
 
-def test_these_are_all_sets(golden: Path) -> None:
+def test_every_set_of_an_old_format_is_tested(golden: Path) -> None:
     assert [f"legacy/{name}" for name in NAMES] == legacy_names(golden)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("max_bytes", [1, 3000])
-def test_read_by_offset_as_they_lie(golden: Path, name: str, max_bytes: int) -> None:
+def test_old_formats_are_read_by_offset(golden: Path, name: str, max_bytes: int) -> None:
     view, records = opened(golden / "legacy" / name / "before")
     for wanted in records[::23]:
         found = read(view, wanted.offset, max_bytes)
@@ -70,7 +70,7 @@ def test_read_by_offset_as_they_lie(golden: Path, name: str, max_bytes: int) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_read_through_from_the_start(golden: Path, name: str) -> None:
+def test_old_formats_are_read_from_the_start_to_the_end(golden: Path, name: str) -> None:
     view, records = opened(golden / "legacy" / name / "before")
     offset, got = 0, []
     while offset < view.log_end_offset:
@@ -81,7 +81,7 @@ def test_read_through_from_the_start(golden: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_read_by_time(golden: Path, name: str) -> None:
+def test_old_formats_are_read_by_time(golden: Path, name: str) -> None:
     view, records = opened(golden / "legacy" / name / "before")
     times = sorted({found.timestamp for found in records if found.timestamp >= 0})
     for time in itertools.chain([0], *((t - 1, t, t + 1) for t in [*times[::40], *times[-1:]])):

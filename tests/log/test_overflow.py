@@ -12,29 +12,22 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.compaction.inplace.destination import DryRun
 from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
+from tests.support.errors import raises_error
 from tests.support.log.index_checks import check_indexes
+from tests.support.log.overflowed import FAR, WIDE, wide_log
 from tests.support.records import twin
 
-FAR = INT_MAX + 10
-WIDE = [3, 7, INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX]
 
-
-def wide_log(path: Path, at: list[int] = WIDE) -> Path:
-    """A closed segment with base 0 and batches at these offsets, and an active one far above."""
-    first = [one(offset, f"k{number % 4}") for number, offset in enumerate(at)]
-    return write_log(path, {0: first, 4 * FAR: [one(4 * FAR, "z")]})
-
-
-def test_only_closed_segments_that_reach_too_far_are_found(tmp_path: Path) -> None:
+def test_only_closed_segments_are_found_to_be_overflowed(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
-    assert [each.base_offset for each in overflowed(list_segments(partition))] == [0]
+    assert [each.base_offset for each in overflowed_segments(list_segments(partition))] == [0]
     near = wide_log(tmp_path / "near", [0, INT_MAX])
-    assert overflowed(list_segments(near)) == []
+    assert overflowed_segments(list_segments(near)) == []
 
 
 @pytest.mark.parametrize(
@@ -45,12 +38,12 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     entries = np.array([(0, 1, at[0], offset, offset + 1) for offset in at], TRANSACTION_ENTRY)
     (partition / f"{0:020d}.txnindex").write_bytes(entries.tobytes())
     (source, active), before = list_segments(partition), logs_of(partition)
-    assert split_overflowed(partition, source, interval=4096, index_bytes=1 << 20) == bases
+    assert split_overflowed_segment(partition, source, interval=4096, index_bytes=1 << 20) == bases
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
     assert sorted(after) == [*bases, active.base_offset]
     found = list_segments(partition)
-    assert overflowed(found) == []
+    assert overflowed_segments(found) == []
     assert {each.modified_ns for each in found[:-1]} == {source.modified_ns}
     indexes = [(partition / f"{base:020d}.txnindex").read_bytes() for base in bases]
     assert b"".join(indexes) == entries.tobytes()
@@ -67,14 +60,14 @@ def wrapped(offsets: list[int], magic: int) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_part_that_begins_with_a_message_set_is_named_after_its_first_message(
+def test_a_new_segment_that_begins_with_a_message_set_is_named_after_its_first_message(
     tmp_path: Path, magic: int
 ) -> None:
     entries = [wrapped([1, 3], magic), wrapped([FAR - 20, FAR, FAR + 4], magic), wrapped([FAR + 5], magic)]
     partition = write_log(tmp_path, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
     expected = offsets(partition)
     source, before = list_segments(partition)[0], logs_of(partition)
-    bases = split_overflowed(partition, source, interval=1, index_bytes=1 << 20)
+    bases = split_overflowed_segment(partition, source, interval=1, index_bytes=1 << 20)
     assert bases == [0, FAR - 20]
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
@@ -89,22 +82,24 @@ def test_a_message_set_that_no_segment_can_hold_is_refused(tmp_path: Path) -> No
     ):
         partition = write_log(tmp_path / name, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
         before = tree(partition)
-        with pytest.raises(CorruptRecordError, match="too far apart for any index"):
-            split_overflowed(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        with raises_error(CorruptRecordError, path=partition / f"{0:020d}.log", about="2147483647"):
+            split_overflowed_segment(
+                partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20
+            )
         assert tree(partition) == before
 
 
-def test_a_clean_in_place_splits_it_first(tmp_path: Path) -> None:
+def test_a_cleaning_in_place_splits_an_overflowed_segment_first(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     result = run(tmp_path)
     assert result.status == CLEANED
     assert any(note.startswith("split ") for note in result.notes)
     assert offsets(partition) == [INT_MAX, FAR, FAR + 5, 2 * FAR + INT_MAX, 4 * FAR]
-    assert overflowed(list_segments(partition)) == []
+    assert overflowed_segments(list_segments(partition)) == []
     check_indexes(partition)
 
 
-def test_a_dry_run_says_what_is_to_be_done(tmp_path: Path) -> None:
+def test_a_dry_run_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before = tree(partition)
     result = run(tmp_path, destination=DryRun())
@@ -124,7 +119,7 @@ def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> R
     )
 
 
-def test_a_start_splits_it_as_kafkas_does(tmp_path: Path) -> None:
+def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before, expected = logs_of(partition), [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
     found = recover(partition)
@@ -140,7 +135,7 @@ def test_a_start_splits_it_as_kafkas_does(tmp_path: Path) -> None:
     assert not any("split" in note for note in again.notes)
 
 
-def test_after_a_clean_stop_it_is_split_where_an_index_makes_no_sense(tmp_path: Path) -> None:
+def test_after_a_clean_shutdown_it_is_split_only_if_an_index_is_invalid(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     recover(partition, clean=True)
     (partition / f"{0:020d}.index").unlink()
@@ -148,7 +143,7 @@ def test_after_a_clean_stop_it_is_split_where_an_index_makes_no_sense(tmp_path: 
     assert [each.base_offset for each in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
 
 
-def test_a_dry_start_says_that_it_is_to_be_split(tmp_path: Path) -> None:
+def test_a_dry_run_of_recovery_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before = tree(partition)
     found = recover(partition, dry_run=True)
@@ -158,7 +153,7 @@ def test_a_dry_start_says_that_it_is_to_be_split(tmp_path: Path) -> None:
     assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= set(found.rebuilt_indexes)
 
 
-def test_who_only_reads_reads_it_as_it_lies(tmp_path: Path) -> None:
+def test_a_read_only_log_reads_an_overflowed_segment(tmp_path: Path) -> None:
     wide_log(tmp_path)
     log = ReadOnlyLogs([tmp_path])[WHERE]
     for offset in WIDE:
@@ -169,7 +164,7 @@ def test_who_only_reads_reads_it_as_it_lies(tmp_path: Path) -> None:
 def test_offsets_out_of_order_are_refused_and_nothing_is_split(tmp_path: Path, at: list[int]) -> None:
     partition = wide_log(tmp_path, at)
     before = tree(partition)
-    with pytest.raises(CorruptRecordError, match=r"goes back|cannot be in this segment"):
+    with raises_error(CorruptRecordError, path=partition / f"{0:020d}.log", about="offset"):
         recover(partition)
     after = {name: data for name, data in tree(partition).items() if name in before}
     assert after == before and not (partition / ".siltstone").exists()
@@ -178,7 +173,7 @@ def test_offsets_out_of_order_are_refused_and_nothing_is_split(tmp_path: Path, a
     assert logs_of(partition)[0] == before[f"{0:020d}.log"]
 
 
-def test_a_torn_end_of_one_that_was_not_flushed_is_cut(tmp_path: Path) -> None:
+def test_a_torn_tail_of_an_unflushed_overflowed_segment_is_truncated(tmp_path: Path) -> None:
     partition = wide_log(tmp_path, [0, 7, FAR])
     log = partition / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-10])

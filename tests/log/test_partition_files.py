@@ -17,6 +17,7 @@ from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import find_segment, list_segments
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import one
+from tests.support.errors import raises_error
 from tests.support.operator.staged import is_root
 
 LOG = f"{4:020d}.log"
@@ -79,7 +80,7 @@ def partition(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_kafkas_is_a_regular_file(partition: Path, name: str, kind: str) -> None:
+def test_an_entry_with_a_name_of_kafkas_must_be_a_regular_file(partition: Path, name: str, kind: str) -> None:
     KINDS[kind](partition / name)
     for refused in (
         lambda: list_segments(partition),
@@ -94,13 +95,15 @@ def test_a_name_of_kafkas_is_a_regular_file(partition: Path, name: str, kind: st
 
 @pytest.mark.parametrize("kind", ["symbolic link", "FIFO", "regular file"])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_name_of_ours_is_a_directory(partition: Path, name: str, kind: str) -> None:
+def test_an_entry_with_a_name_of_siltstones_must_be_a_directory(
+    partition: Path, name: str, kind: str
+) -> None:
     (KINDS | {"regular file": Path.touch})[kind](partition / name)
-    with pytest.raises(UnsafeFileError, match=f"{name}: a {kind}, but a directory"):
+    with raises_error(UnsafeFileError, path=partition / name, about=f"a {kind}, but must be a directory"):
         list_segments(partition)
 
 
-def test_other_names_and_hard_links_are_nobodys_concern(partition: Path, tmp_path: Path) -> None:
+def test_other_names_and_hard_links_are_allowed(partition: Path, tmp_path: Path) -> None:
     before = list_segments(partition, owned=True)
     os.link(partition / LOG, tmp_path / "second name")
     for number, make in enumerate(KINDS.values()):
@@ -113,13 +116,13 @@ def test_other_names_and_hard_links_are_nobodys_concern(partition: Path, tmp_pat
 
 @pytest.mark.skipif(not is_root(), reason="needs root")
 @pytest.mark.parametrize("name", [LOG, "partition.metadata", ".siltstone"])
-def test_whoever_changes_a_log_wants_its_files_to_be_the_directorys_owners(
+def test_a_change_of_a_log_requires_that_its_files_belong_to_the_directorys_owner(
     partition: Path, name: str
 ) -> None:
     (partition / name).mkdir() if name in FOLDERS else (partition / name).touch()
     os.chown(partition / name, 12345, -1)
     assert len(list_segments(partition)) == 3
-    with pytest.raises(UnsafeFileError, match=r"user 12345, but its partition directory to user 0;.*chown 0"):
+    with raises_error(UnsafeFileError, path=partition / name, about="user 12345", advice="chown 0"):
         list_segments(partition, owned=True)
     (partition / "strange").touch()
     for path in (partition, *partition.iterdir()):
@@ -129,7 +132,7 @@ def test_whoever_changes_a_log_wants_its_files_to_be_the_directorys_owners(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_segment_alone(partition: Path, kind: str) -> None:
+def test_one_segment_is_found_without_listing_the_directory(partition: Path, kind: str) -> None:
     KINDS[kind](partition / f"{4:020d}.index")
     with pytest.raises(UnsafeFileError):
         find_segment(partition, 4)
@@ -138,7 +141,7 @@ def test_one_segment_alone(partition: Path, kind: str) -> None:
         find_segment(partition, 5)
 
 
-def test_a_partition_whose_segments_are_all_links_is_still_one(tmp_path: Path) -> None:
+def test_a_directory_whose_segments_are_all_links_is_still_a_partition(tmp_path: Path) -> None:
     """Passed over, it would be missing from the list of logs without a word."""
     partition = logs.write_log(tmp_path / "data", {0: [one(0, "a")]})
     for mark in (tmp_path / "data").glob("*[!0]"):
@@ -154,13 +157,15 @@ def test_a_partition_whose_segments_are_all_links_is_still_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "directory"])
-def test_a_topic_id_that_is_no_file_makes_no_sense(partition: Path, kind: str) -> None:
+def test_a_topic_id_that_is_no_regular_file_is_refused(partition: Path, kind: str) -> None:
     KINDS[kind](partition / "partition.metadata")
-    with pytest.raises(CorruptFileError, match="no regular file"):
+    with raises_error(CorruptFileError, path=partition / "partition.metadata", about="regular file"):
         read_topic_id(partition)
 
 
-def test_names_that_go_meanwhile(partition: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_deleted_files_may_vanish_during_a_listing(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A broker unlinks what it renamed to .deleted at any time; any other name that goes is a change."""
     going = partition / f"{0:020d}.log.deleted"
     real = os.scandir

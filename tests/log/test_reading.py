@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from siltstone.base.records.layout import HEADER
 from siltstone.log.reading import AtTime, LogReader
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.cleaning.transactional import a_log
+from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names, read_records
 from tests.support.log.views import (
     FixedLog,
@@ -119,7 +121,7 @@ def twin_is_abort(key: str) -> bool:
 
 @pytest.mark.parametrize("size", [1, 300, 5000, 1 << 20])
 @pytest.mark.parametrize("part", ["before", "before2", "after", "after2"])
-def test_read_committed_gives_what_kafkas_markers_say(golden: Path, part: str, size: int) -> None:
+def test_read_committed_returns_what_kafkas_markers_committed(golden: Path, part: str, size: int) -> None:
     directory = golden / "txn" / part
     every, committed, still = kafkas_outcome(golden / "txn" / f"records_{part}.jsonl")
     assert part != "before" or (len(committed) < len(every) and list(directory.glob("*.txnindex")))
@@ -155,7 +157,7 @@ def transactions(tmp_path: Path) -> FixedLog:
 
 
 @pytest.mark.parametrize("size", [1, 150, 1 << 20])
-def test_aborted_transactions_are_left_out(tmp_path: Path, size: int) -> None:
+def test_records_of_aborted_transactions_are_skipped(tmp_path: Path, size: int) -> None:
     log = transactions(tmp_path)
     assert offsets(LogReader(log, buffer_bytes=size)) == [0, 1, 3, 4, 5, 6, 8, 10]
     for start in range(9):
@@ -175,8 +177,11 @@ def test_worked_example_17_the_buffer_doubles_until_the_message_fits(tmp_path: P
     refusing = LogReader(log, buffer_bytes=100, largest_batch_bytes=5000)
     first = refusing.poll()
     assert first is not None and len(first) == 1
-    with pytest.raises(MessageTooLargeError, match=r"the batch at offset 1 takes 507. bytes, over .* 5000"):
+    with raises_error(
+        MessageTooLargeError, path="topic-0", about="offset 1 ", advice="largest_batch_bytes"
+    ) as raised:
         refusing.poll()
+    assert re.search(r"507. bytes, .* 5000", raised.value.reason)
     assert refusing.offset == 1
     refusing.seek(2)
     assert offsets(refusing) == [2]
@@ -192,21 +197,22 @@ def test_worked_example_20_from_now_on_and_an_offset_that_expired(tmp_path: Path
     )
     log.view = view_of(longer, log_start=2)
     assert offsets(now) == [2, 3]
-    with pytest.raises(OffsetOutOfRangeError, match="offset 0 is outside 2 to 4"):
+    with raises_error(OffsetOutOfRangeError, path="longer", about="offset 0 ") as raised:
         failing.poll()
+    assert " 2," in raised.value.reason and " 4," in raised.value.reason
     assert (offsets(earliest), earliest.resets) == ([2, 3], 1)
     assert (offsets(latest), latest.resets, latest.offset) == ([], 1, 4)
     beyond = LogReader(log, 9, reset="latest")
     assert beyond.poll() is None and beyond.offset == 4
 
 
-def test_from_now_on_is_the_stable_end_under_read_committed(tmp_path: Path) -> None:
+def test_latest_is_the_last_stable_offset_under_read_committed(tmp_path: Path) -> None:
     log = transactions(tmp_path)
     assert LogReader(log, "latest").offset == 11
     assert LogReader(log, "latest", isolation=COMMITTED).offset == 8
 
 
-def test_from_a_time_on(tmp_path: Path) -> None:
+def test_a_reader_starts_at_a_time(tmp_path: Path) -> None:
     times = [50, 20, 70, 60]
     log = log_of(tmp_path, batch([Rec(offset=at, key=b"k", timestamp=time) for at, time in enumerate(times)]))
     for time, want in ((0, [0, 1, 2, 3]), (51, [2, 3]), (70, [2, 3]), (71, [])):
@@ -219,11 +225,11 @@ def test_from_a_time_on(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     log = log_of(tmp_path, one(0, "a"))
     for wrong in ({"isolation": "dirty"}, {"reset": "soon"}, {"start": "now"}, {"buffer_bytes": 0}):
-        with pytest.raises(UsageError, match=str(next(iter(wrong.values())))):
+        with raises_error(UsageError, about="{}={!r}".format(*next(iter(wrong.items()))), advice="pass"):
             LogReader(log, **wrong)  # type: ignore[arg-type]
 
 
-def test_records_for_people(tmp_path: Path) -> None:
+def test_records_are_objects_with_key_value_and_headers(tmp_path: Path) -> None:
     headers = ((b"h", b"1"), (b"g", None))
     log = log_of(
         tmp_path, batch([Rec(offset=0, key=None, value=None, timestamp=9, headers=headers)], leader_epoch=3)
@@ -234,7 +240,7 @@ def test_records_for_people(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [HEADER.size + 3, 21])
-def test_what_comes_before_damage_is_given_and_then_it_is_refused(tmp_path: Path, at: int) -> None:
+def test_batches_before_damage_are_returned_first(tmp_path: Path, at: int) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     bad[at] ^= 1
     log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
@@ -242,28 +248,28 @@ def test_what_comes_before_damage_is_given_and_then_it_is_refused(tmp_path: Path
     first = reader.poll()
     assert first is not None and first.columns.offset.tolist() == [0]
     for _ in range(2):
-        with pytest.raises(CorruptRecordError, match=f"byte {len(good)}: checksum"):
+        with raises_error(CorruptRecordError, position=len(good), about="checksum"):
             reader.poll()
     reader.seek(2)
     assert offsets(reader) == [2]
 
 
-def test_records_that_make_no_sense_are_refused_without_checksums_too(tmp_path: Path) -> None:
+def test_malformed_records_are_refused_without_checksums_too(tmp_path: Path) -> None:
     good, bad = one(0, "a"), bytearray(one(1, "b"))
     bad[HEADER.size] = 1
     log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
     reader = LogReader(log, verify=False)
     assert (first := reader.poll()) is not None and len(first) == 1
-    with pytest.raises(CorruptRecordError, match=f"byte {len(good)}"):
+    with raises_error(CorruptRecordError, position=len(good)):
         reader.poll()
 
 
-def test_a_file_that_is_shorter_than_the_log_says_is_no_end(tmp_path: Path) -> None:
+def test_a_file_that_is_shorter_than_its_log_is_refused(tmp_path: Path) -> None:
     log = log_of(tmp_path, one(0, "a"), one(1, "b"))
     path = tmp_path / "topic-0" / "00000000000000000000.log"
     reader = LogReader(log, 1)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(CorruptRecordError, match="goes on beyond the end"):
+    with raises_error(CorruptRecordError, path=path):
         reader.poll()
 
 
@@ -271,11 +277,11 @@ def test_a_batch_that_decompresses_past_the_limit_is_refused(tmp_path: Path) -> 
     bomb = batch([Rec(offset=1, key=b"k", value=bytes(1 << 20))], codec=4)
     reader = LogReader(log_of(tmp_path, one(0, "a"), bomb), limit=1 << 16)
     assert (first := reader.poll()) is not None and len(first) == 1
-    with pytest.raises(CorruptRecordError, match="decompresses to more than"):
+    with pytest.raises(CorruptRecordError, match=f"more than {1 << 16}"):
         reader.poll()
 
 
-def test_a_log_that_was_cut_and_grew_again_is_looked_up(tmp_path: Path) -> None:
+def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Path) -> None:
     """The place that the reader kept is amid another batch then; its head even looks like one."""
     log = log_of(tmp_path, one(0, "a"), one(1, "b"), one(2, "c"))
     reader = LogReader(log, buffer_bytes=1)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from siltstone.base.codec_table import CODECS
+from siltstone.base.config import LogConfig
 from siltstone.base.errors import MessageTooLargeError
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.validation import Origin
@@ -13,6 +15,12 @@ from tests.support.cleaning.logs import Rec, records_in
 from tests.support.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.support.log.batches import TIME, of_records, sent
 from tests.support.records import twin
+
+
+def test_each_codec_with_levels_has_a_setting_for_its_level() -> None:
+    """Recompression reads it by name: without it, an append would fail."""
+    settings = {f"compression_{codec.name}_level": codec.levels.default for codec in CODECS if codec.levels}
+    assert {name: getattr(LogConfig(), name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("count", [1, LARGE])

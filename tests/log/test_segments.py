@@ -13,14 +13,15 @@ from siltstone.log.segments import (
     Segment,
     count_records,
     first_batch_timestamp,
+    floor_segment_index,
     largest_timestamp,
     list_segments,
-    segment_holding,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.errors import raises_error
 
 
 def write(tmp_path: Path, data: bytes) -> Path:
@@ -33,7 +34,7 @@ def batches_of(path: Path, window_size: int, size: int | None = None) -> list[by
     """Every batch's bytes, copied out of its window."""
     found = []
     with files.Reader(path) as reader:
-        for window in windows(reader, window_size=window_size, size=size):
+        for window in windows(reader, window_size=window_size, end=size):
             at = window.origin
             for row in window.batches:
                 start = int(row["position"])
@@ -62,13 +63,13 @@ def test_an_empty_segment_has_no_windows(tmp_path: Path) -> None:
     assert batches_of(write(tmp_path, b""), 100) == []
 
 
-def test_reading_up_to_a_size(tmp_path: Path) -> None:
+def test_windows_end_at_the_given_end(tmp_path: Path) -> None:
     path = write(tmp_path, b"".join(SAMPLE))
     assert batches_of(path, 50, size=len(SAMPLE[0]) + len(SAMPLE[1])) == SAMPLE[:2]
 
 
 @pytest.mark.parametrize("window_size", [80, 4096])
-def test_every_cut_is_placed(tmp_path: Path, window_size: int) -> None:
+def test_every_truncation_is_reported_with_its_position(tmp_path: Path, window_size: int) -> None:
     data = b"".join(SAMPLE[:3])
     ends = [0, len(SAMPLE[0]), len(SAMPLE[0]) + len(SAMPLE[1]), len(data)]
     for cut in [*range(1, 150), *range(len(data) - 90, len(data))]:
@@ -84,7 +85,7 @@ def test_every_cut_is_placed(tmp_path: Path, window_size: int) -> None:
 
 
 @pytest.mark.parametrize("window_size", [80, 4096])
-def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: int) -> None:
+def test_every_flipped_byte_of_a_batch_is_reported(tmp_path: Path, window_size: int) -> None:
     """But for the base offset and the leader epoch, which no checksum covers."""
     start, size = len(SAMPLE[0]), len(SAMPLE[1])
     for at in [*range(8, 12), *range(16, 61), *range(61, size, 9)]:
@@ -98,7 +99,7 @@ def test_every_flipped_byte_of_a_batch_is_noticed(tmp_path: Path, window_size: i
 def test_a_claimed_size_does_not_allocate_beyond_the_file(tmp_path: Path) -> None:
     data = bytearray(SAMPLE[0])
     data[8:12] = (0x7FFFFF00).to_bytes(4, "big")
-    with pytest.raises(CorruptRecordError, match="beyond the end"):
+    with raises_error(CorruptRecordError, position=0, about="beyond the end"):
         batches_of(write(tmp_path, bytes(data)), 64)
 
 
@@ -114,11 +115,11 @@ def only_segment(partition: Path) -> Segment:
 
 
 @pytest.mark.parametrize("change", ["size", "time", "inode"])
-def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
+def test_a_changed_segment_is_refused(tmp_path: Path, change: str) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")]})
     segment = only_segment(partition)
     path = Path(segment.path)
-    with unchanged(segment):
+    with open_unchanged(segment):
         pass
     data, stamp = path.read_bytes(), (segment.modified_ns, segment.modified_ns)
     if change == "size":
@@ -131,11 +132,11 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         other.write_bytes(data)
         os.utime(other, ns=stamp)
         other.rename(path)
-    with pytest.raises(SourceChangedError, match="changed since"):
-        unchanged(segment)
+    with raises_error(SourceChangedError, path=path, advice="again"):
+        open_unchanged(segment)
 
 
-def test_listing(tmp_path: Path) -> None:
+def test_segments_are_listed_by_base_offset_without_files_of_a_swap(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [one(0, "a")], 30: [one(30, "b")], 4: [one(4, "c")]})
     for stray in ("x.log", f"{9:020d}.log.swap", f"{9:020d}.log.cleaned", f"{0:020d}.index.deleted"):
         (partition / stray).write_bytes(b"x")
@@ -146,11 +147,11 @@ def test_listing(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in found] == [0, 4, 30]
     assert [segment.time_index_size for segment in found] == [12, 12, 12]
     assert found[0].size == len(one(0, "a"))
-    assert [segment_holding(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
-    assert segment_holding(found[1:], 3) == -1
+    assert [floor_segment_index(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert floor_segment_index(found[1:], 3) == -1
 
 
-def test_largest_timestamp(tmp_path: Path) -> None:
+def test_the_largest_timestamp_is_that_of_the_time_index_or_the_file(tmp_path: Path) -> None:
     rows = [Rec(offset=0, key=b"a", timestamp=500), Rec(offset=1, key=b"b", timestamp=300)]
     partition = logs.write_log(tmp_path / "log", {0: [batch(rows)]}, modified_ms={0: 7_000})
     index = partition / f"{0:020d}.timeindex"
@@ -163,7 +164,7 @@ def test_largest_timestamp(tmp_path: Path) -> None:
     assert largest_timestamp(only_segment(partition)) == 7_000
 
 
-def test_first_batch_timestamp_and_count(tmp_path: Path) -> None:
+def test_the_first_batchs_timestamp_and_the_number_of_records(tmp_path: Path) -> None:
     rows = [Rec(offset=i, key=b"a", value=b"v" * 900, timestamp=100 + i) for i in range(9)]
     partition = logs.write_log(tmp_path / "log", {0: [batch(rows), one(9, "b")]})
     assert first_batch_timestamp(only_segment(partition)) == 108

@@ -14,14 +14,15 @@ from siltstone.log import replacement
 from siltstone.log.names import CLEANED, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.replacement import swap_leftovers
-from tests.log import test_reading_while_it_changes as changing
+from tests.support.errors import raises_error
+from tests.support.log import offset_values
 from tests.support.log.driving import read_all
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> PartitionLog:
-    log = changing.opened(tmp_path, segment_bytes=600)
-    changing.fill(log, 99)
+    log = offset_values.opened(tmp_path, segment_bytes=600)
+    offset_values.fill(log, 99)
     log.flush()
     return log
 
@@ -32,7 +33,7 @@ def names(log: PartitionLog, ending: str) -> list[str]:
 
 def test_old_files_wait_as_deleted_and_are_no_interrupted_swap(log: PartitionLog) -> None:
     bases = [segment.base_offset for segment in log.view.segments]
-    changing.clean_two(log, 0)
+    offset_values.clean_two(log, 0)
     assert [segment.base_offset for segment in log.view.segments] == [bases[0], *bases[2:]]
     assert names(log, ".log.deleted") == [segment_file(base, "log", ".deleted") for base in bases[:2]]
     assert swap_leftovers(log.directory) == []
@@ -49,15 +50,15 @@ def test_the_answer_names_the_files_to_unlink(log: PartitionLog, monkeypatch: py
     monkeypatch.setattr(
         PartitionLog, "replace", lambda self, new, old: answers.append(replace(self, new, old))
     )
-    changing.clean_two(log, 0)
+    offset_values.clean_two(log, 0)
     assert sorted(path.name for path in answers[0]) == names(log, ".deleted")
     assert answers[0]
 
 
 def test_what_waited_of_an_earlier_swap_goes_before_the_next_one(log: PartitionLog) -> None:
-    changing.clean_two(log, 2)
+    offset_values.clean_two(log, 2)
     waiting = names(log, ".log.deleted")
-    changing.clean_two(log, 0)
+    offset_values.clean_two(log, 0)
     assert not set(waiting) & set(names(log, ".log.deleted"))
 
 
@@ -95,11 +96,11 @@ def test_appends_go_on_while_a_swap_syncs(log: PartitionLog, monkeypatch: pytest
         sync(path)
 
     monkeypatch.setattr(files, "sync_directory", slow)
-    swapping = threading.Thread(target=lambda: changing.clean_two(log, 0), daemon=True)
+    swapping = threading.Thread(target=lambda: offset_values.clean_two(log, 0), daemon=True)
     swapping.start()
     assert syncing.wait(10)
     end = log.log_end_offset
-    changing.append(log)
+    offset_values.append(log)
     assert log.log_end_offset == end + 3
     appended.set()
     swapping.join(10)
@@ -116,7 +117,7 @@ def test_a_segment_that_does_not_read_back_is_dropped(log: PartitionLog) -> None
         log.replace([base], [base, other])
     assert names(log, ".swap") == names(log, ".cleaned") == names(log, ".deleted") == []
     assert read_all(log) == before
-    changing.clean_two(log, 0)
+    offset_values.clean_two(log, 0)
 
 
 @pytest.mark.parametrize("touched", [False, True])
@@ -124,8 +125,8 @@ def test_only_the_very_file_that_was_read_back_is_not_read_again(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
     read: list[Path] = []
-    check = replacement._check
-    monkeypatch.setattr(replacement, "_check", lambda path: (read.append(path), check(path))[1])
+    check = replacement._verified_end
+    monkeypatch.setattr(replacement, "_verified_end", lambda path: (read.append(path), check(path))[1])
     base = log.view.segments[0].base_offset
     for kind in ("log", "index", "timeindex"):
         new = log.directory / segment_file(base, kind, CLEANED)
@@ -154,7 +155,7 @@ def test_a_changed_file_is_read_again_and_dropped(log: PartitionLog) -> None:
 def test_segments_that_went_meanwhile_are_not_replaced(log: PartitionLog) -> None:
     base, other = (segment.base_offset for segment in log.view.segments[:2])
     log.delete_prefix(1)
-    with pytest.raises(SourceChangedError, match="nothing was swapped"):
+    with raises_error(SourceChangedError, path=log.directory, about=str([base, other])):
         log.replace([base], [base, other])
     active = log.view.segments[-1].base_offset
     with pytest.raises(SourceChangedError):
@@ -172,7 +173,7 @@ def test_a_disk_that_fails_amid_a_swap_takes_the_log_offline(
     with monkeypatch.context() as patch:
         patch.setattr(files, "sync_directory", fail)
         with pytest.raises(StorageError):
-            changing.clean_two(log, 0)
+            offset_values.clean_two(log, 0)
     assert log.offline is not None
     log.close()
     again = open_partition(log.directory, log.config)

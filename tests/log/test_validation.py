@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from siltstone.base.codec_table import CODECS
 from siltstone.base.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -17,8 +18,10 @@ from siltstone.base.errors import (
     RecordRefusedError,
     UnreadableBatchError,
 )
+from siltstone.base.records.check import Fault
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import Bytes
+from siltstone.base.records.scan import ScanEnd
 from siltstone.log import validation
 from siltstone.log.validation import NAMED_RECORDS, Origin
 from tests.support.cleaning.logs import Rec, records_in
@@ -110,34 +113,34 @@ def test_many_batches_of_a_coordinator() -> None:
 
 
 def test_no_batch_and_several() -> None:
-    assert_refused(array(b""), InvalidRecordError, "no batch at all")
-    assert_refused(np.concatenate((sent(1), sent(1))), InvalidRecordError, "more than one batch")
-    assert_refused(np.concatenate([sent(1)] * 5), InvalidRecordError, "more than one batch")
-    assert_refused(array(b""), InvalidRecordError, "no batch", origin=Origin.COORDINATOR)
+    assert_refused(array(b""), InvalidRecordError, validation.NO_BATCH)
+    assert_refused(np.concatenate((sent(1), sent(1))), InvalidRecordError, validation.SECOND_BATCH)
+    assert_refused(np.concatenate([sent(1)] * 5), InvalidRecordError, validation.SECOND_BATCH)
+    assert_refused(array(b""), InvalidRecordError, validation.NO_BATCH, origin=Origin.COORDINATOR)
 
 
 SHORT = b"\0\0\0\x10" + b"\0\0\0\0\1" + bytes(11)
 """From the size of a batch of magic 1 on, which is too small for one."""
-HEADERS: list[tuple[str, Callable[[], Bytes], str]] = [
-    ("base offset", lambda: edited(sent(1), 0, 5, 8), "base offset is not 0"),
-    ("count 0", lambda: edited(sent(1), 57, 0, 4), "record count"),
-    ("count -1", lambda: edited(sent(1), 57, -1, 4), "record count"),
-    ("count 2 of 3 offsets", lambda: edited(sent(3), 57, 2, 4), "record count"),
-    ("last offset delta -1", lambda: edited(sent(1), 23, -1, 4), "offset delta"),
-    ("last offset delta 7", lambda: edited(sent(3), 23, 7, 4), "record count"),
-    ("control", lambda: sent(1, control=True), "control records"),
-    ("no sequence", lambda: sent(1, producer_id=3, producer_epoch=0), "no sequence"),
+HEADERS: list[tuple[str, Callable[[], Bytes], Fault | ScanEnd]] = [
+    ("base offset", lambda: edited(sent(1), 0, 5, 8), Fault.BASE_OFFSET),
+    ("count 0", lambda: edited(sent(1), 57, 0, 4), Fault.COUNT),
+    ("count -1", lambda: edited(sent(1), 57, -1, 4), ScanEnd.BAD_COUNT),
+    ("count 2 of 3 offsets", lambda: edited(sent(3), 57, 2, 4), Fault.COUNT),
+    ("last offset delta -1", lambda: edited(sent(1), 23, -1, 4), ScanEnd.BAD_COUNT),
+    ("last offset delta 7", lambda: edited(sent(3), 23, 7, 4), Fault.COUNT),
+    ("control", lambda: sent(1, control=True), Fault.CONTROL),
+    (Fault.SEQUENCE, lambda: sent(1, producer_id=3, producer_epoch=0), Fault.SEQUENCE),
     (
         "no epoch",
         lambda: sent(1, producer_id=3, base_sequence=0, transactional=True),
-        "no producer epoch",
+        Fault.EPOCH,
     ),
-    ("transactional", lambda: sent(1, transactional=True), "no producer id"),
-    ("magic 0", lambda: array(twin.message(0, b"k", b"v" * 40, magic=0)), "v0 or v1"),
-    ("magic 1", lambda: array(twin.message(0, b"k", b"v" * 40, magic=1, timestamp=TIME)), "v0 or v1"),
-    ("short magic 1", lambda: array(edited(sent(1), 16, 1, 1).tobytes()[:8] + SHORT), "v0 or v1"),
-    ("size too large", lambda: edited(sent(1), 8, 1 << 30, 4), "goes on beyond the end"),
-    ("cut", lambda: array(sent(1).tobytes()[:-1]), "goes on beyond the end"),
+    ("transactional", lambda: sent(1, transactional=True), Fault.NO_PRODUCER),
+    ("magic 0", lambda: array(twin.message(0, b"k", b"v" * 40, magic=0)), Fault.MAGIC),
+    ("magic 1", lambda: array(twin.message(0, b"k", b"v" * 40, magic=1, timestamp=TIME)), Fault.MAGIC),
+    ("short magic 1", lambda: array(edited(sent(1), 16, 1, 1).tobytes()[:8] + SHORT), Fault.MAGIC),
+    ("size too large", lambda: edited(sent(1), 8, 1 << 30, 4), ScanEnd.TRUNCATED),
+    ("cut", lambda: array(sent(1).tobytes()[:-1]), ScanEnd.TRUNCATED),
 ]
 
 
@@ -145,7 +148,9 @@ HEADERS: list[tuple[str, Callable[[], Bytes], str]] = [
     ("data", "reason"), [case[1:] for case in HEADERS], ids=[case[0] for case in HEADERS]
 )
 @pytest.mark.parametrize("config", [{}, {"compression_type": "zstd"}])
-def test_headers_that_are_refused(data: Callable[[], Bytes], reason: str, config: dict[str, object]) -> None:
+def test_headers_that_are_refused(
+    data: Callable[[], Bytes], reason: Fault | ScanEnd, config: dict[str, object]
+) -> None:
     assert_refused(data(), InvalidRecordError, reason, **config)
 
 
@@ -154,30 +159,30 @@ def test_headers_that_are_refused(data: Callable[[], Bytes], reason: str, config
 def test_an_unknown_codec(codec: int, origin: Origin) -> None:
     """Kafka answers UNKNOWN_SERVER_ERROR, after the checksum and before the counts."""
     data = edited(edited(sent(1), 0, 1000, 8) if origin is Origin.REPLICATION else sent(1), 21, codec, 2)
-    assert_refused(data, UnreadableBatchError, "codec is unknown", origin=origin)
+    assert_refused(data, UnreadableBatchError, Fault.CODEC, origin=origin)
     assert UnreadableBatchError.error_code == -1 and UnreadableBatchError.code == "UNKNOWN_SERVER_ERROR"
     damaged = edited(data, 17, 1, 4, sealed=False)
-    assert_refused(damaged, CorruptMessageError, "checksum", origin=origin)
+    assert_refused(damaged, CorruptMessageError, Fault.CHECKSUM, origin=origin)
     if origin is Origin.CLIENT:
-        assert_refused(edited(data, 57, 9, 4), UnreadableBatchError, "codec is unknown")
-        assert_refused(edited(data, 57, -1, 4), UnreadableBatchError, "codec is unknown")
-        assert_refused(edited(data, 0, 5, 8), InvalidRecordError, "base offset")
+        assert_refused(edited(data, 57, 9, 4), UnreadableBatchError, Fault.CODEC)
+        assert_refused(edited(data, 57, -1, 4), UnreadableBatchError, Fault.CODEC)
+        assert_refused(edited(data, 0, 5, 8), InvalidRecordError, Fault.BASE_OFFSET)
 
 
 @pytest.mark.parametrize(
     ("position", "value", "size", "reason"),
     [
-        (16, 3, 1, "unknown magic byte"),
-        (16, -1, 1, "unknown magic byte"),
-        (8, 0, 4, "impossible batch size"),
-        (8, -1, 4, "impossible batch size"),
-        (8, 13, 4, "impossible batch size"),
-        (8, 48, 4, "impossible batch size"),
+        (16, 3, 1, ScanEnd.BAD_MAGIC),
+        (16, -1, 1, ScanEnd.BAD_MAGIC),
+        (8, 0, 4, ScanEnd.BAD_SIZE),
+        (8, -1, 4, ScanEnd.BAD_SIZE),
+        (8, 13, 4, ScanEnd.BAD_SIZE),
+        (8, 48, 4, ScanEnd.BAD_SIZE),
     ],
 )
 @pytest.mark.parametrize("origin", [Origin.CLIENT, Origin.COORDINATOR])
 def test_what_no_batch_looks_like_is_corrupt(
-    position: int, value: int, size: int, reason: str, origin: Origin
+    position: int, value: int, size: int, reason: ScanEnd, origin: Origin
 ) -> None:
     data = edited(sent(1), position, value, size)[: 60 if value == 48 else None]
     assert_refused(data, CorruptMessageError, reason, origin=origin)
@@ -220,25 +225,30 @@ def test_sizes_are_of_the_batch_without_what_is_behind() -> None:
 def test_a_damaged_batch_is_refused_whatever_is_behind(count: int) -> None:
     data = behind(sent(count), b"\1\2\3")
     data[-5] ^= 1
-    assert_refused(data, CorruptMessageError, "checksum")
+    assert_refused(data, CorruptMessageError, Fault.CHECKSUM)
 
 
 def test_what_is_behind_and_is_no_start_of_a_batch() -> None:
     data = sent(1)
-    for tail in (bytes(12), bytes(17), b"\xff" * 12, b"\xff" * 100, edited(data, 16, 3, 1).tobytes()[:-1]):
-        assert_refused(behind(data, tail), CorruptMessageError, "impossible batch size|unknown magic byte")
+    for tail in (bytes(12), bytes(17), b"\xff" * 12, b"\xff" * 100):
+        assert_refused(behind(data, tail), CorruptMessageError, ScanEnd.BAD_SIZE)
+    assert_refused(
+        behind(data, edited(data, 16, 3, 1).tobytes()[:-1]), CorruptMessageError, ScanEnd.BAD_MAGIC
+    )
 
 
 def test_a_second_whole_batch_is_refused_whatever_it_is() -> None:
     short_v2 = bytes(8) + b"\0\0\0\x0e" + b"\0\0\0\0\2" + bytes(9)
     for tail in (sent(1).tobytes(), edited(sent(1), 57, -1, 4).tobytes(), short_v2):
-        assert_refused(behind(sent(1), tail), InvalidRecordError, "more than one batch")
+        assert_refused(behind(sent(1), tail), InvalidRecordError, validation.SECOND_BATCH)
 
 
 def test_what_coordinators_write_is_whole() -> None:
     """They send several batches: a cut one would be a loss that nobody sees."""
     for tail in (b"\0", sent(1).tobytes()[:-1]):
-        assert_refused(behind(sent(1), tail), InvalidRecordError, "goes on beyond", origin=Origin.COORDINATOR)
+        assert_refused(
+            behind(sent(1), tail), InvalidRecordError, ScanEnd.TRUNCATED, origin=Origin.COORDINATOR
+        )
 
 
 # what only a log gives
@@ -283,9 +293,7 @@ def test_log_append_time_that_cannot_be_taken_off(count: int, codec: int) -> Non
     error = refused(data, message_timestamp_type="LogAppendTime")
     assert type(error) is InvalidTimestampError and error.record_index == 0
     assert [each.index for each in error.record_errors] == list(range(count))
-    assert {each.message for each in error.record_errors} == {
-        "claims log-append time, which only the log gives"
-    }
+    assert {each.message for each in error.record_errors} == {validation.CLAIMS_APPEND_TIME}
     error = refused(edited(data, 35, -1, 8))
     assert type(error) is InvalidTimestampError and len(error.record_errors) == count
 
@@ -308,7 +316,7 @@ def test_a_producer_without_an_epoch() -> None:
     marker = end_transaction_marker(
         commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
     )
-    assert_refused(marker, InvalidRecordError, "no producer epoch", origin=Origin.COORDINATOR)
+    assert_refused(marker, InvalidRecordError, Fault.EPOCH, origin=Origin.COORDINATOR)
 
 
 # records that are refused
@@ -322,18 +330,18 @@ def refused(data: Bytes, **how: object) -> RecordRefusedError:
     return caught.value
 
 
-BODIES: list[tuple[str, bytes, str, int | None]] = [
-    ("record size negative", record(size=twin.varint(-5)), "size is not possible", 0),
-    ("record size too large", record(size=twin.varint(999)), "size is not possible", 0),
-    ("record size too small", record(size=twin.varint(7)), "over-long or cut", 0),
-    ("over-long size", record(size=b"\x80\x80\x80\x80\x80\x01"), "over-long", 0),
-    ("over-long offset delta", record(delta=b"\x80\x80\x80\x80\x80\x00"), "over-long", 0),
-    ("key size below null", record(key=twin.varint(-2)), "negative size", 0),
-    ("key size too large", record(key=twin.varint(1 << 30) + b"k"), "go on beyond", 0),
-    ("bytes behind the headers", record(tail=b"\0"), "go on beyond its end, or end before", 0),
-    ("bytes behind the last record", record() + b"\0", "left over", None),
-    ("an offset that is not the first", record(delta=b"\2"), "do not ascend", 0),
-    ("nothing", b"", "over-long or cut", 0),
+BODIES: list[tuple[str, bytes, Fault, int | None]] = [
+    ("record size negative", record(size=twin.varint(-5)), Fault.RECORD_SIZE, 0),
+    ("record size too large", record(size=twin.varint(999)), Fault.RECORD_SIZE, 0),
+    ("record size too small", record(size=twin.varint(7)), Fault.VARINT, 0),
+    ("over-long size", record(size=b"\x80\x80\x80\x80\x80\x01"), Fault.VARINT, 0),
+    ("over-long offset delta", record(delta=b"\x80\x80\x80\x80\x80\x00"), Fault.VARINT, 0),
+    ("key size below null", record(key=twin.varint(-2)), Fault.NEGATIVE_SIZE, 0),
+    ("key size too large", record(key=twin.varint(1 << 30) + b"k"), Fault.RECORD_END, 0),
+    ("bytes behind the headers", record(tail=b"\0"), Fault.RECORD_END, 0),
+    ("bytes behind the last record", record() + b"\0", Fault.LEFT_OVER, None),
+    ("an offset that is not the first", record(delta=b"\2"), Fault.RECORD_OFFSETS, 0),
+    ("nothing", b"", Fault.VARINT, 0),
 ]
 
 
@@ -341,14 +349,18 @@ BODIES: list[tuple[str, bytes, str, int | None]] = [
 @pytest.mark.parametrize(
     ("body", "reason", "index"), [case[1:] for case in BODIES], ids=[c[0] for c in BODIES]
 )
-def test_records_that_are_refused(body: bytes, reason: str, index: int | None, codec: int) -> None:
+def test_records_that_are_refused(body: bytes, reason: Fault, index: int | None, codec: int) -> None:
     assert_refused(of_body(body, codec=codec), InvalidRecordError, reason, index)
 
 
 def test_the_record_that_is_at_fault_is_named() -> None:
     good = record() + record(delta=twin.varint(1))
-    assert_refused(of_body(good + record(delta=twin.varint(1)), 3), InvalidRecordError, "ascend", 2)
-    assert_refused(of_body(good + record(delta=twin.varint(3)), 3), InvalidRecordError, "ascend", 2)
+    assert_refused(
+        of_body(good + record(delta=twin.varint(1)), 3), InvalidRecordError, Fault.RECORD_OFFSETS, 2
+    )
+    assert_refused(
+        of_body(good + record(delta=twin.varint(3)), 3), InvalidRecordError, Fault.RECORD_OFFSETS, 2
+    )
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
@@ -356,13 +368,13 @@ def test_a_checksum_that_does_not_match(count: int) -> None:
     for position in (17, 21, 30, 57, 62, -1):
         data = sent(count)
         data[position] ^= 0x10
-        assert_refused(data, CorruptMessageError, "checksum")
+        assert_refused(data, CorruptMessageError, Fault.CHECKSUM)
 
 
 def test_a_checksum_comes_before_what_is_inside() -> None:
     data = sent(1)
     data[57:61] = 255
-    assert_refused(data, CorruptMessageError, "checksum")
+    assert_refused(data, CorruptMessageError, Fault.CHECKSUM)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -384,9 +396,10 @@ def test_every_record_without_a_key_is_named(count: int, codec: int) -> None:
     records = [Rec(offset=i, key=None if i % 2 else b"k", timestamp=TIME) for i in range(count)]
     error = refused(of_records(records, codec=codec), policies=("compact",))
     assert type(error) is InvalidRecordError and error.record_index == 1
-    reason = "has no key: a compacted topic takes none without"
-    assert error.record_errors == tuple(RecordError(index=i, message=reason) for i in range(1, count, 2))
-    assert f"({count // 2} of its {count} are refused)" in str(error)
+    assert error.record_errors == tuple(
+        RecordError(index=i, message=validation.NO_KEY) for i in range(1, count, 2)
+    )
+    assert f"({count // 2} of {count} records are refused)" in str(error)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
@@ -416,7 +429,7 @@ def test_so_many_records_are_named_and_no_more() -> None:
         policies=("compact",),
     )
     assert [each.index for each in error.record_errors] == list(range(NAMED_RECORDS))
-    assert f"({count} of its {count} are refused)" in str(error)
+    assert f"({count} of {count} records are refused)" in str(error)
 
 
 def test_a_compressed_batch_may_have_more_records_than_bytes() -> None:
@@ -424,7 +437,7 @@ def test_a_compressed_batch_may_have_more_records_than_bytes() -> None:
     data = of_body(body, 9000, 4)
     assert len(data) < 9000
     assert append(data).records == 9000
-    assert_refused(of_body(record(), 1 << 22, 4), InvalidRecordError, "cut varint", 1)
+    assert_refused(of_body(record(), 1 << 22, 4), InvalidRecordError, Fault.VARINT, 1)
 
 
 def test_a_batch_that_makes_no_sense_names_no_records() -> None:
@@ -438,7 +451,7 @@ def test_a_timestamp_out_of_bounds(moved: int, codec: int) -> None:
     assert_refused(
         of_records(records, codec=codec),
         InvalidTimestampError,
-        "record 1 has a timestamp that is not within",
+        "record 1 has a timestamp outside",
         1,
         message_timestamp_before_max_ms=DAY,
     )
@@ -452,8 +465,8 @@ def test_a_timestamp_names_the_error_where_there_are_both() -> None:
 def test_too_large() -> None:
     data = sent(LARGE)
     small = {"max_message_bytes": len(data) - 1}
-    assert_refused(data, MessageTooLargeError, f"{len(data)} bytes are over max.message.bytes", **small)
-    assert_refused(sent(1), MessageTooLargeError, "over max.message.bytes", max_message_bytes=10)
+    assert_refused(data, MessageTooLargeError, f"max.message.bytes={len(data) - 1}", **small)
+    assert_refused(sent(1), MessageTooLargeError, "max.message.bytes=10", max_message_bytes=10)
     assert_refused(data, RecordListTooLargeError, "segment.bytes=1000", segment_bytes=1000)
     assert append(data, max_message_bytes=len(data), segment_bytes=len(data)).records == LARGE
 
@@ -474,13 +487,17 @@ def test_a_compressed_batch_of_many_small_records(codec: int, monkeypatch: pytes
     data = of_records(many, codec=codec)
     assert append(data.copy()).records == len(many)
     monkeypatch.setattr(validation, "records_max", lambda limit: len(many) - 1)
-    assert_refused(data, MessageTooLargeError, "more than 19999 records: .*max.decompressed.message.bytes")
+    assert_refused(
+        data,
+        MessageTooLargeError,
+        "more than 19999 records; send smaller batches, or raise max.decompressed.message.bytes",
+    )
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_compressed_bytes_that_make_no_sense(codec: int) -> None:
     data = edited(of_body(b"this is not compressed"), 21, codec, 2)
-    assert_refused(data, UnreadableBatchError, "gzip|snappy|lz4|zstd")
+    assert_refused(data, UnreadableBatchError, CODECS[codec].name)
 
 
 # replicated
@@ -505,21 +522,21 @@ def test_a_cut_batch_at_the_end_is_left_out() -> None:
     validated = append(data[:-1], origin=Origin.REPLICATION)
     assert validated.last_offset == 1002
     assert_in_order(validated)
-    assert_refused(data[:50], InvalidRecordError, "no whole batch", origin=Origin.REPLICATION)
+    assert_refused(data[:50], InvalidRecordError, validation.NO_WHOLE_BATCH, origin=Origin.REPLICATION)
 
 
 @pytest.mark.parametrize("bases", [(999,), (1000, 1002), (1005, 1000)])
 def test_replicated_offsets_ascend_from_the_logs_end(bases: tuple[int, ...]) -> None:
-    assert_refused(replicated(*bases), InvalidRecordError, "below the log's end", origin=Origin.REPLICATION)
+    assert_refused(replicated(*bases), InvalidRecordError, Fault.OFFSETS, origin=Origin.REPLICATION)
 
 
 def test_replicated_damage() -> None:
     for position in (17, 62, -1):
         data = replicated(1000, 1003)
         data[position] ^= 1
-        assert_refused(data, CorruptMessageError, "checksum", origin=Origin.REPLICATION)
+        assert_refused(data, CorruptMessageError, Fault.CHECKSUM, origin=Origin.REPLICATION)
     data = edited(replicated(1000), 16, 9, 1, sealed=False)
-    assert_refused(data, CorruptMessageError, "magic", origin=Origin.REPLICATION)
+    assert_refused(data, CorruptMessageError, ScanEnd.BAD_MAGIC, origin=Origin.REPLICATION)
     assert_refused(
         replicated(1000), RecordListTooLargeError, "segment.bytes", origin=Origin.REPLICATION, segment_bytes=9
     )
@@ -532,7 +549,7 @@ def test_replicated_message_sets() -> None:
     validated = append(data, origin=Origin.REPLICATION)
     assert (validated.last_offset, validated.records, validated.max_timestamp) == (1001, 2, TIME)
     data[-1] ^= 1
-    assert_refused(data, CorruptMessageError, "checksum", origin=Origin.REPLICATION)
+    assert_refused(data, CorruptMessageError, Fault.CHECKSUM, origin=Origin.REPLICATION)
 
 
 def test_many_replicated_batches() -> None:

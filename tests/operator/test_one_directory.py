@@ -30,7 +30,7 @@ from siltstone.commands import review
 from siltstone.commands.places import Place
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import read_checkpoint
-from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
@@ -120,7 +120,7 @@ def test_the_whole_directory_counts_for_more(directory: Path, tmp_path: Path) ->
     for named in ([directory / "topic-3", directory], [tmp_path / "again", directory / "topic-3", directory]):
         (opened,) = open_directories(named, lock=False)
         assert not opened.is_partial and len(opened.partitions) == PARTITIONS
-        refuse_strangers([opened])
+        require_one_broker([opened])
 
 
 def test_nothing_is_locked_when_one_of_them_is(directory: Path, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_one_partition_under_two_names_is_refused(
     mount = tmp_path / "mount" / "other-0"
     shutil.copytree(directory / "topic-0", mount)
     _places(monkeypatch, lambda path: directory / "topic-0" if path == mount else path)
-    with pytest.raises(SiltstoneError, match="are one directory; name it once"):
+    with pytest.raises(SiltstoneError, match="the same directory as"):
         app.clean(asking(directory, mount, topics=(), force=True), engine=no_engine)
 
 

@@ -19,14 +19,14 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.report import FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.overflow import split_overflowed
+from siltstone.log.overflow import split_overflowed_segment
 from siltstone.log.recovery.directories import Recovery, recover_directories
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.tables.commit import StagedWriter, remove_staged
-from tests.log.test_overflow import wide_log
 from tests.support.cleaning.logs import NOW, WHERE, one, run, tree, write_log
+from tests.support.log.overflowed import wide_log
 from tests.support.operator.staged import in_process, is_root, last_values, listing, stage_several
 
 SOMEBODY = 12345
@@ -59,8 +59,8 @@ def as_anothers(path: Path, victim: Path) -> None:
 
 
 KINDS: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
-    "a symbolic link, but a directory is wanted": ("remove it", as_link),
-    "a regular file, but a directory is wanted": ("remove it", as_file),
+    "a symbolic link, but must be a directory": ("remove it", as_link),
+    "a regular file, but must be a directory": ("remove it", as_file),
     "belongs to user 12345": ("chown", as_anothers),
 }
 
@@ -157,7 +157,7 @@ def test_a_checkpoint_is_not_written_through_a_planted_temporary_file(tmp_path: 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, victim: Path) -> None:
     write_log(tmp_path / "data", {0: [one(0, "a")]})
     (tmp_path / "data" / ".lock").symlink_to(victim / "lock")
-    with pytest.raises(OSError, match=r"no regular file"):
+    with pytest.raises(OSError, match=r"not a regular file"):
         LogDirectory.open(tmp_path / "data")
     assert not (victim / "lock").exists() and (tmp_path / "data" / ".lock").is_symlink()
 
@@ -169,7 +169,7 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     (victim / "split" / "precious").write_bytes(b"more")
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
-        split_overflowed(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
     how = Recovery(config_of=lambda where: LogConfig(), now_ms=NOW, threads=1, check=True)
     with LogDirectory.open(tmp_path / "data") as directory:
         (found,) = recover_directories([directory], how, None)[0].logs

@@ -157,7 +157,7 @@ def test_a_damaged_directory_is_recovered_or_refused(
         assert left == expected[: len(left)] or (told and set(left) <= set(expected))
         assert len(left) == len(expected) or path.name.endswith(".log")
         before = tree(partition)
-        again = recover(partition, clean=clean, point=found.recovery_point, check=check)
+        again = recover(partition, clean=clean, point=found.log_end_offset, check=check)
         assert tree(partition) == before
         assert (again.log_end_offset, again.changed) == (found.log_end_offset, False)
 
@@ -185,6 +185,6 @@ def test_several_damages(original: Path, harms: list[Harm], noise: bytes, clean:
             assert error.path.startswith(str(partition)) and error.reason
             return
         before = tree(partition)
-        again = recover(partition, clean=clean, point=found.recovery_point, check=True)
+        again = recover(partition, clean=clean, point=found.log_end_offset, check=True)
         assert tree(partition) == before
         assert again.log_end_offset == found.log_end_offset

@@ -148,8 +148,8 @@ def test_directories_of_deleted_topics_are_excluded(broker: tuple[Path, Path]) -
     with opened(*broker) as logs:
         assert TopicPartition("reborn", 1) not in logs and TopicPartition("never", 0) not in logs
         reasons = {Path(each.path).name: each.reason for each in logs.directories[0].directory.passed_over}
-        assert "left over from a deleted topic" in reasons["reborn-1"]
-        assert "it was deleted" in reasons["never-0"]
+        assert "belongs to a deleted topic" in reasons["reborn-1"]
+        assert "the topic was deleted" in reasons["never-0"]
     assert listing(broker[0] / "reborn-1") == before
 
 

@@ -98,7 +98,7 @@ def test_records_checkpoints_and_marker_across_a_clean_close(tmp_path: Path) -> 
         assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (2, 5, 5)
         with pytest.raises(OffsetOutOfRangeError):
             log.read(1)
-    assert LogDirectory.open(tmp_path).was_stopped_cleanly
+    assert LogDirectory.open(tmp_path).had_clean_shutdown
 
 
 def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

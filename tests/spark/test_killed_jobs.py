@@ -26,9 +26,9 @@ from siltstone.spark import clean as pipeline
 from siltstone.spark import explain, verify
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.tasks import task_numbers
-from tests.crash.test_transaction_crashes import ROUND, committed, write
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.lives import Living
+from tests.support.cleaning.open_transactions import ROUND, committed, write
 from tests.support.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark

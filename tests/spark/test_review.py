@@ -17,8 +17,8 @@ from tests.support import golden_sets
 from tests.support.asking import asked
 from tests.support.operator.staged import stage
 from tests.support.verify.editing import Spoiler
+from tests.support.verify.spoilings import SPOILINGS
 from tests.support.verify.staging import stage_pair
-from tests.verify.test_spoiled_results import SPOILINGS
 
 pytestmark = pytest.mark.spark
 

@@ -54,7 +54,7 @@ def test_reports() -> None:
         LogDone(
             name="a-0", met=3, groups=[Rewritten(group=1, failure=failure)], files=[RetainedFile(group=1)]
         ),
-        RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
+        RetainedFile(group=3, carried=Carried(open_producers=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
         (row,) = rows.rows_of(rows.report_row(rows.FOUND, report, 7).batch())

@@ -79,8 +79,8 @@ def test_what_a_task_has_read_back_is_not_read_again(
     root: Path, other_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[Path] = []
-    check = replacement._check
-    monkeypatch.setattr(replacement, "_check", lambda path: (again.append(path), check(path))[1])
+    check = replacement._verified_end
+    monkeypatch.setattr(replacement, "_verified_end", lambda path: (again.append(path), check(path))[1])
     request = app.CleanRequest(
         directories=[root], in_place=True, topics=["topic"], config=["cleanup.policy=compact"], force=True
     )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from siltstone.compaction.report import CLEANED
 from siltstone.verify.checking import check_here, verify
 from siltstone.verify.findings import LogVerdict
-from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 from tests.compaction.inplace.test_against_oracle import RandomLog, _write, random_logs
 from tests.support.cleaning import logs, oracle
 from tests.support.cleaning.lives import Life, Living, lives
@@ -35,12 +35,12 @@ def quick_disk() -> Iterator[None]:
         yield
 
 
-def _terms(config: Mapping[str, object], now_ms: int, *, exact: bool) -> Terms:
-    return terms_of(logs.settings(config), now_ms, now_is_exact=exact)
+def _settings(config: Mapping[str, object], now_ms: int, *, exact: bool) -> CleaningSettings:
+    return cleaning_settings(logs.settings(config), now_ms, now_is_exact=exact)
 
 
-def _verdict(before: Path, after: Path, terms: Terms) -> LogVerdict:
-    (found,) = verify(before, after, check_here, lambda _: terms).logs
+def _verdict(before: Path, after: Path, settings: CleaningSettings) -> LogVerdict:
+    (found,) = verify(before, after, check_here, lambda _: settings).logs
     return found
 
 
@@ -65,8 +65,8 @@ def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
             now_ms = living.clock.now_ms()
             result = logs.run(living.root, config=living.settings(round_), now_ms=now_ms)
             for exact in (True, False):
-                terms = _terms(living.settings(round_), now_ms, exact=exact)
-                found = _verdict(before, living.root, terms)
+                settings = _settings(living.settings(round_), now_ms, exact=exact)
+                found = _verdict(before, living.root, settings)
                 assert found.is_sound, (number, exact, [str(each) for each in found.problems])
             if result.status == CLEANED and not result.removed.expired:
                 assert found.removed["superseded"] == result.removed.superseded
@@ -96,8 +96,8 @@ def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: obj
         _write(before, log)
         partition = _write(after, log)
         result = logs.run(after, config=log.config, now_ms=log.now_ms)
-        terms = _terms(log.config, log.now_ms, exact=True)
-        found = _verdict(before, after, terms)
+        settings = _settings(log.config, log.now_ms, exact=True)
+        found = _verdict(before, after, settings)
         assert found.is_sound, [str(each) for each in found.problems]
         if result.status != CLEANED:
             return
@@ -110,7 +110,7 @@ def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: obj
         ]
         if kept:
             _drop(partition, random.choice(kept), log.interval)  # type: ignore[attr-defined]
-            assert not _verdict(before, after, terms).is_sound
+            assert not _verdict(before, after, settings).is_sound
 
 
 def test_the_oracles_first_dirty_offset_is_the_verifiers() -> None:
@@ -126,7 +126,7 @@ def test_the_oracles_first_dirty_offset_is_the_verifiers() -> None:
             partition = logs.write_log(path, segments, checkpoint=5)
         expected = oracle.clean(partition, oracle.Cleaning(now_ms=logs.NOW, checkpoint=5))
         logs.run(after)
-        found = _verdict(before, after, _terms({}, logs.NOW, exact=True))
+        found = _verdict(before, after, _settings({}, logs.NOW, exact=True))
         assert found.is_sound, found.problems
         assert (found.first_dirty_offset, found.cleaned_end_offset) == (expected.first_dirty, expected.end)
         assert _offsets(partition) == {11, 12, 13}

@@ -75,8 +75,3 @@ def codec_number(name: str) -> int:
 def codec_name(number: int) -> str:
     """A codec's name for people, also where nothing has its number."""
     return CODEC_NAMES[number] if number < len(CODEC_NAMES) else f"unknown({number})"
-
-
-def is_allowed(number: int, magic: int) -> bool:
-    """May a batch or message set of this magic be compressed with the codec ``number``?"""
-    return number < len(CODECS) and magic >= CODECS[number].first_magic

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.cli.output import note, plain, refuse_if, write_lines
 from siltstone.log.coordinator_records import Decoder
 from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
-from siltstone.log.indexes import Finding, NamedFile
+from siltstone.log.indexes import NamedFile
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
 
@@ -93,7 +93,7 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     findings = 0
     try:
         for part in dump_file(file, options):
-            if not isinstance(part, Finding):
+            if not isinstance(part, CorruptFileError):
                 write_lines(json.dumps(part, default=plain) if as_json else render(part))
                 continue
             findings += 1

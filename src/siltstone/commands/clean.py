@@ -54,7 +54,7 @@ from siltstone.log.directory import (
     PassedOver,
     open_directories,
     refuse_network_file_system,
-    refuse_strangers,
+    require_one_broker,
 )
 from siltstone.log.names import TopicPartition, parse_partition
 from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
@@ -384,7 +384,7 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
         refuse_unclean(directory)
         if request.in_place:
             refuse_network_file_system(directory)
-    refuse_strangers(directories)
+    require_one_broker(directories)
 
 
 class _Audit:
@@ -491,7 +491,7 @@ def recover(
                 directories.append(directory)
             except OSError as error:
                 failed(directory.path, error)
-        refuse_strangers(directories)
+        require_one_broker(directories)
         how = Recovery(
             config_of=recovery_configs(directories, settings, broker_config),
             now_ms=by_ms,

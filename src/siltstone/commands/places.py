@@ -71,7 +71,7 @@ class Place:
 def refuse_unclean(directory: LogDirectory) -> None:
     """Refuse a directory that needs recovery, for commands that do not recover. Raises
     DirectoryRefusedError."""
-    if directory.is_marked and not directory.was_stopped_cleanly:
+    if directory.is_log_directory and not directory.had_clean_shutdown:
         raise DirectoryRefusedError(
             f"{directory.path}: was not stopped cleanly (no .kafka_cleanshutdown); run siltstone recover "
             f"{directory.path} (or start the broker on it once and stop it), and try again then"
@@ -113,7 +113,7 @@ class Snapshot:
         """For people: which directories are in use or were not stopped cleanly, and what that means."""
         notes = []
         for directory in self.directories:
-            if directory.was_stopped_cleanly or not directory.is_marked:
+            if directory.had_clean_shutdown or not directory.is_log_directory:
                 continue
             if files.is_locked(directory.path / LOCK):
                 notes.append(f"{directory.path}: in use by another process: shown as its files are now")
@@ -177,7 +177,7 @@ class Snapshot:
     def settings(self) -> TopicSettings:
         """The settings of all topics, over the broker's with those that were set at run time."""
         cluster = self._metadata if isinstance(self._metadata, ClusterSettings) else None
-        broker = self.broker if cluster is None else cluster.broker_in_force(self.broker)
+        broker = self.broker if cluster is None else cluster.effective_broker_config(self.broker)
         return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
     def settings_of(self, topic: TopicDescription) -> TopicSettings:

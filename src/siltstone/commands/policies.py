@@ -31,7 +31,7 @@ from siltstone.base.config import (
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
 from siltstone.compaction.inplace.facts import Choices, LogState
-from siltstone.log.directory import LogDirectory, refuse_strangers
+from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
     METADATA_PARTITION,
     ClusterSettings,
@@ -294,5 +294,5 @@ def _named_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | 
         return None
     directory = LogDirectory.open(path, lock=False)
     directory.partitions = {}  # only the identity of the broker counts
-    refuse_strangers([*directories, directory])
+    require_one_broker([*directories, directory])
     return directory

@@ -29,12 +29,12 @@ from siltstone.compaction.explain import (
     explain_logs,
     observe_here,
 )
-from siltstone.log.directory import LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_here
 from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
-from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 
 _UNCLEAN = (
     "{path}: no .kafka_cleanshutdown: a broker runs on it, or it was not stopped cleanly; "
@@ -72,9 +72,9 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
     policies = gather_policies([directory], request)
     now_ms = resolve_now_ms(request.now_ms, clock or SystemClock())
 
-    def terms(where: TopicPartition) -> Terms:
+    def settings(where: TopicPartition) -> CleaningSettings:
         path = directory.partitions.get(where, directory.path / str(where))
-        return terms_of(
+        return cleaning_settings(
             policies.state_of(where, path, directory).config,
             now_ms,
             now_is_exact=request.now_ms is not None,
@@ -82,7 +82,7 @@ def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Check
         )
 
     checker = checker or (check_here if request.no_spark else _spark_checker(request))
-    verdict = verify_directories(request.before, request.after, checker, terms, request.topics)
+    verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict
 
@@ -130,14 +130,14 @@ def explain(
     if request.top < 0:
         raise UsageError(f"--top {request.top}: must not be negative")
     directories = open_directories(request.directories, lock=False)
-    refuse_strangers(directories)
+    require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(each.path, each.reason) for directory in directories for each in directory.passed_over]
-    unclean = (one for one in directories if one.is_marked and not one.was_stopped_cleanly)
+    unclean = (one for one in directories if one.is_log_directory and not one.had_clean_shutdown)
     notes = [*policies.notes, *(_UNCLEAN.format(path=one.path) for one in unclean)]
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 

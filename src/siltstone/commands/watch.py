@@ -37,8 +37,8 @@ from siltstone.compaction.inplace.facts import (
     refusal,
 )
 from siltstone.compaction.report import CLEANED, Cleaning, read_cleanings
-from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.names import LOCK, STAGING, TopicPartition
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
@@ -249,7 +249,7 @@ class Watch:
     def _snapshot(self) -> WatchSnapshot:
         now_ms = self._clock.now_ms()
         snapshot = self._open(now_ms)
-        refuse_strangers(snapshot.directories)
+        require_one_broker(snapshot.directories)
         paths = self._chosen_logs(snapshot)
         self._room = HORIZON_BYTES
         for kept in (self._settled, self._known):
@@ -375,7 +375,7 @@ class Watch:
         if self._room <= 0:
             return None
         self._room -= sum(segment.size for segment in segments)
-        horizons = find_horizons(segments, end, now_ms, uncovered(path).tombstones_from, batch_limit)
+        horizons = find_horizons(segments, end, now_ms, cleaning_bounds(path).tombstones_from, batch_limit)
         self._known[path] = (segments, now_ms, horizons)
         return horizons
 

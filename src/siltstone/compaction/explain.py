@@ -46,9 +46,9 @@ from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import (
     first_batch_timestamp,
+    floor_segment_index,
     largest_timestamp,
-    segment_holding,
-    unchanged,
+    open_unchanged,
     windows,
 )
 
@@ -212,7 +212,7 @@ def _entries(work: LogWork, number: int, bins: Bins, observed: Observed) -> Iter
     segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
     limit = work.limits.batch_limit
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader, window_size=work.limits.window_size):
             for data, batches, path, origin in batch_slices(segment.path, window):
                 columns = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
@@ -611,7 +611,7 @@ def key_text(work: LogWork, offset: int) -> str:
 
     Raises CorruptFileError, OSError.
     """
-    segment = work.segments[segment_holding(list(work.segments), offset)]
+    segment = work.segments[floor_segment_index(list(work.segments), offset)]
     with files.Reader(segment.path) as reader:
         place = position_of_offset(reader, offset, end=segment.size)
         if place is None:

@@ -55,7 +55,7 @@ from siltstone.compaction.work import (
     refuse_disorder,
 )
 from siltstone.log.indexes import IndexBuilder
-from siltstone.log.segments import Window, unchanged, windows
+from siltstone.log.segments import Window, open_unchanged, windows
 from siltstone.log.transactions import NOTHING, Carried
 
 # Compressing and writing in a thread of its own, while the next batches are rewritten.
@@ -116,7 +116,7 @@ class StagedVerifier:
         base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
         scratch, limit = self._scratch, limits.batch_limit
         with files.Reader(path) as reader:
-            staged = self._indexed(windows(reader, start=before, size=size, window_size=limits.window_size))
+            staged = self._indexed(windows(reader, start=before, end=size, window_size=limits.window_size))
             for some in decoded(path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
                 spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
@@ -145,8 +145,7 @@ class StagedVerifier:
         done = self.follow(size)
         if self.kept != kept:
             raise CheckFailedError(f"{self._path}: {self.kept} records on disk, but {kept} were kept")
-        built = self._again.finish()
-        if (built.offset_index, built.time_index) != (staged["index"], staged["timeindex"]):
+        if any(staged[kind] != data for kind, data in self._again.finish().items()):
             raise CheckFailedError(f"{self._path}: its indexes are not those of what was written")
         return done
 
@@ -243,7 +242,7 @@ class _Sink:
         """Copy from the source what was not written, since it did not change."""
         assert self._path is not None
         self._unchanged, self._writer = False, files.Writer(self._path)
-        with unchanged(self._source) as reader:
+        with open_unchanged(self._source) as reader:
             buffer = np.empty(min(_COPY_BYTES, self.size), np.uint8)
             while self._writer.size < self.size:
                 part = buffer[: self.size - self._writer.size]
@@ -256,7 +255,7 @@ class _Sink:
         if self._unchanged and self._path is not None and self.size == self._source.size:
             try:
                 files.link(self._source.path, self._path)
-                unchanged(self._source, self._path).close()
+                open_unchanged(self._source, self._path).close()
                 return True
             except OSError as error:
                 if error.errno not in _NO_LINKS:
@@ -337,8 +336,7 @@ def _stage(
     read_back = StagedVerifier(work, group, log, lambda: record_filter.retained, buffers.read_back)
     with _Sink(work, group, log, buffers, read_back) as sink:
         transactions = _fill(work, group, record_filter, carried, sink, report)
-        indexes, linked = sink.indexes.finish(), sink.linked()
-        staged = {"index": indexes.offset_index, "timeindex": indexes.time_index}
+        staged, linked = sink.indexes.finish(), sink.linked()
         if transactions:
             staged["txnindex"] = transactions
         for kind, data in staged.items():
@@ -385,7 +383,7 @@ def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behi
     segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
         for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
             following = refuse_disorder(segment.path, window, following, end)

@@ -32,12 +32,12 @@ from siltstone.base.errors import CorruptFileError, SiltstoneError
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes, Flags, Int64
 from siltstone.compaction.keys import EntryBlob, KeyCollector, MergedBucket, by_base
 from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.log.transactions import (
     NOTHING,
     Aborted,
@@ -136,8 +136,8 @@ class BatchSlice(NamedTuple):
 
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
-    """Slices of a window whose records take about 8 MiB decompressed (``inflate.pieces``)."""
-    for part in pieces(window.data, window.batches):
+    """Slices of a window whose records take about 8 MiB decompressed (``decompression.slices_within``)."""
+    for part in slices_within(window.data, window.batches):
         yield BatchSlice(window.data, window.batches[part], path, window.origin)
 
 
@@ -158,7 +158,7 @@ def decoded(
     scratch: Scratch | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, in slices of about 8 MiB decompressed (``inflate.pieces``).
+    """All records of a segment's ``windows``, in slices of about 8 MiB (``decompression.slices_within``).
 
     ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
     ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets
@@ -167,7 +167,7 @@ def decoded(
     following, scratch = offsets[0], scratch or Scratch()
     for window in windows:
         before, following = following, refuse_disorder(path, window, following, offsets[1])
-        for part in pieces(window.data, window.batches):
+        for part in slices_within(window.data, window.batches):
             batches = window.batches[part]
             columns = decode(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
             before = _refuse_inner_disorder(path, window, batches, columns, before)
@@ -311,7 +311,7 @@ def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
             return None
         entry = entries[np.argmin(np.abs(entries["position"].astype(np.int64) - position))]
         start, last = int(entry["position"]), segment.base_offset + int(entry["relative_offset"])
-        with unchanged(segment) as reader:
+        with open_unchanged(segment) as reader:
             batch = next(windows(reader, start=start, window_size=_FIRST_READ)).batches[0]
     except (OSError, SiltstoneError, StopIteration):
         return None
@@ -362,7 +362,7 @@ def paced_windows(
 ) -> Iterator[Window]:
     """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the pacer's rate."""
     start, behind = span
-    for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
+    for window in windows(reader, start=start, end=behind, window_size=window_size, verify=verify):
         pacer.done(len(window.data))
         yield window
 
@@ -499,7 +499,7 @@ def _extract_split(
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
     pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
         for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):

@@ -1,16 +1,31 @@
 """Kafka's small text files: checkpoints, ``partition.metadata``, ``meta.properties``.
 
-A checkpoint (``CheckpointFile``) is a version line ``0``, a line with the number of entries, then an entry a
-line: ``topic partition offset`` in the offset checkpoints (``OffsetCheckpointFile``), ``epoch start_offset``
-in ``leader-epoch-checkpoint`` (``LeaderEpochCheckpointFile``). Writing goes through ``files.replace``: at any
-moment there is an old or a new file, never half of one.
+A checkpoint is UTF-8 text (Kafka's ``CheckpointFile``)::
+
+    0                   version
+    2                   number of entries
+    orders 0 1500       topic, partition, offset: the offset checkpoints (``OffsetCheckpointFile``)
+    orders 1 1498
+
+    0
+    1
+    3 1200              epoch, start offset: leader-epoch-checkpoint (``LeaderEpochCheckpointFile``)
+
+The other two have a property a line::
+
+    version: 0                              partition.metadata (``PartitionMetadataFile``)
+    topic_id: FvX_0uW9QJ2WKTgL7cWb0g        a UUID, 16 bytes in URL-safe base64 without padding
+
+    cluster.id=Jx2kqTzqQ7W5n1Yf0aVw3g       meta.properties, a file of Java properties (``MetaProperties``)
+
+Writing goes through ``files.replace``: at any moment there is an old or a new file, never half of one.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from siltstone.base import files
@@ -19,38 +34,47 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
 _TOPIC_ID_LENGTH = 22
-_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
+_NOT_REGULAR_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST_EPOCH = (1 << 31) - 1
+OFFSET_COLUMNS = ("topic", "partition", "offset")
+EPOCH_COLUMNS = ("epoch", "startOffset")
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """Offsets by partition; empty when there is no such file. Raises CorruptFileError, OSError."""
     try:
-        raw = files.read_bytes(path)
+        rows = list(read_rows(str(path), OFFSET_COLUMNS))
     except FileNotFoundError:
         return {}
-    rows = _rows(path, raw, "topic partition offset") if raw else []
     return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
 
-def _rows(path: Path, raw: bytes, fields: str) -> list[list[str]]:
-    """A checkpoint's rows of these fields, the last two of which are int64 numbers.
+def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """A checkpoint's rows of these columns, the last two of which are int64 numbers; none of an empty file.
 
-    Raises CorruptFileError.
+    Raises CorruptFileError after the rows before the damage, OSError.
     """
-    version, *lines = _decode(path, raw).splitlines() or [""]
-    if version.strip() != "0":
-        raise CorruptFileError(str(path), 0, f"checkpoint version {version!r}; only 0 is known")
-    rows = [line.split() for line in lines[1:] if line.strip()]
-    if not lines or lines[0].strip() != str(len(rows)):
-        position = min(len(version) + 1, len(raw))
-        raise CorruptFileError(str(path), position, f"the entry count does not match {len(rows)} entries")
-    for row in rows:
-        numbers = [int(field) for field in row[-2:] if _NUMBER.fullmatch(field)]
-        if len(row) != len(fields.split()) or len(numbers) != 2 or max(map(abs, numbers)) > LONG_MAX:
-            raise CorruptFileError(str(path), 0, f"no {fields!r}: {' '.join(row)!r}")
-    return rows
+    count, seen, count_position = "", 0, -1
+    for number, (position, line) in enumerate(read_lines(path)):
+        row = line.split()
+        if number == 0:
+            if line != "0":
+                reason = f"the checkpoint has version {line[:40]!r}; only version 0 is supported"
+                raise CorruptFileError(path, position, reason)
+            count_position = position
+        elif number == 1:
+            count, count_position = line, position
+        elif row:
+            numbers = [int(field) for field in row[-2:] if _NUMBER.fullmatch(field)]
+            if len(row) != len(columns) or len(numbers) != 2 or max(map(abs, numbers)) > LONG_MAX:
+                reason = f"the line {line[:80]!r} is no checkpoint entry ({', '.join(columns)})"
+                raise CorruptFileError(path, position, reason)
+            seen += 1
+            yield row
+    if count_position >= 0 and count != str(seen):
+        reason = f"the number of entries is given as {count[:40]!r}, but there are {seen}"
+        raise CorruptFileError(path, count_position, reason)
 
 
 def _write_rows(path: Path, rows: Iterable[str]) -> None:
@@ -58,11 +82,18 @@ def _write_rows(path: Path, rows: Iterable[str]) -> None:
     files.replace(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
 
 
-def _decode(path: Path, raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(str(path), error.start, "not text") from None
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """(byte position, text without spaces around it) of each line of a text file.
+
+    Raises CorruptFileError after the lines before bytes that are not UTF-8, OSError.
+    """
+    position = 0
+    for line in files.read_bytes(path).splitlines(keepends=True):
+        try:
+            yield position, line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise CorruptFileError(path, position + error.start, "the bytes are not UTF-8 text") from None
+        position += len(line)
 
 
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
@@ -72,11 +103,11 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """``key=value`` lines of a Java properties file, comments left out. Raises OSError, CorruptFileError."""
+    """``key=value`` lines of a Java properties file, without comments. Raises OSError, CorruptFileError."""
     properties = {}
-    for line in _decode(path, files.read_bytes(path)).splitlines():
+    for _, line in read_lines(str(path)):
         key, equals, value = line.partition("=")
-        if equals and not key.lstrip().startswith(("#", "!")):
+        if equals and line[0] not in "#!":
             properties[key.strip()] = value.strip()
     return properties
 
@@ -86,19 +117,19 @@ def read_topic_id(partition: Path) -> str | None:
 
     Raises CorruptFileError where the file is damaged or is no regular file, such as a directory or a FIFO.
     """
-    path = partition / PARTITION_METADATA
+    path = str(partition / PARTITION_METADATA)
     try:
-        text = _decode(path, files.read_bytes(path))
+        properties = dict(line.split(":", 1) for _, line in read_lines(path) if ":" in line)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NO_FILE:
-            raise CorruptFileError(str(path), 0, "no regular file") from None
+        if error.errno in _NOT_REGULAR_FILE:
+            raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    version, topic_id = fields.get("version", "").strip(), fields.get("topic_id", "").strip()
+    version, topic_id = (properties.get(name, "").strip() for name in ("version", "topic_id"))
     if version != "0" or len(topic_id) != _TOPIC_ID_LENGTH:
-        raise CorruptFileError(str(path), 0, "no version 0 with a topic id")
+        reason = f"it has no version 0 with a topic id of {_TOPIC_ID_LENGTH} characters"
+        raise CorruptFileError(path, 0, reason)
     return topic_id
 
 
@@ -113,14 +144,16 @@ class LeaderEpochs:
         """Read the partition's file; without a file there are no epochs. Raises CorruptFileError, OSError."""
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         try:
-            rows = _rows(self._path, files.read_bytes(self._path), "epoch start_offset")
+            rows = list(read_rows(str(self._path), EPOCH_COLUMNS))
+            if not rows and not files.stat(self._path).size:
+                raise CorruptFileError(str(self._path), 0, "the file is empty")
         except FileNotFoundError:
             rows = []
         self._entries = [(int(epoch), int(start_offset)) for epoch, start_offset in rows]
         before = (-1, -1)
         for entry in self._entries:
             if entry[0] <= before[0] or entry[1] <= before[1] or entry[0] > _LARGEST_EPOCH:
-                reason = f"epoch {entry[0]} from offset {entry[1]} on: epochs do not ascend from 0 on"
+                reason = f"epoch {entry[0]} with start offset {entry[1]} is not above the entry before"
                 raise CorruptFileError(str(self._path), 0, reason)
             before = entry
 
@@ -143,8 +176,8 @@ class LeaderEpochs:
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
             return False
-        kept = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
-        self._replace([*kept, (epoch, start_offset)])
+        earlier = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
+        self._replace([*earlier, (epoch, start_offset)])
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:

@@ -9,7 +9,7 @@ Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, `
     string   size 2, bytes (-1: null); flexible versions: size + 1 as an unsigned varint (0: null)
     bytes    the same with a size of 4
     array    count 4; flexible versions: count + 1 as an unsigned varint
-    behind the fields of a flexible version: tag count, per tag its number, size, bytes
+    after the fields of a flexible version: tag count, per tag its number, size, bytes
 
 The tables below are Kafka's message definitions: names, order, versions and tags are theirs, and the nesting
 of a result is that of Kafka's own JSON.
@@ -20,6 +20,8 @@ from __future__ import annotations
 import base64
 import struct
 from typing import Any, Literal, NamedTuple
+
+from siltstone.base.records.metadata import MessageReader, UndecodableMessageError
 
 Decoder = Literal["offsets", "transactions"]
 Data = dict[str, Any]
@@ -105,59 +107,48 @@ _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
 }
 
 
-class _UndecodableError(ValueError):
-    """A key or a value that is none of the known ones: the message says why."""
+class _FieldReader(MessageReader):
+    """Reads a message by a table of its fields."""
 
-
-class _MessageReader:
-    """Reads one message from its start on; _UndecodableError where the bytes end too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._flexible = False
+    _flexible = False
 
     def number(self, form: str) -> int:
         """An integer: ``form`` is struct's letter b, h, i or q."""
-        return int(struct.unpack(f">{form}", self._take(struct.calcsize(f">{form}")))[0])
+        return int(struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}"), "a number"))[0])
 
     def message(self, fields: tuple[_Field, ...], version: int, *, flexible: bool = False) -> Data:
         """The fields that this version has, by name; tagged ones where they are there."""
         self._flexible = flexible
-        plain = {
+        values = {
             field.name: self._value(field.kind, version)
             for field in fields
             if field.tag is None and field.since <= version <= field.until
         }
         tagged = {}
-        for _ in range(self._unsigned_varint() if flexible else 0):
-            tag = self._unsigned_varint()
-            tagged[tag] = self._take(self._unsigned_varint())
-        message: Data = {}
+        for _ in range(self.varint() if flexible else 0):
+            tag = self.varint()
+            tagged[tag] = self.take(self.varint(), "a tagged field")
         for field in fields:
-            if field.name in plain:
-                message[field.name] = plain[field.name]
-            elif field.tag not in tagged:
+            if field.tag not in tagged:
                 continue
-            elif field.kind != "uuid":
-                message[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
+            if field.kind != "uuid":
+                values[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
             elif len(tagged[field.tag]) == _UUID_SIZE:
-                text = base64.urlsafe_b64encode(tagged[field.tag]).decode("ascii")
-                message[field.name] = text.rstrip("=")
-        return message
+                values[field.name] = MessageReader(tagged[field.tag]).uuid()
+        return {field.name: values[field.name] for field in fields if field.name in values}
 
     def _value(self, kind: Any, version: int) -> Any:
         if kind == "string":
             size = self._size("h")
-            return None if size < 0 else self._take(size).decode("utf-8", "backslashreplace")
+            return None if size < 0 else self.take(size, "a string").decode("utf-8", "backslashreplace")
         if kind == "bytes":
             size = self._size("i")
-            return None if size < 0 else base64.b64encode(self._take(size)).decode("ascii")
+            return None if size < 0 else base64.b64encode(self.take(size, "a field")).decode("ascii")
         if isinstance(kind, str) and kind != "[i]":
             return self.number(kind)
         count = self._size("i")
-        if count > len(self._data) - self._position:
-            raise _UndecodableError("more elements than bytes")
+        if count > len(self._data) - self.position:
+            raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
             return None
         if kind == "[i]":
@@ -165,22 +156,7 @@ class _MessageReader:
         return [self.message(kind, version, flexible=self._flexible) for _ in range(count)]
 
     def _size(self, form: str) -> int:
-        return self._unsigned_varint() - 1 if self._flexible else self.number(form)
-
-    def _unsigned_varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise _UndecodableError("an over-long varint")
-
-    def _take(self, size: int) -> bytes:
-        if size < 0 or size > len(self._data) - self._position:
-            raise _UndecodableError("a field goes on beyond the end")
-        self._position += size
-        return self._data[self._position - size : self._position]
+        return self.varint() - 1 if self._flexible else self.number(form)
 
 
 def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Data:
@@ -192,27 +168,27 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> D
     row: Data = {}
     try:
         if key is None:
-            raise _UndecodableError("no key")
-        reader = _MessageReader(key)
+            raise UndecodableMessageError(0, "it is null")
+        reader = _FieldReader(key)
         kind = reader.number("h")
         record_type = _RECORD_TYPES[decoder].get(kind)
         if record_type is None:
-            raise _UndecodableError(f"key type {kind} is not known")
+            raise UndecodableMessageError(0, f"type {kind} is unknown")
         row["decodedKey"] = {"type": str(kind), "data": reader.message(record_type.key, 0)}
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
-    except _UndecodableError as error:
+    except UndecodableMessageError as error:
         row["undecodable"] = f"{'value' if 'decodedKey' in row else 'key'}: {error}"
     return row
 
 
 def _decode_value(record_type: _RecordType, value: bytes) -> Data:
-    reader = _MessageReader(value)
+    reader = _FieldReader(value)
     version = reader.number("h")
     if not 0 <= version <= record_type.largest:
-        raise _UndecodableError(f"version {version} is not known")
+        raise UndecodableMessageError(0, f"version {version} is unknown")
     data = reader.message(record_type.value, version, flexible=version >= record_type.flexible_from)
     if record_type is _TRANSACTION:
         status = data["transactionStatus"]
-        known = 0 <= status < len(TRANSACTION_STATES)
-        data["transactionState"] = TRANSACTION_STATES[status] if known else "unknown"
+        is_known = 0 <= status < len(TRANSACTION_STATES)
+        data["transactionState"] = TRANSACTION_STATES[status] if is_known else "unknown"
     return {"version": str(version), "data": data}

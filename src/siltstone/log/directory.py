@@ -1,25 +1,30 @@
 """A log directory: its lock, its checkpoints, its partitions, and the files that a partition may have.
 
-``LogDirectory.open`` takes the directory's ``.lock`` as a broker does and keeps it until ``close``; it
-respects the lock of a live broker. A single partition directory can be opened too: its parent is then the log
+``LogDirectory.open`` takes the directory's ``.lock`` as a broker does, until ``close``; while a broker runs,
+it raises DirectoryLockedError. A single partition directory can be opened too: its parent is then the log
 directory, which has only that partition.
 
-Everything that is no legal ``topic-N`` directory, and every symbolic link, is passed over and listed. Device
-and inode identify a directory, whatever path leads to it. So paths are resolved first, and
-``open_directories`` makes one object for each directory, with one lock and one cache of checkpoints.
+Every entry that is not a ``topic-N`` directory, and every symbolic link, is ignored and listed in
+``passed_over``. Device and inode identify a directory, whatever path leads to it. So paths are resolved
+first, and ``open_directories`` makes one object for each directory, with one lock and one cache of
+checkpoints.
 
-In a partition directory (``partition_files``) a name that is one of Kafka's, a segment's file with any
-suffix, a snapshot, the leader epochs or the topic id, must be a regular file; hard links are regular files. A
-name of one of Siltstone's folders must be a directory. Anything else under such a name (a symbolic link, a
-FIFO, a socket, a device) is refused, and with it the log: a segment that is passed over would have its
-neighbours merged across it, and a link that is followed would lead a cleaning as root out of the directory. A
-caller that changes or copies a log also requires that each of these files belongs to the owner of the
-partition directory, as a broker's do. (A broker checks neither: it follows links, and cannot open what it may
-not read.)
+The rules for the entries of a partition directory (``partition_files``):
 
-The directory's owner can put anything under the names of Siltstone's folders; Kafka's loader passes folders
-over. So before such a folder is used or removed, ``has_own_folder`` checks that its owner, root or the user
-of this process made it.
+* A file of Kafka's (a segment's file with any suffix, a snapshot, the leader epochs, the topic id) must be a
+  regular file; a file with several hard links is one.
+* A folder of Siltstone's must be a directory.
+* Where something else has such a name (a symbolic link, a FIFO, a socket, a device), the log is refused. If a
+  segment were ignored, a cleaning would merge its neighbours across it; if a link were followed, a cleaning
+  as root could write outside of the directory.
+* For a caller that changes or copies a log, each of these files must belong to the owner of the partition
+  directory, as those of a broker do.
+
+(A broker checks none of this: it follows links, and cannot open what it may not read.)
+
+The directory's owner can create anything under the names of Siltstone's folders, and Kafka's loader ignores
+folders. So before such a folder is used or removed, ``has_own_folder`` checks that it belongs to the owner of
+the partition directory, to root or to the user of this process.
 """
 
 from __future__ import annotations
@@ -40,22 +45,17 @@ from siltstone.base.errors import (
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
-from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, why_not_a_partition
+from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, reason_ignored
 
-_CHECKPOINTS = (
-    names.CLEANER_CHECKPOINT,
-    names.RECOVERY_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-)
-_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}.tmp", "lost+found")
+_ALLOWED_IN_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}{names.TEMPORARY}", "lost+found")
+"""Entries that a directory may have and still be empty: ``claim`` makes a log directory of it."""
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
-_MARKS_OF_A_LOG_DIRECTORY = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *_CHECKPOINTS)
+_LOG_DIRECTORY_FILES = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """An entry of a log directory that is ignored, and the reason."""
+    """An entry of a log directory that is ignored, with the reason."""
 
     path: str
     reason: str
@@ -71,11 +71,11 @@ class Checkpoints:
     high_watermark: Mapping[TopicPartition, int]
 
     def committed_below(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
-        """The offset below which a log is committed; None where it is unknown.
+        """The offset below which a log's records are committed; None where it is unknown.
 
-        That is the checkpointed high watermark, if there is one: when the broker rejoins the replicas, it may
-        truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``) where
-        the user has said that it has ``no_other_replica``.
+        It is the checkpointed high watermark, if there is one: when the broker rejoins the replicas in sync,
+        it may truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``)
+        if the user states that it has ``no_other_replica``.
         """
         return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
 
@@ -103,8 +103,8 @@ class LogDirectory:
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         if not files.is_directory(path):
-            raise NotALogDirectoryError(f"{path}: no such directory; give a Kafka log directory (log.dirs)")
-        real = true_path(path)
+            raise NotALogDirectoryError("no such directory", path=path)
+        real = resolve_directory(path)
         where = parse_partition(real.name)
         if where is not None and _has_segments(real):
             directory = cls(real.parent, {where: real})
@@ -123,7 +123,7 @@ class LogDirectory:
         a directory with whatever else.
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
-        real = true_path(path)
+        real = resolve_directory(path)
         if not files.is_directory(real):
             files.make_directory(real, parents=True)
             files.sync_directory(real.parent)
@@ -133,18 +133,22 @@ class LogDirectory:
             directory.partitions, directory.passed_over = _find_partitions(real)
             if only is not None:
                 if only not in directory.partitions and files.exists(real / str(only)):
-                    raise NotALogDirectoryError(f"{real / str(only)}: no directory of its own")
-                mine = {where: path for where, path in directory.partitions.items() if where == only}
-                directory.partitions, directory.is_partial = mine, True
-            elif any(entry.name not in _EMPTY for entry in files.entries(real)):
-                directory._refuse_other_directories()
+                    raise NotALogDirectoryError(
+                        "the partition is a symbolic link or a file, not a directory",
+                        path=real / str(only),
+                        advice="remove it, or choose another partition",
+                    )
+                existing = {where: path for where, path in directory.partitions.items() if where == only}
+                directory.partitions, directory.is_partial = existing, True
+            elif any(entry.name not in _ALLOWED_IN_EMPTY for entry in files.entries(real)):
+                directory._require_log_directory()
         except BaseException:
             directory.close()
             raise
         return directory
 
     def merge(self, other: LogDirectory) -> None:
-        """Add the partitions of the same directory, which was named twice. Neither is locked yet."""
+        """Add the partitions of the same directory, which was passed twice. Neither is locked yet."""
         assert self._lock is None and other._lock is None and self.place == other.place
         if self.is_partial and not other.is_partial:
             self.is_partial = False
@@ -157,38 +161,40 @@ class LogDirectory:
         """List the partitions, unless they were named."""
         if not self.is_partial:
             self.partitions, self.passed_over = _find_partitions(self.path)
-            self._refuse_other_directories()
+            self._require_log_directory()
 
-    def _refuse_other_directories(self) -> None:
-        if not self.is_marked:
+    def _require_log_directory(self) -> None:
+        """Without a broker's files, ``topic-N`` directories count as partitions only if they have segments.
+
+        Raises NotALogDirectoryError where there are none.
+        """
+        if not self.is_log_directory:
             self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
-        if not self.is_marked and not self.partitions:
+        if not self.is_log_directory and not self.partitions:
             raise NotALogDirectoryError(
-                f"{self.path}: no Kafka log directory "
-                "(no meta.properties, no checkpoint, no topic-N directory with segments)"
+                "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
+                "directory with segments",
+                path=self.path,
             )
 
     def _take_lock(self) -> None:
         try:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
-            raise DirectoryLockedError(
-                f"{self.path}: a live process holds {names.LOCK}; "
-                "stop the broker (or wait for the other run) and try again"
-            ) from None
+            raise DirectoryLockedError(f"another process holds {names.LOCK}", path=self.path) from None
 
     @property
     def place(self) -> tuple[int, int]:
-        """Device and inode, which identify the directory whatever path led to it. Raises OSError."""
+        """Device and inode, which identify the directory whatever path leads to it. Raises OSError."""
         return files.stat(self.path).place
 
     @property
-    def is_marked(self) -> bool:
-        """Is this a broker's log directory, and not just a folder with a partition in it?"""
-        return _is_marked(self.path)
+    def is_log_directory(self) -> bool:
+        """Has the directory files of a broker's, or only a partition in it?"""
+        return _has_broker_files(self.path)
 
     @property
-    def was_stopped_cleanly(self) -> bool:
+    def had_clean_shutdown(self) -> bool:
         """Is Kafka's clean-shutdown marker there?"""
         return files.exists(self.path / names.CLEAN_SHUTDOWN)
 
@@ -201,7 +207,7 @@ class LogDirectory:
 
     def checkpoints(self) -> Checkpoints:
         """Read the four checkpoints. Raises CorruptFileError."""
-        cleaner, recovery, start, replication = (self._offsets(name) for name in _CHECKPOINTS)
+        recovery, replication, start, cleaner = (self._offsets(name) for name in names.OFFSET_CHECKPOINTS)
         return Checkpoints(
             cleaner=cleaner, recovery_point=recovery, log_start=start, high_watermark=replication
         )
@@ -209,17 +215,17 @@ class LogDirectory:
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
         """A checkpoint's entries.
 
-        Under the directory's lock, which keeps other processes from writing it, the file is read again only
-        when it was replaced: a run asks for it once a log.
+        While this process has the directory's lock, no other one writes the file, and it is read again only
+        after it was replaced: a run reads it once for each log.
         """
         path = self.path / name
         try:
-            facts = files.stat(path)
+            status = files.stat(path)
         except FileNotFoundError:
             return {}
         cached = self._cached.get(name)
-        if cached is None or cached[0] != facts or self._lock is None:
-            cached = self._cached[name] = (facts, read_checkpoint(path))
+        if cached is None or cached[0] != status or self._lock is None:
+            cached = self._cached[name] = (status, read_checkpoint(path))
         return cached[1]
 
     def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
@@ -240,7 +246,7 @@ class LogDirectory:
             except BaseException:
                 del entries[where]
                 with self._pending_lock:
-                    self._pending = entries | self._pending  # the other threads' entries, for their turn
+                    self._pending = entries | self._pending  # the other threads write theirs themselves
                 raise
 
     def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
@@ -249,7 +255,7 @@ class LogDirectory:
             offsets.pop(where, None)
             if offset is not None:
                 offsets[where] = offset
-        # Not from the cache while the file may be either one: a failed write is read again.
+        # After a failed write the file may be the old or the new one, so the cache must not answer.
         self._cached.pop(names.CLEANER_CHECKPOINT, None)
         path = self.path / names.CLEANER_CHECKPOINT
         write_checkpoint(path, offsets)
@@ -275,12 +281,12 @@ def open_directories(
     dry_run: bool = False,
     failed: Callable[[Path, OSError], None] | None = None,
 ) -> list[LogDirectory]:
-    """Open the log directories at ``paths``, each once, in the order in which they are first named.
+    """Open the log directories at ``paths``, each once, in the order in which they are first passed.
 
     Several partitions of one directory become one ``LogDirectory`` with these partitions; a path that comes
     twice, or a partition beside its whole directory, adds nothing. So each directory has one lock and one
     cache of its checkpoints in this process. A dry run makes no lock file where there is none. ``failed`` is
-    called with each path that the disk refuses; without it the error is raised. Raises
+    called with each path for which the file system returns an error; without it the error is raised. Raises
     NotALogDirectoryError, DirectoryLockedError, OSError; no directory is locked then.
     """
     by_place: dict[tuple[int, int], LogDirectory] = {}
@@ -302,7 +308,7 @@ def open_directories(
                 if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
                     stack.callback(directory.close)
                     directory._take_lock()
-                    directory._list()  # again: a broker may have made or deleted some before the lock
+                    directory._list()  # again: a broker may have made or deleted partitions before the lock
                 directories.append(directory)
             except OSError as error:
                 if failed is None:
@@ -312,31 +318,34 @@ def open_directories(
     return directories
 
 
-def true_path(path: Path) -> Path:
+def resolve_directory(path: Path) -> Path:
     """The resolved path of a directory, whose parent is the log directory that it is in.
 
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions: a broker follows it,
-    and would hold the lock in the directory of the link.
+    and its lock would be in the directory of the link, not in that of the target.
     """
-    named = path.absolute()
-    if files.is_link(named) and parse_partition(named.name) is not None and _is_marked(named.parent):
+    path = path.absolute()
+    if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
         raise NotALogDirectoryError(
-            f"{path}: a symbolic link among the partitions of {named.parent}; links are not followed. "
-            f"If no broker uses it any more, name the directory that it points to, {named.resolve()}"
+            f"it is a symbolic link among the partitions of {path.parent}; such links are not followed",
+            path=path,
+            advice=f"if no broker uses it any more, pass the directory that it points to, {path.resolve()}",
         )
-    return named.resolve()
+    return path.resolve()
 
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raises DirectoryRefusedError for a directory that cannot be changed in place safely."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
-            f"{directory.path}: on a network file system ({files.file_system(directory.path)}), "
-            "where locks and renames cannot be trusted; clean a copy with --out"
+            f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
+            "are not reliable",
+            path=directory.path,
+            advice="pass --out to clean into a copy on a local disk",
         )
 
 
-def refuse_strangers(directories: list[LogDirectory]) -> None:
+def require_one_broker(directories: list[LogDirectory]) -> None:
     """Several log directories must be one broker's: one cluster, one node, no partition twice.
 
     Raises DirectoryRefusedError.
@@ -346,7 +355,8 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
         values = {one[key] for one in properties if key in one}
         if len(values) > 1:
             raise DirectoryRefusedError(
-                f"the directories are not one broker's: {key} is {' and '.join(sorted(values))}"
+                f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",
+                advice="pass the log directories of one broker only",
             )
     paths: dict[TopicPartition, Path] = {}
     places: dict[tuple[int, int], Path] = {}
@@ -354,23 +364,27 @@ def refuse_strangers(directories: list[LogDirectory]) -> None:
         for where, path in directory.partitions.items():
             if where in paths:
                 raise DirectoryRefusedError(
-                    f"{where} is in {paths[where]} and in {path}; remove the stray one"
+                    f"the partition is also in {paths[where]}",
+                    path=path,
+                    advice="remove the directory that the broker does not use",
                 )
             paths[where] = path
             with contextlib.suppress(FileNotFoundError):
                 other = places.setdefault(files.stat(path).place, path)
                 if other != path:
-                    raise DirectoryRefusedError(f"{other} and {path} are one directory; name it once")
+                    raise DirectoryRefusedError(
+                        f"it is the same directory as {other}", path=path, advice="pass it once"
+                    )
 
 
-def _is_marked(directory: Path) -> bool:
-    return any(files.exists(directory / name) for name in _MARKS_OF_A_LOG_DIRECTORY)
+def _has_broker_files(directory: Path) -> bool:
+    return any(files.exists(directory / name) for name in _LOG_DIRECTORY_FILES)
 
 
 def _has_segments(directory: Path) -> bool:
     """Does a directory have names of segments' logs? Whether they are regular files is checked later."""
-    named = (parse_segment_file(entry.name) for entry in files.entries(directory))
-    return any(name is not None and name.kind == "log" for name in named)
+    parsed = (parse_segment_file(entry.name) for entry in files.entries(directory))
+    return any(name is not None and name.kind == "log" for name in parsed)
 
 
 def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
@@ -382,34 +396,36 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
         elif entry.is_directory:
             where = parse_partition(entry.name)
             if where is None:
-                passed_over.append(PassedOver(path=str(path), reason=why_not_a_partition(entry.name)))
+                passed_over.append(PassedOver(path=str(path), reason=reason_ignored(entry.name)))
             else:
                 partitions[where] = path
     return partitions, passed_over
 
 
 def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.FileStat]:
-    """Every regular file of a partition directory by name.
+    """Every regular file of a partition directory by name; see the module for the rules.
 
     ``owned``: Kafka's and Siltstone's files must belong to the directory's owner. Raises UnsafeFileError,
     OSError.
     """
     listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
     owner = files.stat(directory).owner if owned else None
-    for name, facts in sorted(listed.items()):
-        is_owned = owner in (None, facts.owner)
-        if facts.kind == files.FILE and is_owned and name not in _FOLDERS:
+    for name, status in sorted(listed.items()):
+        is_owned = owner in (None, status.owner)
+        if status.kind == files.FILE and is_owned and name not in _FOLDERS:
             continue
         if not names.is_kafkas_file(name) and name not in _FOLDERS:
             continue
         path = directory / name
-        refuse_kind(path, facts, files.DIRECTORY if name in _FOLDERS else files.FILE)
+        require_kind(path, status, files.DIRECTORY if name in _FOLDERS else files.FILE)
         if not is_owned:
             raise UnsafeFileError(
-                f"{path}: belongs to user {facts.owner}, but its partition directory to user {owner}; the "
-                f"log is left alone. Find out who put it there; if it is the log's own, chown {owner} {path}"
+                f"the file belongs to user {status.owner}, but the partition directory to user {owner}; the "
+                "log is not read or changed",
+                path=path,
+                advice=f"find out who created it; if it belongs to the log, run chown {owner} {path}",
             )
-    return {name: facts for name, facts in listed.items() if facts.kind == files.FILE}
+    return {name: status for name, status in listed.items() if status.kind == files.FILE}
 
 
 def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
@@ -417,28 +433,31 @@ def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
     partition_files(directory, owned=owned)
 
 
-def refuse_kind(path: Path, facts: files.FileStat, wanted: str) -> None:
-    """Raises UnsafeFileError unless the file at ``path`` is of the ``wanted`` kind."""
-    if facts.kind == wanted:
+def require_kind(path: Path, status: files.FileStat, kind: str) -> None:
+    """Raises UnsafeFileError unless the file at ``path`` is of that kind, ``FILE`` or ``DIRECTORY``."""
+    if status.kind == kind:
         return
-    advice = "put the file itself in its place" if facts.kind == files.LINK else "find out who put it there"
-    if wanted == files.DIRECTORY:
-        advice = "look at what it is, and remove it"
+    advice = "find out who created it, and remove it"
+    if kind == files.FILE and status.kind == files.LINK:
+        advice = "replace the link by the file that it points to"
     raise UnsafeFileError(
-        f"{path}: a {facts.kind}, but a {wanted} is wanted here; the log is left alone. {advice.capitalize()}"
+        f"it is a {status.kind}, but must be a {kind}; the log is not read or changed",
+        path=path,
+        advice=advice,
     )
 
 
 def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
     """Does the partition's directory have Siltstone's folder ``name``?
 
-    Raises DirectoryRefusedError, with the log's name, where something else has the folder's name; OSError.
+    Raises DirectoryRefusedError where something else has the folder's name; OSError.
     """
     path = partition / name
     reason = files.folder_refusal(path)
     if reason is not None:
         raise DirectoryRefusedError(
-            f"{partition.name}: {path} {reason}, so nothing is written to it or removed; "
-            "look at what it is, remove it, and run the command again"
+            f"it {reason}, so nothing in it is written or removed",
+            path=path,
+            advice="find out who created it, remove it, and run the command again",
         )
     return files.exists(path)

@@ -1,4 +1,4 @@
-"""Shows the contents of a log directory's files as rows, and what is wrong (Kafka's ``DumpLogSegments``).
+"""Shows the contents of a log directory's files as rows, and their damage (Kafka's ``DumpLogSegments``).
 
 ::
 
@@ -12,8 +12,8 @@ A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``re
 other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: the caller
 prints them as base64 or as escaped text (``render``).
 
-Nothing is trusted: damage becomes a ``Finding`` after the rows before it. A bad checksum is a flag here, not
-an error: its batch is shown as not valid, its records as far as they can be read, and reading continues.
+Nothing is trusted: damage is yielded as a ``CorruptFileError`` after the rows before it. A bad checksum does
+not end a file: its batch is shown as not valid, with its records as far as they can be read.
 """
 
 from __future__ import annotations
@@ -34,30 +34,28 @@ from siltstone.base.codec_table import codec_name
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records import layout
-from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import names
+from siltstone.log.checkpoints import EPOCH_COLUMNS, OFFSET_COLUMNS, read_lines, read_rows
 from siltstone.log.coordinator_records import Decoder, decode_record
 from siltstone.log.indexes import (
     Entries,
-    Finding,
     NamedFile,
-    against_log,
-    entries_before_base,
-    entries_until_damage,
-    finding_of,
+    check_against_log,
+    entries_before_damage,
+    sanity_check,
 )
 from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
 
 Row = dict[str, Any]
-Output = Iterator[Row | Finding]
+Output = Iterator[Row | CorruptFileError]
 MOST_FINDINGS = 100
 """So many findings of one check are listed; another one counts the rest."""
-BAD_CHECKSUM = "checksum does not match"
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
@@ -66,8 +64,11 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """What to show; the names are the flags of Kafka's tool. ``max_bytes`` bounds what is read of a log,
-    ``max_decompressed_message_bytes`` what one batch may decompress to."""
+    """What to show; the names are the flags of Kafka's tool.
+
+    ``max_bytes``: how much of a log is read. ``max_decompressed_message_bytes``: the bytes that one batch may
+    decompress to.
+    """
 
     print_data_log: bool = False
     deep_iteration: bool = False
@@ -83,18 +84,11 @@ class DumpOptions:
         return self.print_data_log or self.decoder is not None
 
 
-# The kind of a file follows from its name.
-
 KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
 )
-_OFFSET_CHECKPOINTS = (
-    names.CLEANER_CHECKPOINT,
-    names.RECOVERY_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-)
+_NAME_AN_INDEX = f"name it after its segment's base offset, such as {names.segment_file(0, 'index')}"
 _NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
 _BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
@@ -103,26 +97,28 @@ def identify(path: str) -> NamedFile:
     """A file's kind by its name. Raises UsageError for a directory and for an unknown name."""
     name = os.path.basename(path)
     if files.is_directory(path):
-        raise UsageError(f"{path}: is a directory; name the files in it")
-    if name in _OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
+        raise UsageError("it is a directory", path=path, advice="pass the files in it")
+    if name in names.OFFSET_CHECKPOINTS or name == names.LEADER_EPOCH_CHECKPOINT:
         return NamedFile(path=path, kind="epochs" if name == names.LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
     parts = _NAME.match(name)
     if parts is None:
-        raise UsageError(f"{path}: unknown kind of file; known are {KNOWN_FILES}")
+        raise UsageError("the kind of the file is unknown", path=path, advice=f"pass {KNOWN_FILES}")
     number = _BASE_OFFSET.match(parts[1])
     if number is None and parts[2] in names.SEGMENT_KINDS[1:]:
-        raise UsageError(f"{path}: an index's name starts with its segment's base offset")
+        raise UsageError("the file's name has no base offset", path=path, advice=_NAME_AN_INDEX)
     kind = "log" if parts[2] == "checkpoint" else parts[2]
     base_offset = -1 if number is None else int(number[1])
     if base_offset > LONG_MAX:
-        raise UsageError(f"{path}: {base_offset} is no offset")
+        raise UsageError(
+            f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_AN_INDEX
+        )
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> Output:
-    """The file's rows, the first one of the file itself, and findings in their places. Raises OSError."""
+    """The file's rows, the first one of the file itself, and findings between them. Raises OSError."""
     start: Row = {"type": "file", "file": file.path, "kind": file.kind}
     if file.kind == "log":
         start["startOffset"] = None if file.base_offset < 0 else file.base_offset
@@ -140,37 +136,34 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
             else:
                 yield from _checkpoint_rows(file.path, file.kind)
         except CorruptFileError as error:
-            yield finding_of(error)
-
-
-# A log is read window by window (``DumpLogSegments.dumpLog``). Batches are decoded one at a time, so that
-# damage in one hides no other.
+            yield error
 
 
 def log_rows(path: str, options: DumpOptions) -> Output:
-    """A row of each batch of a log file, with ``options`` its records after it, and findings.
+    """A row of each batch of a log file, with ``options`` its records after it, and findings (``dumpLog``).
 
-    Damage ends the file, after the rows before it. Raises OSError.
+    Batches are decoded one at a time, so that damage in one hides no other. A batch without a valid header
+    ends the file, after the rows before it. Raises OSError.
     """
     scratch = Scratch()
     with files.Reader(path) as reader:
         size = reader.stat.size
         limit = size if options.max_bytes is None else min(size, options.max_bytes)
         try:
-            for window in windows(reader, size=limit, verify=False):
+            for window in windows(reader, end=limit, verify=False):
                 valid = checksums_hold(window.data, window.batches)
                 for number in range(len(window.batches)):
                     batch = replace(window, batches=window.batches[number : number + 1])
                     yield from _batch_rows(path, batch, bool(valid[number]), options, scratch)
         except CorruptRecordError as error:
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
-                yield finding_of(error)
+                yield error
 
 
 def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
     """The row of a window's one batch, with ``options`` its records, and at most one finding about either."""
     row = _batch_row(batch, valid)
-    finding = None if valid else Finding(path=path, position=row["position"], reason=BAD_CHECKSUM)
+    finding = None if valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
     columns = None
     if options.deep_iteration or options.shows_data:
         limit = options.max_decompressed_message_bytes
@@ -179,19 +172,20 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
                 batch.data, batch.batches, scratch, limit=limit, path=path, origin=batch.origin
             )
         except CorruptRecordError as error:
-            finding = finding or finding_of(error)
+            finding = finding or error
     if columns is not None and row["magic"] < 2:
         row |= {"baseOffset": int(columns.offset[0]), "count": len(columns)}
     yield row
     if finding is not None:
         yield finding
-    for number in range(0 if columns is None else len(columns)):
-        assert columns is not None
+    if columns is None:
+        return
+    for number in range(len(columns)):
         record = _record_row(row, columns, number, options)
         yield record
         if valid and not record.get("isValid", True):
-            reason = f"checksum of the inner message with offset {record['offset']} does not match"
-            yield Finding(path=path, position=row["position"], reason=reason)
+            reason = f"the checksum of the inner message at offset {record['offset']} does not match"
+            yield CorruptRecordError(path, row["position"], reason)
 
 
 def _batch_row(batch: Window, valid: bool) -> Row:
@@ -268,7 +262,7 @@ def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOp
 
 
 def _message_checksum(columns: RecordColumns, number: int) -> Row:
-    """The CRC32 of one message (magic 0 and 1), and whether it holds."""
+    """The CRC32 of one message (magic 0 and 1), and whether it is right."""
     start = int(columns.start[number])
     entry = columns.data[start : start + int(columns.size[number])].tobytes()
     stored = int.from_bytes(entry[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
@@ -277,7 +271,7 @@ def _message_checksum(columns: RecordColumns, number: int) -> Row:
 
 
 def _control_fields(key: bytes, value: bytes) -> Row:
-    """What a control record says: its type, and of a transaction's end the coordinator's epoch.
+    """The fields of a control record: its type, and for a transaction's end the coordinator's epoch.
 
     Key: version 2, type 2. Value of ABORT and COMMIT: version 2, coordinator epoch 4.
     """
@@ -296,10 +290,10 @@ def _control_fields(key: bytes, value: bytes) -> Row:
 
 def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
     """A row of each entry, unless ``options`` ask for a check alone, and findings. Raises OSError."""
-    entries, damage = entries_until_damage(files.read_bytes(index.path), index)
+    entries, damage = entries_before_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
         yield from _entry_rows(index, entries)
-    damage += list(entries_before_base(index, entries))
+    damage += list(sanity_check(index, entries))
     yield from damage
     if options.index_sanity_check:
         if not damage:
@@ -310,14 +304,14 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
         return
     if log is None:
         if options.verify_index_only:
-            reason = f"its log {Path(index.path).stem}.log is missing: nothing to verify it with"
-            yield Finding(path=index.path, position=0, reason=reason)
+            reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
+            yield CorruptFileError(index.path, 0, reason)
         return
-    findings = against_log(index, entries, log)
+    findings = check_against_log(index, entries, log)
     yield from itertools.islice(findings, MOST_FINDINGS)
     more = sum(1 for _ in findings)
     if more:
-        yield Finding(path=index.path, position=0, reason=f"{more} more entries do not match the log")
+        yield CorruptFileError(index.path, 0, f"{more} more entries do not match the log")
 
 
 def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
@@ -335,7 +329,7 @@ def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
 
 
 def _producer_row(producer: ProducerEntry) -> Row:
-    """A producer's row; without a last batch where it has no data left."""
+    """A producer's row; without a last batch if the snapshot has none."""
     open_offset, last_sequence = producer.open_transaction_offset, producer.last_sequence
     row: Row = {
         "type": "producer",
@@ -356,56 +350,26 @@ def _producer_row(producer: ProducerEntry) -> Row:
     }
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """(byte position, text) of each line. Raises CorruptFileError where it is not text."""
-    position = 0
-    for line in files.read_bytes(path).splitlines(keepends=True):
-        try:
-            yield position, line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise CorruptFileError(path, position + error.start, "not text") from None
-        position += len(line)
-
-
 def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
-    """The entries of a checkpoint of offsets or epochs: version ``0``, the number of entries, one a line."""
+    """The entries of a checkpoint of offsets or epochs."""
     is_of_epochs = kind == "epochs"
-    row = "leaderEpoch" if is_of_epochs else "checkpoint"
-    columns = ("epoch", "startOffset") if is_of_epochs else ("topic", "partition", "offset")
-    announced, seen, position = -1, 0, 0
-    for number, (position, line) in enumerate(_lines(path)):
-        if number == 0 and line != "0":
-            raise CorruptFileError(path, position, f"checkpoint version {line[:40]!r}; only 0 is known")
-        if number == 1:
-            if re.fullmatch(r"[0-9]{1,9}", line) is None:
-                raise CorruptFileError(path, position, f"no number of entries: {line[:40]!r}")
-            announced = int(line)
-        elif number > 1 and line:
-            fields = line.split()
-            numbers = [field for field in fields[-2:] if re.fullmatch(r"-?[0-9]{1,19}", field)]
-            if len(fields) != len(columns) or len(numbers) != 2:
-                raise CorruptFileError(path, position, f"no checkpoint entry: {line[:80]!r}")
-            seen += 1
-            yield {"type": row, **dict(zip(columns, (*fields[:-2], *map(int, numbers)), strict=True))}
-    if announced not in (-1, seen):
-        raise CorruptFileError(path, position, f"{announced} entries are announced, {seen} are there")
+    row_type = "leaderEpoch" if is_of_epochs else "checkpoint"
+    columns = EPOCH_COLUMNS if is_of_epochs else OFFSET_COLUMNS
+    for row in read_rows(path, columns):
+        numbers = map(int, row[-2:])
+        yield {"type": row_type, **dict(zip(columns, (*row[:-2], *numbers), strict=True))}
 
 
 def _property_rows(path: str) -> Iterator[Row]:
     """``name=value`` or ``name: value`` lines; comments are skipped."""
-    for position, line in _lines(path):
+    for position, line in read_lines(path):
         if not line or line[0] in "#!":
             continue
         parts = re.match(r"([^=:]+)[=:](.*)", line)
         if parts is None:
-            raise CorruptFileError(path, position, f"no property: {line[:80]!r}")
+            raise CorruptFileError(path, position, f"the line {line[:80]!r} is not a property")
         yield {"type": "property", "name": parts[1].strip(), "value": parts[2].strip()}
 
-
-# Rows as lines of text, in the manner of Kafka's tool.
-#
-# Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes are
-# not: the JSON form has the exact bytes.
 
 _BATCH_START = (
     "baseOffset lastOffset count baseSequence lastSequence producerId producerEpoch "
@@ -439,7 +403,11 @@ def printable(content: bytes | str) -> str:
 
 
 def render(row: Row) -> str:
-    """One row as text: a line, or two for the start of a log."""
+    """One row as Kafka's tool prints it: a line, or two for the start of a log.
+
+    Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes
+    are not: the JSON form has the exact bytes.
+    """
     match row["type"]:
         case "file":
             line = f"Dumping {printable(row['file'])}"

@@ -3,12 +3,12 @@
 A ``LogView`` is replaced as a whole at every change, so a reader sees one list of segments and one end,
 whatever is appended, deleted or swapped meanwhile.
 
-A reader that continues where its last read ended saves the search: ``Fetched.behind`` gives the position, and
-``read`` takes it as ``place``::
+A reader that continues where its last read ended saves the search: ``Fetched.position_after`` returns the
+position, and ``read`` takes it as ``resume_at``::
 
-    fetched = read(view, offset, 1 << 20, place=place)
+    fetched = read(view, offset, 1 << 20, resume_at=position)
     data, batches, _ = fetched.batches()
-    place = fetched.behind(batches)             # ``place.offset`` is the next offset to read
+    position = fetched.position_after(batches)      # ``position.offset`` is the next offset to read
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 from siltstone.log.indexes import AbortedTransaction
-from siltstone.log.lookup import RecordPlace
+from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.segment import LiveSegment
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 """Kafka's special timestamps of ListOffsets."""
 _HEAD = struct.Struct(">qi4xB")
-"""The start of an entry: its offset, the size of what follows these two fields, its magic byte."""
+"""The start of a batch or message set, in every format::
+
+    0              8          12            16
+    | base offset  | size     | (4 bytes)   | magic |        ``size`` counts the bytes after itself
+"""
 Result = TypeVar("Result")
 
 
@@ -53,6 +57,11 @@ class LogView(NamedTuple):
     last_stable_offset: int
     active_size: int
     batch_limit: int = DEFAULT_LIMIT
+
+    @property
+    def name(self) -> str | None:
+        """The log's name for errors, such as ``events-0``; None without a segment."""
+        return self.segments[0].directory.name if self.segments else None
 
     def size_of(self, number: int) -> int:
         """Bytes of segment ``number`` that belong to this view."""
@@ -108,8 +117,8 @@ class Fetched:
             raise CorruptRecordError(self.slice.reader.path, self.slice.position, SCAN_REASON[scan.outcome])
         return data[: scan.end], scan.batches, len(data) - scan.end
 
-    def behind(self, batches: BatchHeaders) -> FetchPosition | None:
-        """Where a reader continues behind these first of the ``batches``, None when there are none."""
+    def position_after(self, batches: BatchHeaders) -> FetchPosition | None:
+        """Where a reader continues after ``batches``, the first ones of the slice; None if it has none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]
@@ -124,22 +133,25 @@ def read(
     *,
     isolation: str = READ_UNCOMMITTED,
     whole_first: bool = True,
-    place: FetchPosition | None = None,
+    resume_at: FetchPosition | None = None,
 ) -> Fetched:
-    """Up to ``max_bytes`` of batches from the one that holds ``offset`` on, all from one segment.
+    """Up to ``max_bytes`` of batches from the one with ``offset`` on, all from one segment.
 
     In a gap the result begins at the next higher batch; at the end it is empty. With ``whole_first`` it has
-    the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``place``, from
-    ``Fetched.behind``, saves the search when ``offset`` is its offset. Raises OffsetOutOfRangeError for an
-    offset below the log start or above the end.
+    the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``resume_at``, from
+    ``Fetched.position_after``, saves the search when ``offset`` is its offset. Raises OffsetOutOfRangeError
+    for an offset below the log start or above the end.
     """
     if not view.log_start_offset <= offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(
-            f"offset {offset} is outside {view.log_start_offset} to {view.log_end_offset}; "
-            "start again from the earliest or the latest offset"
+            f"offset {offset} is not between {view.log_start_offset}, the log start offset, and "
+            f"{view.log_end_offset}, the log end offset",
+            path=view.name,
+            advice="start again from the earliest or the latest offset",
         )
-    known = place if place is not None and place.offset == offset else None
-    return _over_renames(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, known))
+    if resume_at is not None and resume_at.offset != offset:
+        resume_at = None
+    return _retry_renamed(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, resume_at))
 
 
 def answer(
@@ -148,8 +160,8 @@ def answer(
     """The answer to one fetch: up to ``max_bytes`` of the log from ``offset`` on (``MessageSetSend``).
 
     The bytes are read once and not copied again. They may end within a batch, also within the first: a client
-    that gets no whole batch asks for more bytes. An offset out of range and a damaged log become the answer's
-    error code, as in Kafka. Raises OSError.
+    that gets no whole batch asks for more bytes. An offset out of range and a damaged log are reported by the
+    answer's error code, as in Kafka. Raises OSError.
     """
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
@@ -162,7 +174,7 @@ def answer(
     return MessageSetSend(error_code=0, messages=fetched.slice.read())
 
 
-def _over_renames(view: LogView, search: Callable[[], Result]) -> Result:
+def _retry_renamed(view: LogView, search: Callable[[], Result]) -> Result:
     """The result of ``search``, repeated when a file was renamed before ``search`` could open it.
 
     A segment's files are opened before they are renamed (``LiveSegment.keep_open``): each fails at most once.
@@ -176,27 +188,32 @@ def _over_renames(view: LogView, search: Callable[[], Result]) -> Result:
 
 
 def _read(
-    view: LogView, offset: int, max_bytes: int, isolation: str, whole_first: bool, known: FetchPosition | None
+    view: LogView,
+    offset: int,
+    max_bytes: int,
+    isolation: str,
+    whole_first: bool,
+    resume_at: FetchPosition | None,
 ) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
-    holding = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
-    for number in range(holding, len(view.segments) if offset < limit else 0):
+    floor = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
+    for number in range(floor, len(view.segments) if offset < limit else 0):
         segment, end = view.segments[number], _readable_end(view, number, limit)
         first = None
-        if known is not None and known.segment is segment:
+        if resume_at is not None and resume_at.segment is segment:
             # The last read ended at this segment's end: continue in the next segment.
-            if known.position == end:
+            if resume_at.position == end:
                 continue
-            first = _first_at(known, end)
+            first = _batch_at(resume_at, end)
         if first is None:
-            place = segment.place_of(offset, end)
-            if place is None:
+            batch = segment.find_batch(offset, end)
+            if batch is None:
                 continue
-            first = place.position, place.base_offset, place.size
+            first = batch.position, batch.base_offset, batch.size
         position, base_offset, size = first
         # One segment a fetch, as in Kafka: a slice is of one file.
-        wanted = max(max_bytes, size) if whole_first else max_bytes
-        part = FileSlice(segment.reader, position, min(wanted, end - position))
+        max_size = max(max_bytes, size) if whole_first else max_bytes
+        part = FileSlice(segment.reader, position, min(max_size, end - position))
         return Fetched(
             view=view,
             slice=part,
@@ -215,19 +232,22 @@ def _readable_end(view: LogView, number: int, limit: int) -> int:
     is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit
     if limit >= view.log_end_offset or not end or is_below:
         return end
-    above = segment.place_of(limit, end)
+    above = segment.find_batch(limit, end)
     return end if above is None else above.position
 
 
-def _first_at(place: FetchPosition, end: int) -> tuple[int, int, int] | None:
-    """(position, offset, size) of the batch at a place; None when no batch of its offset or more can be."""
-    head = place.segment.reader.read(place.position, _HEAD.size)
+def _batch_at(at: FetchPosition, end: int) -> tuple[int, int, int] | None:
+    """(position, offset, size) of the batch that begins at a position.
+
+    None when no batch of the position's offset or more can begin there.
+    """
+    head = at.segment.reader.read(at.position, _HEAD.size)
     if len(head) < _HEAD.size:
         return None
     offset, size, magic = _HEAD.unpack(head)
     size += LOG_OVERHEAD
-    is_possible = offset >= place.offset and magic <= 2 and _HEAD.size <= size <= end - place.position
-    return (place.position, offset, size) if is_possible else None
+    is_possible = offset >= at.offset and magic <= 2 and _HEAD.size <= size <= end - at.position
+    return (at.position, offset, size) if is_possible else None
 
 
 def _aborted(
@@ -239,12 +259,12 @@ def _aborted(
     below ``upper`` was stable.
     """
     segment = view.segments[number]
-    # The index knows an offset behind the slice without reading its batches; it may be too high, so that an
-    # aborted transaction is named whose records were not read. Readers match by producer and offset.
-    behind = segment.offset_behind(part.position + part.size)
-    if behind is None and number + 1 < len(view.segments):
-        behind = view.segments[number + 1].base_offset
-    upper = limit if behind is None else min(behind, limit)
+    # The offset index has an offset at or above the slice's end without reading batches. It may be too high,
+    # so that an aborted transaction is named whose records were not read: readers match producer and offset.
+    upper = segment.upper_bound_offset(part.position + part.size)
+    if upper is None and number + 1 < len(view.segments):
+        upper = view.segments[number + 1].base_offset
+    upper = limit if upper is None else min(upper, limit)
     transactions: list[AbortedTransaction] = []
     for later in view.segments[number:]:
         for transaction in later.aborted():
@@ -255,28 +275,30 @@ def _aborted(
     return tuple(transactions)
 
 
-def offset_for_time(view: LogView, timestamp: int) -> RecordPlace | None:
+def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
     ``EARLIEST`` and ``LATEST`` give the log's start and its high watermark, with timestamp -1. None where
     every record is older.
     """
     if timestamp == EARLIEST:
-        return RecordPlace(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
+        return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
     if timestamp == LATEST:
-        return RecordPlace(offset=view.high_watermark, timestamp=-1, leader_epoch=-1)
+        return TimestampAndOffset(offset=view.high_watermark, timestamp=-1, leader_epoch=-1)
     if timestamp == MAX_TIMESTAMP:
         timestamp = max((segment.largest()[0] for segment in view.segments), default=-1)
         if timestamp < 0:
             return None
 
-    def search() -> RecordPlace | None:
+    def search() -> TimestampAndOffset | None:
         for number, segment in enumerate(view.segments):
             if segment.largest_timestamp >= timestamp:
                 size = view.size_of(number)
-                place = segment.place_of_time(timestamp, size, view.log_start_offset, view.batch_limit)
-                if place is not None:
-                    return place if place.offset < view.high_watermark else None
+                record = segment.find_record_by_timestamp(
+                    timestamp, size, view.log_start_offset, view.batch_limit
+                )
+                if record is not None:
+                    return record if record.offset < view.high_watermark else None
         return None
 
-    return _over_renames(view, search)
+    return _retry_renamed(view, search)

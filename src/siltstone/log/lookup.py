@@ -1,16 +1,15 @@
 """Searches by offset and by time in a segment's file (Kafka's ``LogSegment``, ``FileRecords``).
 
-The functions take an open file and a start position. Callers take the start from the segment's indexes, or
-pass 0; it is a batch boundary at or before the batch that is searched for. All record formats are read: a
-compressed message set's entry has its last message's offset, which is enough for a search by offset.
+The functions take an open file and a start position, which is a batch boundary at or below the batch that is
+searched for: from the segment's offset index, or 0. All record formats are read: a compressed message set is
+stored under its last message's offset, which is enough for a search by offset.
 
 Headers are read and bodies are skipped: a first small read covers the bytes between two index entries, the
 next ones grow while batches are small, and a large batch costs one read however large it is. Only a search by
-time decodes, and only batches whose largest timestamp reaches the searched one; their checksums are checked
-first.
+time decodes batches, those whose largest timestamp is not below the searched one, after their checksums.
 
     with files.Reader(segment.path) as reader:
-        place = position_of_offset(reader, 4711, start=hint)
+        batch = position_of_offset(reader, 4711, start=position)
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LARGEST_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlace:
+class BatchPosition:
     """A batch in a file: ``position`` and ``size`` in bytes, header included.
 
     ``base_offset`` is as stored: for a compressed message set that of its last message, as ``last_offset``.
@@ -47,8 +46,11 @@ class BatchPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordPlace:
-    """The result of a search by time: offset, the record's timestamp in ms, its leader epoch (-1: none)."""
+class TimestampAndOffset:
+    """The result of a search by time: offset, the record's timestamp in ms, its leader epoch (-1: none).
+
+    (Kafka's ``FileRecords.TimestampAndOffset``.)
+    """
 
     offset: int
     timestamp: int
@@ -58,29 +60,29 @@ class RecordPlace:
 def batch_headers(
     reader: files.Reader, *, start: int = 0, end: int | None = None, first_read: int = FIRST_READ
 ) -> Iterator[BatchHeaders]:
-    """The headers of the batches in ``[start, end)`` of the file, as directories of some rows each.
+    """The headers of the batches in bytes [``start``, ``end``) of the file, some rows at a time.
 
     ``start`` is a batch boundary, ``end`` defaults to the file's size when it was opened (an active segment
     may have grown since: pass the size up to which it has whole batches). Positions count from the file's
     first byte. Checksums are not checked. Yields all batches before the first damage, or before a batch that
     extends beyond ``end``, and then raises CorruptRecordError.
     """
-    limit = reader.stat.size if end is None else end
-    position, room = start, first_read
-    while position < limit:
-        buffer = np.empty(min(room, limit - position), np.uint8)
+    end = reader.stat.size if end is None else end
+    position, read_size = start, first_read
+    while position < end:
+        buffer = np.empty(min(read_size, end - position), np.uint8)
         data = buffer[: reader.read_into(buffer, position)]
-        scan = scan_headers(data, limit - position)
+        scan = scan_headers(data, end - position)
         if len(scan.batches):
             scan.batches["position"] += position
             yield scan.batches
         is_whole = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
         if not is_whole or len(data) < len(buffer):
-            # A clean end means a file that is shorter than it was said to be.
+            # A clean end before ``end``: the file is shorter than the caller says.
             reason = SCAN_REASON.get(scan.outcome, SCAN_REASON[ScanEnd.TRUNCATED])
             raise CorruptRecordError(reader.path, position + scan.end, reason)
         if len(scan.batches) > 1:
-            room = max(room, min(4 * room, LARGEST_READ))
+            read_size = max(read_size, min(4 * read_size, LARGEST_READ))
         position += scan.end
 
 
@@ -105,7 +107,7 @@ def position_of_offset(
     start: int = 0,
     end: int | None = None,
     first_read: int = FIRST_READ,
-) -> BatchPlace | None:
+) -> BatchPosition | None:
     """The first batch from ``start`` on whose last offset is at or above ``offset``; None when all are below.
 
     In an offset gap that is the next higher batch. Arguments and errors as in ``batch_headers``.
@@ -115,7 +117,7 @@ def position_of_offset(
         row = int(reached.argmax())
         if reached[row]:
             names = ("position", "size", "base_offset", "last_offset")
-            return BatchPlace(**{name: batches[name].item(row) for name in names})
+            return BatchPosition(**{name: batches[name].item(row) for name in names})
     return None
 
 
@@ -128,23 +130,24 @@ def first_offset_at_or_after(
     from_offset: int = 0,
     limit: int = DEFAULT_LIMIT,
     first_read: int = FIRST_READ,
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
     Skips records below ``from_offset`` (the log's start) and records without a time: all of magic 0, and what
     was converted from it. ``limit`` is the number of bytes that a batch may decompress to. Raises
     CorruptRecordError as ``batch_headers`` does, and for a batch that has to be decoded and cannot be.
     """
-    scratch, wanted = Scratch(), max(timestamp, 0)
+    # A record without a time has timestamp -1 and is never the result.
+    scratch, timestamp = Scratch(), max(timestamp, 0)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
-        possible = (batches["max_timestamp"] >= wanted) & (batches["last_offset"] >= from_offset)
+        possible = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= from_offset)
         for row in np.flatnonzero(possible).tolist():
             data, batch = read_batch(reader, batches[row : row + 1])
             origin = batches["position"].item(row)
             columns = decode_records(data, batch, scratch, limit=limit, path=reader.path, origin=origin)
-            rows = np.flatnonzero((columns.timestamp >= wanted) & (columns.offset >= from_offset))
+            rows = np.flatnonzero((columns.timestamp >= timestamp) & (columns.offset >= from_offset))
             if len(rows):
-                return RecordPlace(
+                return TimestampAndOffset(
                     offset=int(columns.offset[rows[0]]),
                     timestamp=int(columns.timestamp[rows[0]]),
                     leader_epoch=batch["leader_epoch"].item(),

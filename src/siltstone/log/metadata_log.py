@@ -2,22 +2,21 @@
 
 ::
 
-    00000000000000000155-0000000001.checkpoint   all there was below offset 155, in epoch 1: a header (control
-                                                 batch, type 3), the records, a footer (type 4) (KIP-630)
+    00000000000000000155-0000000001.checkpoint   the state below offset 155, in epoch 1 (KIP-630): a header
+                                                 (control batch, type 3), the records, a footer (type 4)
     00000000000000000000.log                     the log, a segment file like any other
 
-A snapshot that is damaged, or lacks its header or footer, is incomplete: the snapshot before it is used, as
-long as the log reaches back to it. The log has no gaps, since it is not compacted. Control batches (leader
-changes, voters) have no topics or settings.
+A snapshot that is damaged, or lacks its header or footer, is incomplete: then the snapshot before it is used,
+if the log starts at its end offset or below. The log has no gaps, since it is not compacted. Control batches
+(leader changes, voters) have no topics or settings.
 
-A broker keeps this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
-all the same, records at or above it are not read. Else the whole log is read, with any last change that the
-other controllers had not confirmed when the broker stopped; with a single controller there is none.
+A broker holds this log's high watermark only in memory. Where ``replication-offset-checkpoint`` has an entry
+all the same, records at or above it are not read. Otherwise the whole log is read, with any last change that
+the other controllers had not confirmed when the broker stopped; with a single controller there is none.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,35 +31,32 @@ from siltstone.base.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
-    DamagedMetadataError,
     EndTransactionRecord,
     MetadataRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UndecodableMessageError,
     decode_metadata,
 )
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition, parse_metadata_snapshot
 from siltstone.log.segments import Segment, Window, list_segments, windows
 
-# The image of a cluster: topics by name, settings by resource, built record by record from the metadata log.
-#
-# A transaction's records (KIP-868) are applied all at once when it ends; those of a transaction that was
-# aborted, or is still open at the log's end, are not applied. See ``MetadataDelta``, ``MetadataBatchLoader``.
-
 TOPIC, BROKER = 2, 4
-"""Types of resources whose settings are kept; others are ignored (``ConfigResource.Type``)."""
+"""Types of resources whose settings are retained; others are ignored (``ConfigResource.Type``)."""
 ALL_BROKERS = ""
 """The resource name of the settings for all brokers."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterImage:
-    """Topics (name → id) and settings ((resource type, name) → key → text) below ``end_offset``.
+    """The image of a cluster: topics (name → id) and settings ((resource type, name) → key → text) below
+    ``end_offset`` (Kafka's ``MetadataImage``, ``MetadataDelta`` and ``MetadataBatchLoader``).
 
-    ``apply`` is called with the records in the order of the log; the records of an open transaction wait in
-    ``_pending``.
+    ``apply`` is called with the records in the order of the log. A transaction's records (KIP-868) wait in
+    ``_pending`` and are applied all at once when it ends; those of a transaction that was aborted, or is
+    still open at the log's end, are not applied.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
@@ -78,21 +74,21 @@ class ClusterImage:
         match record:
             case BeginTransactionRecord():
                 if self._pending is not None:
-                    raise ValueError("a transaction begins inside another one")
+                    raise ValueError("a transaction begins before the one before it has ended")
                 self._pending = []
             case EndTransactionRecord() | AbortTransactionRecord():
                 if self._pending is None:
-                    raise ValueError("a transaction ends that never began")
+                    raise ValueError("a transaction ends that has not begun")
                 pending, self._pending = self._pending, None
-                for waiting in pending if isinstance(record, EndTransactionRecord) else ():
-                    self.apply(waiting)
+                for earlier in pending if isinstance(record, EndTransactionRecord) else ():
+                    self.apply(earlier)
             case _ if self._pending is not None:
                 self._pending.append(record)
             case TopicRecord(name, topic_id):
                 self._names[topic_id], self.topics[name] = name, topic_id
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._names:
-                    raise ValueError(f"the topic with id {topic_id} is removed, but there is none")
+                    raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
                 name = self._names.pop(topic_id)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC, name), None)
@@ -104,7 +100,7 @@ class ClusterImage:
 
 
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
-_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
+"""Types of control records (``ControlRecordType``)."""
 
 
 class MetadataBatch(NamedTuple):
@@ -139,23 +135,26 @@ def read_cluster_metadata(
             failure = failure or error
             continue
         if path is None and not segments and not snapshots:
-            raise CorruptFileError(str(partition), 0, "holds neither a segment nor a snapshot")
+            raise CorruptFileError(str(partition), 0, "the metadata log has no segment and no snapshot")
         if segments and segments[0].base_offset > offset:
-            raise failure or CorruptFileError(
-                segments[0].path, 0, f"the log begins at {segments[0].base_offset}; no snapshot reaches that"
+            reason = (
+                f"the log starts at offset {segments[0].base_offset}, and no snapshot ends there or later"
             )
+            raise failure or CorruptFileError(segments[0].path, 0, reason)
         if not segments and failure is not None:
             raise failure
         _apply_log(image, segments, offset, high_watermark, torn_tail)
         return image
-    raise AssertionError("the log without a snapshot is always tried")
+    raise AssertionError("the loop ends with the log without a snapshot")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
     """(end offset, path) of the snapshots, the newest last, without unfinished and deleted ones."""
-    named = ((_SNAPSHOT.match(entry.name), entry) for entry in files.entries(partition) if entry.is_file)
-    ordered = sorted((int(name[1]), int(name[2]), entry.name) for name, entry in named if name)
-    return [(offset, partition / name) for offset, _, name in ordered]
+    named = (
+        (parse_metadata_snapshot(entry.name), entry) for entry in files.entries(partition) if entry.is_file
+    )
+    ordered = sorted((name, entry.name) for name, entry in named if name is not None)
+    return [(offset, partition / name) for (offset, _), name in ordered]
 
 
 def _apply_snapshot(image: ClusterImage, path: str) -> None:
@@ -164,7 +163,7 @@ def _apply_snapshot(image: ClusterImage, path: str) -> None:
         control.append(batch.control)
         _apply(image, path, batch.records)
     if not control or control[0][:1] != [SNAPSHOT_HEADER] or control[-1][-1:] != [SNAPSHOT_FOOTER]:
-        raise CorruptFileError(path, 0, "the snapshot is not complete: no header, or no footer")
+        raise CorruptFileError(path, 0, "the snapshot has no header or no footer, so it is not complete")
 
 
 def _apply_log(
@@ -177,9 +176,7 @@ def _apply_log(
         try:
             for batch in _batches(segment.path):
                 if batch.base_offset != expected:
-                    reason = (
-                        f"offset {batch.base_offset} follows {expected - 1}: a part of the log is missing"
-                    )
+                    reason = f"the batch has base offset {batch.base_offset}, but {expected} must follow"
                     raise CorruptFileError(segment.path, 0, reason)
                 expected = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
@@ -219,14 +216,14 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
         if header["attributes"] & CONTROL_BIT:
             key = columns.key(record)
             if key is None or len(key) < 4:
-                raise CorruptFileError(path, start, "a control record's key is too short")
+                raise CorruptFileError(path, start, "the key of a control record is too short")
             batch.control.append(int.from_bytes(key[2:4], "big", signed=True))
             continue
-        # Of a compressed batch the file has no position of a record.
+        # A record of a compressed batch has no position in the file: the batch's stands for it.
         position = window.origin + int(columns.value_start[record]) if is_plain else start
         try:
             decoded = decode_metadata(columns.value(record) or b"")
-        except DamagedMetadataError as error:
+        except UndecodableMessageError as error:
             position += error.position if is_plain else 0
             raise CorruptFileError(path, position, str(error)) from None
         if decoded is not None:
@@ -234,22 +231,22 @@ def _decode(path: str, window: Window, row: int) -> MetadataBatch:
     return batch
 
 
-# The settings of a KRaft broker's topics: the topic's own, over this broker's, over those of all brokers.
-#
-#     DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
-#     DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
-#     DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
-#     STATIC_BROKER_CONFIG           its ``server.properties``, where the caller has it
-#
-# A setting's source has one of these names. Where one of a topic's own settings has a bad value, the topic's
-# settings are unknown.
-
 METADATA_PARTITION = TopicPartition(CLUSTER_METADATA, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """A cluster's topics, ids and settings. ``broker``: the settings of a topic without its own."""
+    """A cluster's topics, ids and settings. ``broker``: the settings of a topic without its own.
+
+    Of several values of a setting the first in this order counts; a setting's source has its name::
+
+        DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
+        DYNAMIC_BROKER_CONFIG          those of the broker with ``node.id``
+        DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
+        STATIC_BROKER_CONFIG           its ``server.properties``, where the caller has it
+
+    If one of a topic's own settings has a bad value, the topic's settings are unknown.
+    """
 
     path: Path
     image: ClusterImage
@@ -259,21 +256,21 @@ class ClusterSettings:
         """The id of the topic that has this name now, None where there is no such topic."""
         return self.image.topics.get(topic)
 
-    def why_a_stranger(self, topic: str, directory: Path) -> str | None:
+    def mismatch_reason(self, topic: str, directory: Path) -> str | None:
         """Why a directory does not belong to the topic that has its name, None where it does.
 
         Raises CorruptFileError for a damaged ``partition.metadata``.
         """
         topic_id = self.topic_id(topic)
         if topic_id is None:
-            return f"{self.path} knows no topic of this name: it was deleted"
+            return f"{self.path} has no topic of this name: the topic was deleted"
         own = read_topic_id(directory)
         if own is None:
-            return f"it has no partition.metadata that shows whether its topic's id is {topic_id}"
+            return f"partition.metadata is missing, so the topic's id may not be {topic_id}"
         if own != topic_id:
             return (
-                f"its topic id is {own}, but {self.path} has {topic_id}: left over from a deleted topic "
-                "of the same name"
+                f"its topic id is {own}, but {self.path} has {topic_id}: it belongs to a deleted topic of "
+                "the same name"
             )
         return None
 
@@ -286,7 +283,7 @@ class ClusterSettings:
         source = f"{self.path}: topic {topic}"
         return parse_stored_config(self.own_texts(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
-    def broker_in_force(self, config: Config) -> Config:
+    def effective_broker_config(self, config: Config) -> Config:
         """A broker's ``config`` with the settings from the metadata log beneath its own."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.replacing(origin, {**self.broker.layer(origin), **config.layer(origin)})
@@ -314,18 +311,20 @@ def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:
     """The one of a broker's log directories that has the metadata log, None where none has it.
 
-    Raises DirectoryRefusedError where two have it.
+    Raises DirectoryRefusedError where several have it.
     """
-    holders = {
+    owners = {
         directory.path: directory
         for directory in directories
         if files.is_directory(directory.path / str(METADATA_PARTITION))
     }
-    if len(holders) > 1:
+    if len(owners) > 1:
         raise DirectoryRefusedError(
-            f"{METADATA_PARTITION} is in {' and in '.join(map(str, holders))}; remove the stray one"
+            f"the metadata log is in {' and in '.join(map(str, owners))}",
+            path=str(METADATA_PARTITION),
+            advice="remove the directory that the broker does not use",
         )
-    return next(iter(holders.values()), None)
+    return next(iter(owners.values()), None)
 
 
 def read_cluster_settings(
@@ -339,7 +338,7 @@ def read_cluster_settings(
     image = read_cluster_metadata(
         path,
         high_watermark=directory.checkpoints().high_watermark.get(METADATA_PARTITION),
-        torn_tail=directory.is_marked and not directory.was_stopped_cleanly,
+        torn_tail=directory.is_log_directory and not directory.had_clean_shutdown,
     )
 
     def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:

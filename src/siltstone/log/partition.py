@@ -5,12 +5,13 @@
     append ─► validate, assign offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
     read   ─► view ─► segment ─► a slice of its file
 
-Readers take no lock: they use a ``LogView``, which is replaced as a whole. Bytes of a failed append are
+Readers take no lock: they use a ``LogView``, which is replaced as a whole. The bytes of a failed append are
 truncated again; a failed fsync takes the log offline.
 
-Changes take two locks. ``_lock`` guards the state in memory and the active segment; every append holds it.
+There are two locks. ``_lock`` guards the state in memory and the active segment; every append takes it.
 ``_segments_lock`` guards the files of closed segments: a change that renames, truncates or removes them takes
-it before ``_lock``. A swap holds only ``_segments_lock`` while it renames and syncs, so appends continue.
+it, and then ``_lock``, always in this order. A swap has only ``_segments_lock`` while it renames and syncs
+files, so appends continue (Kafka's ``UnifiedLog`` has one lock for both, and appends wait).
 """
 
 from __future__ import annotations
@@ -39,24 +40,23 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_behind, settle
+from siltstone.log.ledger.store import forget_beyond, recover_ledgers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
-from siltstone.log.read_only import ViewedLog
+from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import Recovered, recover_partition
 from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
 
-# The segments of an open log, in order: rolled, removed, truncated, swapped (Kafka's ``LocalLog``).
-#
-# ``segments`` is immutable and replaced as a whole: readers of the old tuple continue with its segments.
-# Producers, epochs, start offsets and locks are ``PartitionLog``'s.
-
 
 class SegmentList:
-    """The segments of a log, at least one; the last one is active. Every method may raise OSError."""
+    """The segments of an open log, in order, at least one; the last one is active (Kafka's ``LocalLog``).
+
+    ``segments`` is immutable and replaced as a whole: readers of the old tuple continue with its segments.
+    Producers, epochs, start offsets and locks are ``PartitionLog``'s. Every method may raise OSError.
+    """
 
     def __init__(self, recovered: Recovered, config: LogConfig, clock: Clock, random: Random) -> None:
         self.directory = recovered.directory
@@ -84,15 +84,15 @@ class SegmentList:
         return segment
 
     def _jitter(self) -> int:
-        most = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self._random.randrange(most) if most > 0 else 0
+        limit_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._random.randrange(limit_ms) if limit_ms > 0 else 0
 
     def roll(self, base_offset: int) -> LiveSegment:
         """Begin a new active segment; the one before is closed from now on."""
         self.active.save_indexes(closing=True)
-        fresh = self._create(base_offset)
-        self.segments = (*self.segments, fresh)
-        return fresh
+        active = self._create(base_offset)
+        self.segments = (*self.segments, active)
+        return active
 
     def delete_oldest(self, count: int) -> list[Path]:
         """Remove the ``count`` oldest segments, never the active one; returns their ``.deleted`` files."""
@@ -109,39 +109,39 @@ class SegmentList:
         return renamed
 
     def truncate(self, offset: int) -> Callable[[], None]:
-        """Remove everything at and above ``offset`` from ``segments``; the result does it on the disk.
+        """Remove everything at and above ``offset`` from ``segments``; returns what does it on the disk.
 
         In between the caller publishes the shorter view. On the disk later segments are removed first, so
         that a crash leaves no gap.
         """
-        kept = [segment for segment in self.segments if segment.base_offset <= offset]
-        removed = self.segments[len(kept) :]
-        if not kept:
+        remaining = [segment for segment in self.segments if segment.base_offset <= offset]
+        removed = self.segments[len(remaining) :]
+        if not remaining:
             self.restart(offset)
             return lambda: None
-        last = kept[-1].truncated(offset, self.config)
-        is_shorter = last is not kept[-1]
-        self.segments = (*kept[:-1], last)
+        last = remaining[-1].truncated(offset, self.config)
+        is_shorter = last is not remaining[-1]
+        self.segments = (*remaining[:-1], last)
 
-        def on_the_disk() -> None:
+        def truncate_files() -> None:
             self._remove(removed)
             if is_shorter:
                 last.truncate_files(offset)
             files.sync_directory(self.directory)
 
-        return on_the_disk
+        return truncate_files
 
     def restart(self, offset: int) -> None:
-        """Remove everything; one empty segment at ``offset`` is left.
+        """Remove everything and continue with one empty segment at ``offset``.
 
         It is made before the others are removed: a log without a segment would start at 0 after a crash.
         """
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
         existing = (segment for segment in self.segments if segment.base_offset == offset)
-        left = next(existing, None) or self._create(offset)
-        self._remove([segment for segment in self.segments if segment is not left])
-        self.segments = (left,)
+        active = next(existing, None) or self._create(offset)
+        self._remove([segment for segment in self.segments if segment is not active])
+        self.segments = (active,)
 
     def _remove(self, removed: Sequence[LiveSegment]) -> None:
         for segment in reversed(removed):
@@ -154,8 +154,8 @@ class SegmentList:
         closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
         if len(closed) != len(bases):
             raise SourceChangedError(
-                f"{self.directory}: not all of the closed segments {sorted(bases)} exist any more; "
-                "nothing was swapped"
+                f"the closed segments {sorted(bases)} do not all exist any more; nothing was swapped",
+                path=self.directory,
             )
         return closed
 
@@ -175,11 +175,11 @@ class SegmentList:
         return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
 
     def exchange(self, old: Sequence[LiveSegment], new: Sequence[LiveSegment]) -> None:
-        """Put the new segments into ``segments``, in place of the old ones."""
+        """Replace the old segments in ``segments`` by the new ones."""
         for segment in old:
             segment.close_for_append()
-        kept = [segment for segment in self.segments if segment not in old]
-        self.segments = tuple(sorted((*kept, *new), key=lambda segment: segment.base_offset))
+        others = [segment for segment in self.segments if segment not in old]
+        self.segments = tuple(sorted((*others, *new), key=lambda segment: segment.base_offset))
 
 
 Background = Callable[[Callable[[], None]], object]
@@ -192,11 +192,12 @@ def run_now(task: Callable[[], None]) -> None:
 
 
 class Appended(NamedTuple):
-    """The offsets of an append. ``duplicate``: the batch was in the log already, at these offsets.
+    """The offsets of an append (Kafka's ``LogAppendInfo``). ``duplicate``: the batch was in the log already,
+    at these offsets.
 
     ``log_append_ms`` is the assigned time under log-append time, else -1. For a duplicate it is, as in Kafka,
     the largest timestamp of the stored batch, whatever the topic's timestamp type. ``left_out``: the number
-    of bytes behind a producer's batch that were not appended.
+    of bytes after a producer's batch that were not appended.
     """
 
     first_offset: int
@@ -206,10 +207,10 @@ class Appended(NamedTuple):
     left_out: int = 0
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class PartitionLog(ViewedLog):
+class PartitionLog(ReadableLog):
     """The log of one partition; a program opens it through a ``LogManager``.
 
     Public attributes: ``where``, ``directory``, ``config``; ``view``, which readers use; ``recovery_point``,
@@ -239,7 +240,7 @@ class PartitionLog(ViewedLog):
         self._closed = False
         self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
         self._epochs = LeaderEpochs(recovered.directory)
-        self.recovery_point = recovered.recovery_point
+        self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
         self._truncations = 0
         self._high_watermark: int | None = None
@@ -253,38 +254,48 @@ class PartitionLog(ViewedLog):
         return sum(segment.size for segment in self.view.segments)
 
     def _publish(self) -> None:
-        mark = self._log_end
+        """Replace the view by one of the log as it is now."""
+        high_watermark = self._log_end
         if self._high_watermark is not None:
-            mark = self._high_watermark = min(max(self._high_watermark, self._log_start), mark)
+            high_watermark = min(max(self._high_watermark, self._log_start), self._log_end)
+            self._high_watermark = high_watermark
         self.view = LogView(
             self._list.segments,
             self._log_start,
             self._log_end,
-            mark,
-            self._producers.last_stable_offset(mark, self._log_start),
+            high_watermark,
+            self._producers.last_stable_offset(high_watermark, self._log_start),
             self._list.active.size,
             self.config.max_decompressed_message_bytes,
         )
 
     def _refuse_unusable(self) -> None:
         if self._closed or self.offline is not None:
-            why = self.offline or "the log is closed"
-            raise StorageError(f"{self.directory}: {why}; open the log again")
+            raise self._storage_error(self.offline or "the log is closed")
 
     def _go_offline(self, error: OSError | UnsafeFileError) -> StorageError:
         """Take the log offline: memory and disk may differ, so it has to be recovered. Returns the error."""
         self.offline = f"{(isinstance(error, OSError) and error.strerror) or error}"
-        return StorageError(f"{self.directory}: {self.offline}; open the log again")
+        return self._storage_error(self.offline)
+
+    def _storage_error(self, reason: str) -> StorageError:
+        return StorageError(reason, path=self.directory, advice="open the log again")
+
+    @contextlib.contextmanager
+    def _offline_on_error(self) -> Iterator[None]:
+        """An error of the file system takes the log offline and becomes a StorageError."""
+        try:
+            yield
+        except (OSError, UnsafeFileError) as error:
+            raise self._go_offline(error) from error
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold ``_lock`` on a log that can be used; an error of the disk takes the log offline."""
+        """Hold ``_lock`` on a log that can be used; an error of the file system takes the log offline."""
         with self._lock:
             self._refuse_unusable()
-            try:
+            with self._offline_on_error():
                 yield
-            except (OSError, UnsafeFileError) as error:
-                raise self._go_offline(error) from error
 
     def append(
         self,
@@ -296,7 +307,7 @@ class PartitionLog(ViewedLog):
     ) -> Appended:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
-        A client's ``data`` is one batch. A second whole batch is refused; other bytes behind the first, such
+        A client's ``data`` is one batch. A second whole batch is refused; other bytes after the first, such
         as an incomplete batch, are not appended, as in Kafka, and counted in ``left_out``. ``leader_epoch``
         defaults to the log's latest; a lower one would remove the later epochs. ``sync``: return only when
         the batches are durable. Raises a LogError with Kafka's code; neither the log nor ``data`` has changed
@@ -328,17 +339,21 @@ class PartitionLog(ViewedLog):
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
             origin=origin,
         )
-        stored = self._producers.check(validated.batches, validated.data, origin=origin)
-        if stored is not None:
+        duplicate = self._producers.check(validated.batches, validated.data, origin=origin)
+        if duplicate is not None:
             return Appended(
-                stored.first_offset, stored.last_offset, stored.timestamp_ms, True, validated.left_out
+                duplicate.first_offset,
+                duplicate.last_offset,
+                duplicate.timestamp_ms,
+                True,
+                validated.left_out,
             )
         try:
             self._write(validated, now_ms)
         except OSError as error:
             raise self._go_offline(error) from error
-        stamped = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return Appended(validated.first_offset, validated.last_offset, stamped, left_out=validated.left_out)
+        append_ms = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
+        return Appended(validated.first_offset, validated.last_offset, append_ms, left_out=validated.left_out)
 
     def _write(self, validated: Validated, now_ms: int) -> None:
         try:
@@ -350,12 +365,15 @@ class PartitionLog(ViewedLog):
                 self._epochs.assign(epoch, validated.first_offset)
             active.append(validated)
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in _DISK_FULL:
                 raise
             raise StorageError(
-                f"{self.directory}: {error.strerror}; nothing of this call was kept"
+                f"{error.strerror}; the batches of this call were not appended",
+                path=self.directory,
+                advice="free space, and append them again",
             ) from error
-        # The batches are in the file: an error from here on leaves memory and disk apart (``_go_offline``).
+        # The batches are in the file. After an error from here on memory and disk differ: ``_append`` takes
+        # the log offline then.
         aborted = self._producers.update(validated.batches, validated.data)
         if aborted:
             active.add_aborted(aborted)
@@ -371,19 +389,19 @@ class PartitionLog(ViewedLog):
     def _roll(self, base_offset: int) -> LiveSegment:
         if base_offset <= self._list.active.base_offset:
             return self._list.active
-        self._snapshot(base_offset)
-        fresh = self._list.roll(base_offset)
+        self._write_snapshot(base_offset)
+        active = self._list.roll(base_offset)
         self._background(self.flush_closed)
-        return fresh
+        return active
 
-    def _snapshot(self, offset: int) -> None:
+    def _write_snapshot(self, offset: int) -> None:
         """Write a producer snapshot at ``offset``, so that recovery reads only the batches from there on."""
         path = self.directory / segment_file(offset, SNAPSHOT)
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
     def flush_closed(self) -> None:
-        """Make the segments that are not appended to any more durable. Raises StorageError."""
+        """Make the closed segments durable. Raises StorageError."""
         self.flush(including_active=False)
 
     def flush(self, *, including_active: bool = True) -> None:
@@ -394,19 +412,16 @@ class PartitionLog(ViewedLog):
             upto = self._log_end if including_active else self._list.active.base_offset
             truncations, segments = self._truncations, self._list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
-            try:
+            with self._offline_on_error():
                 for segment in unsynced:
                     segment.save_indexes()
-            except OSError as error:
-                raise self._go_offline(error) from error
-        try:
+        with self._offline_on_error():
             for segment in unsynced:
-                with contextlib.suppress(FileNotFoundError):  # removed, truncated or swapped meanwhile
+                # Without the lock: a segment may have been removed, truncated or swapped meanwhile.
+                with contextlib.suppress(FileNotFoundError):
                     segment.sync()
-        except OSError as error:
-            raise self._go_offline(error) from error
         with self._lock:
-            # After a truncation meanwhile, new batches may have offsets below ``upto`` that were not synced.
+            # If the log was truncated meanwhile, new batches may have offsets below ``upto`` and be unsynced.
             if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, min(upto, self._log_end))
             if including_active:
@@ -430,8 +445,9 @@ class PartitionLog(ViewedLog):
             target = self.high_watermark if before == -1 else before
             if not 0 <= target <= self.high_watermark:
                 raise OffsetOutOfRangeError(
-                    f"{self.where}: records before {target} cannot be deleted: the high watermark is "
-                    f"{self.high_watermark}; give an offset up to it, or -1"
+                    f"offset {target} is not between 0 and the high watermark, {self.high_watermark}",
+                    path=str(self.where),
+                    advice="pass an offset up to the high watermark, or -1 for the high watermark itself",
                 )
             self._raise_start(target)
             return self._log_start
@@ -445,9 +461,9 @@ class PartitionLog(ViewedLog):
         self._publish()
 
     def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
-        """Remove the ``count`` oldest segments, or as many as ``count`` says of the current view.
+        """Remove the ``count`` oldest segments, or as many as ``count`` returns for the current view.
 
-        When these are all segments, a new active segment begins first, so that the end offset stays. Returns
+        If these are all segments, a new active segment begins first, so that the end offset stays. Returns
         the ``.deleted`` files, which the caller unlinks later.
         """
         with self._segments_lock, self._changing():
@@ -467,39 +483,39 @@ class PartitionLog(ViewedLog):
         with self._segments_lock, self._changing():
             if offset >= self._log_end:
                 return False
-            # The ledger first: after a crash none may be left that covers offsets which are written anew.
-            forget_behind(self.directory, offset)
+            # The ledger first: it must not survive a crash and cover offsets that are then written again.
+            forget_beyond(self.directory, offset)
             finish = self._list.truncate(offset)
             self._publish_end(offset, min(self._log_start, offset))
             finish()
-            self._discard_behind(offset)
+            self._truncate_state(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and continue at ``offset`` (a follower that is behind its leader's log start).
+        """Remove everything and continue at ``offset`` (a follower whose log ends below its leader's start).
 
         Also removes the compacted ledger, which lacks the records in between.
         """
         with self._segments_lock, self._changing():
-            forget_behind(self.directory, 0)
+            forget_beyond(self.directory, 0)
             self._list.restart(offset)
             self._publish_end(offset, offset)
             self.recovery_point = offset
-            self._discard_behind(offset, everything=True)
+            self._truncate_state(offset, all_snapshots=True)
 
     def _publish_end(self, end: int, start: int) -> None:
-        """Publish the new end before the files are truncated, so that no reader reads behind it."""
+        """Publish the new end before the files are truncated, so that no reader reads beyond it."""
         self._log_start, self._log_end = start, end
         self.recovery_point = min(self.recovery_point, end)
         self._truncations += 1
         self._publish()
 
-    def _discard_behind(self, end: int, *, everything: bool = False) -> None:
-        """Remove the epochs, snapshots and producers of the truncated batches."""
+    def _truncate_state(self, end: int, *, all_snapshots: bool = False) -> None:
+        """Remove the epochs, producer snapshots and producers of the truncated batches."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
-            if name is not None and name.kind == SNAPSHOT and (everything or name.base_offset > end):
+            if name is not None and name.kind == SNAPSHOT and (all_snapshots or name.base_offset > end):
                 files.unlink(self.directory / entry.name)
         self._producers = load_producers(self.directory, list_segments(self.directory), end)
         self._publish()
@@ -519,10 +535,8 @@ class PartitionLog(ViewedLog):
             with self._lock:
                 self._refuse_unusable()
                 replaced = self._list.closed(old)
-            try:
+            with self._offline_on_error():
                 opened, retired = self._list.swap_files(new, replaced, verified)
-            except (OSError, UnsafeFileError) as error:
-                raise self._go_offline(error) from error
             with self._lock:
                 self._list.exchange(replaced, opened)
                 self._publish()
@@ -541,7 +555,7 @@ class PartitionLog(ViewedLog):
             self._publish()
 
     def expire_producers(self) -> None:
-        """Remove producers that were silent for ``producer.id.expiration.ms``."""
+        """Remove producers that appended nothing for ``producer.id.expiration.ms``."""
         with self._lock:
             self._producers.expire(self._clock.now_ms(), self.config.producer_id_expiration_ms)
 
@@ -553,7 +567,7 @@ class PartitionLog(ViewedLog):
             if self.offline is None:
                 with self._changing():
                     self._list.active.save_indexes(closing=True)
-                    self._snapshot(self._log_end)
+                    self._write_snapshot(self._log_end)
                 self.flush()
             self._closed = True
             for segment in self._list.segments:
@@ -574,7 +588,9 @@ def partition_of(directory: Path) -> TopicPartition:
     where = parse_partition(directory.absolute().name)
     if where is None:
         raise DirectoryRefusedError(
-            f"{directory}: a partition's directory is named TOPIC-N, such as events-0"
+            "the name of a partition's directory must be TOPIC-N, such as events-0",
+            path=directory,
+            advice="rename the directory, or pass another one",
         )
     return where
 
@@ -609,5 +625,5 @@ def open_partition(
     )
     for note in (*recovered.notes, *recovered.damage):
         _logger.warning("%s: recovery: %s", directory, note)
-    settle(directory, recovered.log_end_offset)
+    recover_ledgers(directory, recovered.log_end_offset)
     return PartitionLog(partition_of(directory), recovered, config, clock, background=background)

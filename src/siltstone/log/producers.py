@@ -1,9 +1,10 @@
 """The producers of a log, their snapshots, and the last stable offset (Kafka's ``ProducerStateManager``).
 
 ``ProducerStates`` follows a log that is appended to: ``check`` says whether batches may be appended and
-changes nothing, ``update`` applies batches that were appended. ``load_producers`` builds the same states from
-a directory: it reads the newest sound ``.snapshot`` within the log, then every batch from its offset on, or
-the whole log where there is no snapshot.
+changes nothing (``ProducerAppendInfo``), ``update`` applies batches that were appended. ``load_producers``
+builds the same states from a directory (``UnifiedLog.rebuildProducerState``): it reads the newest valid
+``.snapshot`` within the log, then every batch from its offset on, or the whole log where there is no
+snapshot.
 
 A transaction is *open* from its first batch to its marker. It holds the last stable offset back until then,
 and until the marker is below the high watermark.
@@ -20,9 +21,10 @@ for that producer, whose sequence numbers would be lost otherwise.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -45,24 +47,25 @@ from siltstone.base.records.control import EndTransactionMarker, marker_of
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
-from siltstone.log.segments import Segment, segment_holding, windows
-from siltstone.log.validation import Origin
+from siltstone.log.segments import Segment, floor_segment_index, windows
+from siltstone.log.validation import Origin, at_position
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
 #
-# A producer numbers its records; a batch carries the first one's *sequence*, and the next batch goes on where
-# it ends, from 2³¹-1 on at 0. So a batch that comes twice is known by its sequences, as long as it is one of
-# the last five, and one that was lost leaves a gap. A new instance of the producer has a higher *epoch* and
-# starts again at 0. ``refuse`` decides; the methods of ``Producer`` apply a batch that is in the log and
-# refuse nothing, because that batch is history.
+# A producer numbers its records; a batch carries the first one's *sequence*, and the next batch continues
+# where it ends, from 2³¹-1 on at 0. So a batch that is sent twice is recognised by its sequences, as long as
+# it is one of the last five, and a batch that was lost leaves a gap. A new instance of the producer has a
+# higher *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch
+# that is in the log and refuse nothing, because that batch is history.
 
-BATCHES_KEPT = 5
+_BATCHES_RETAINED = 5
+"""Kafka's ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 _SEQUENCE_MASK = (1 << 31) - 1
-_HEAD = struct.Struct(">hII")
+_HEADER = struct.Struct(">hII")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
-_CHECKED_FROM = 6
+_CHECKSUM_POSITION, _CHECKED_FROM = 2, 6
 _NAMES = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
 _FIELDS = itemgetter(*((BATCH.names or ()).index(name) for name in _NAMES))
 _ATTRIBUTES = (BATCH.names or ()).index("attributes")
@@ -87,28 +90,30 @@ class ProducerEntry(NamedTuple):
 def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
     """Decode a snapshot file's bytes. ``offset``: the one in its name, which the entries are checked with.
 
-    Raises CorruptFileError for a damaged file, and with ``offset`` for entries with offsets at or above it
-    and for a producer that is there twice.
+    Raises CorruptFileError for a corrupt file, and with ``offset`` for entries with offsets at or above it
+    and for a producer id that is negative or repeated.
     """
-    if len(data) < _HEAD.size:
-        raise CorruptFileError(path, 0, "shorter than a snapshot's header")
-    version, checksum, count = _HEAD.unpack_from(data)
+    if len(data) < _HEADER.size:
+        raise CorruptFileError(path, 0, f"the snapshot is shorter than its header of {_HEADER.size} bytes")
+    version, checksum, count = _HEADER.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise CorruptFileError(path, 0, f"snapshot version {version}; only {_SNAPSHOT_VERSION} is known")
+        raise CorruptFileError(path, 0, f"unknown snapshot version {version}")
     if crc32c(data[_CHECKED_FROM:]) != checksum:
-        raise CorruptFileError(path, 2, "snapshot checksum does not match")
-    if len(data) != _HEAD.size + count * _ENTRY.size:
-        raise CorruptFileError(path, 6, f"no room for exactly {count} producers")
-    entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+        raise CorruptFileError(path, _CHECKSUM_POSITION, "the snapshot's checksum does not match")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptFileError(path, _CHECKED_FROM, f"the snapshot's size is not that of {count} producers")
+    entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEADER.size :])]
+    if offset is None:
+        return entries
     seen: set[int] = set()
-    for number, entry in enumerate(entries if offset is not None else ()):
-        position, producer_id = _HEAD.size + number * _ENTRY.size, entry.producer_id
+    for number, entry in enumerate(entries):
+        position, producer_id = _HEADER.size + number * _ENTRY.size, entry.producer_id
         if producer_id < 0 or producer_id in seen:
-            raise CorruptFileError(path, position, f"producer {producer_id} is there twice, or is none")
+            raise CorruptFileError(path, position, f"producer id {producer_id} is negative or repeated")
         seen.add(producer_id)
-        for place in (entry.last_offset, entry.open_transaction_offset):
-            if offset is not None and not -1 <= place < offset:
-                reason = f"producer {producer_id} has offset {place}, but it was taken at {offset}"
+        for own in (entry.last_offset, entry.open_transaction_offset):
+            if not -1 <= own < offset:
+                reason = f"producer {producer_id} has offset {own} in a snapshot taken at offset {offset}"
                 raise CorruptFileError(path, position, reason)
     return entries
 
@@ -157,7 +162,7 @@ class Producer:
     coordinator_epoch: int = NO_EPOCH
     timestamp_ms: int = -1
     open_transaction_offset: int = NO_OFFSET
-    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=_BATCHES_RETAINED))
 
     @classmethod
     def of(cls, entry: ProducerEntry) -> Producer:
@@ -224,7 +229,7 @@ def is_expired(producer: Producer | ProducerEntry, now_ms: int, expiration_ms: i
     return producer.open_transaction_offset < 0 and now_ms - producer.timestamp_ms >= expiration_ms
 
 
-def refuse(
+def _refuse_batch(
     producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
 ) -> None:
     """Raise Kafka's error for a batch that must not be appended in the producer's state.
@@ -233,41 +238,39 @@ def refuse(
     are checked. What a leader has accepted its replica does not refuse, except for a batch without a
     transaction while one is open (``ProducerAppendInfo``).
     """
-    who = f"producer {batch.producer_id}"
+    name = f"producer {batch.producer_id}"
     replicated = origin is Origin.REPLICATION
+    # ``checkProducerEpoch``: a newer instance of the producer fences the older ones.
     if batch.epoch < producer.epoch and not replicated:
         raise InvalidProducerEpochError(
-            f"{who}: epoch {batch.epoch} is over, {producer.epoch} has been seen: begin with a new producer"
+            f"the epoch {batch.epoch} of {name} is smaller than its last seen epoch {producer.epoch}",
+            advice="start a new instance of the producer",
         )
     if marker is not None:
+        # ``checkCoordinatorEpoch``: so does a newer coordinator of transactions.
         if marker.coordinator_epoch < producer.coordinator_epoch and not replicated:
             raise TransactionCoordinatorFencedError(
-                f"{who}: a marker of coordinator epoch {marker.coordinator_epoch}, after one of "
-                f"{producer.coordinator_epoch}: another coordinator has taken over"
+                f"the coordinator epoch {marker.coordinator_epoch} in a marker of {name} is smaller than "
+                f"the last seen one {producer.coordinator_epoch}",
+                advice="let the coordinator that has taken over end the transaction",
             )
         return
-    # Nothing is known of a producer without an epoch, which may have expired: any sequence is accepted.
+    # ``checkSequence``. A producer without an epoch is new, or it has expired: any sequence is accepted.
     if origin is Origin.CLIENT and producer.epoch != NO_EPOCH:
-        _refuse_sequence(producer, batch, who)
+        is_same = batch.epoch == producer.epoch
+        last = producer.batches[-1].last_sequence if is_same and producer.batches else NO_SEQUENCE
+        expected = (last + 1) & _SEQUENCE_MASK
+        if batch.first_sequence != expected:
+            raise OutOfOrderSequenceError(
+                f"the sequence {batch.first_sequence} of {name} at epoch {batch.epoch} is not {expected}, "
+                "the next one",
+                advice="send the missing batches first, or start a new instance of the producer",
+            )
     if producer.open_transaction_offset >= 0 and not batch.transactional:
         raise InvalidTransactionStateError(
-            f"{who}: a batch outside a transaction, while the one from offset "
-            f"{producer.open_transaction_offset} on is open: commit or abort it first"
-        )
-
-
-def _refuse_sequence(producer: Producer, batch: ProducerBatch, who: str) -> None:
-    if batch.epoch != producer.epoch:
-        if batch.first_sequence != 0:
-            raise OutOfOrderSequenceError(
-                f"{who}: epoch {batch.epoch} starts at sequence {batch.first_sequence}, not at 0"
-            )
-        return
-    last = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
-    if batch.first_sequence != (last + 1) & _SEQUENCE_MASK:
-        raise OutOfOrderSequenceError(
-            f"{who}: sequence {batch.first_sequence} does not follow {last}: "
-            "send what lies between, or begin with a new epoch"
+            f"{name} sent a batch outside of its transaction, which is open from offset "
+            f"{producer.open_transaction_offset}",
+            advice="commit or abort the transaction first",
         )
 
 
@@ -277,8 +280,10 @@ class ProducerStates:
     def __init__(self, end_offset: int = 0) -> None:
         self.end_offset = end_offset
         self._producers: dict[int, Producer] = {}
-        self._open: dict[int, int] = {}  # first offset: producer id
-        self._ended: dict[int, int] = {}  # first offset: marker's offset, not below the high watermark yet
+        # Kafka's ``ongoingTxns``, by first offset: producer id.
+        self._open: dict[int, int] = {}
+        # Kafka's ``unreplicatedTxns``, by first offset: the marker's, not below the high watermark yet.
+        self._ended: dict[int, int] = {}
 
     @classmethod
     def load(cls, entries: Iterable[ProducerEntry], end_offset: int = 0) -> ProducerStates:
@@ -308,9 +313,9 @@ class ProducerStates:
     def check(self, batches: BatchHeaders, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
         """Check that ``batches`` of ``data`` may be appended. Changes nothing.
 
-        Returns the stored batch when a client sends one of its last five again. A producer is known until
-        ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
-        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for a damaged
+        Returns the stored batch when a client sends one of its last five again. An expired producer counts
+        until ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for an invalid
         marker.
         """
         rows = _producer_rows(batches)
@@ -325,7 +330,7 @@ class ProducerStates:
             if batch.control and not int(batches["count"][row]):
                 continue  # cleaning has emptied it
             marker = _marker_to_append(data, batches, row) if batch.control else None
-            refuse(producer, batch, marker, origin)
+            _refuse_batch(producer, batch, marker, origin)
             if row == rows[-1]:
                 break
             # The following batches are checked against a copy: nothing is in the log yet.
@@ -370,15 +375,13 @@ class ProducerStates:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest transaction that is open, or whose marker is not yet replicated."""
-        if not self._open and not self._ended:
-            return None
-        return min(min(self._open, default=1 << 63), min(self._ended, default=1 << 63))
+        return min((*self._open, *self._ended), default=None)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
         """The offset that ``read_committed`` readers may read up to (Kafka's ``lastStableOffset``).
 
-        At least the log start. Transactions whose marker is below the high watermark, which never goes back,
-        are forgotten.
+        At least the log start. Transactions whose marker is below the high watermark, which never decreases,
+        are forgotten (``onHighWatermarkUpdated``).
         """
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if self._ended:
@@ -391,8 +394,10 @@ class ProducerStates:
         return min(self._open, default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the expired producers; how many they were."""
-        expired = [who for who, one in self._producers.items() if is_expired(one, now_ms, expiration_ms)]
+        """Remove the expired producers; returns how many they were (``removeExpiredProducers``)."""
+        expired = [
+            one.producer_id for one in self._producers.values() if is_expired(one, now_ms, expiration_ms)
+        ]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
@@ -411,11 +416,50 @@ def _marker_to_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransa
     try:
         marker = marker_of(data, batches, row)
     except CorruptRecordError as error:
-        raise InvalidRecordError(f"batch at byte {error.position}: {error.reason}") from None
+        raise at_position(InvalidRecordError(error.reason), error.position) from None
     if marker is None:
-        position = int(batches["position"][row])
-        raise InvalidRecordError(f"batch at byte {position}: a producer's control record that is no marker")
+        refused = InvalidRecordError("a control record with a producer id is not a transaction marker")
+        raise at_position(refused, int(batches["position"][row]))
     return marker
+
+
+def newest_snapshots(
+    directory: Path, offsets: Iterable[int]
+) -> Iterator[tuple[int, list[ProducerEntry] | None]]:
+    """The snapshots at ``offsets``, the newest first: (offset, producers), None for a corrupt file.
+
+    Raises OSError.
+    """
+    for offset in sorted(offsets, reverse=True):
+        path = directory / segment_file(offset, SNAPSHOT)
+        try:
+            yield offset, read_snapshot(files.read_bytes(path), str(path), offset)
+        except CorruptFileError:
+            yield offset, None
+
+
+def replay(
+    states: ProducerStates,
+    segment: Segment,
+    start: int,
+    end: int,
+    apply: Callable[[ProducerStates, BatchHeaders, Bytes, str], object] = ProducerStates.update,
+) -> int:
+    """Apply a segment's batches with offsets in [start, end) to ``states``; the offset after the last one
+    that was read, the segment's base offset without any.
+
+    A batch that ``start`` is in counts as a whole, as in Kafka. Raises CorruptRecordError, OSError.
+    """
+    following = segment.base_offset
+    with files.Reader(segment.path) as reader:
+        for window in windows(reader, verify=False):
+            batches = window.batches
+            following = int(batches["last_offset"][-1]) + 1
+            chosen = (batches["last_offset"] >= start) & (batches["base_offset"] < end)
+            apply(states, batches if chosen.all() else batches[chosen], window.data, segment.path)
+            if int(batches["base_offset"][-1]) >= end:
+                break
+    return following
 
 
 def load_producers(
@@ -424,38 +468,22 @@ def load_producers(
     """The states at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
 
     Starts from the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not
-    below its first segment, and sound. A snapshot that lacks an open transaction looks sound: callers that
-    read the batches have to check that (``transactions.refuse_unexpected_markers``). No producer is expired.
+    below its first segment, and valid. A snapshot that lacks an open transaction looks valid: callers that
+    read the batches have to check that (``transactions.refuse_unexpected_markers``). No producer expires.
     """
     least = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     offsets = (name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix)
-    for offset in sorted((each for each in offsets if least <= each <= end_offset), reverse=True):
-        path = directory / segment_file(offset, SNAPSHOT)
-        try:
-            states = ProducerStates.load(read_snapshot(files.read_bytes(path), str(path), offset), offset)
-        except CorruptFileError:
+    in_log = (offset for offset in offsets if least <= offset <= end_offset)
+    for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
+        if entries is None:
             continue
-        if offset <= _replay(states, offset, segments, end_offset):
-            return states
-    states = ProducerStates()
-    _replay(states, 0, segments, end_offset)
-    return states
-
-
-def _replay(states: ProducerStates, start: int, segments: Sequence[Segment], end_offset: int) -> int:
-    """Apply the batches with base offsets in [start, end_offset) to ``states``; the log's end."""
-    end = segments[-1].base_offset if segments else 0
-    for segment in segments[max(segment_holding(list(segments), start), 0) :]:
-        if segment.base_offset >= end_offset:
+        states, end = ProducerStates.load(entries, offset), 0
+        for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
+            if segment.base_offset < end_offset:
+                end = max(end, replay(states, segment, offset, end_offset))
+        last_base = segments[-1].base_offset if segments else 0
+        states.end_offset = max(states.end_offset, min(last_base, end_offset))
+        if offset <= max(end, last_base):
             break
-        with files.Reader(segment.path) as reader:
-            for window in windows(reader, verify=False):
-                bases = window.batches["base_offset"]
-                end = max(end, int(window.batches["last_offset"][-1]) + 1)
-                tail = (bases >= start) & (bases < end_offset)
-                batches = window.batches if tail.all() else window.batches[np.flatnonzero(tail)]
-                states.update(batches, window.data, segment.path)
-    if segments:
-        states.end_offset = max(states.end_offset, min(segments[-1].base_offset, end_offset))
-    return end
+    return states

@@ -1,9 +1,9 @@
-"""Logs that are only read: ``ReadOnlyLogs``, and ``ViewedLog``, the reading half of every log.
+"""Logs that are only read: ``ReadOnlyLogs``, and ``ReadableLog``, the reading half of every log.
 
 ``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup's, or those of a
-live broker. A log is read when it is first accessed, as recovery would leave it: without a torn tail, and
-without indexes that contradict it. A log that must be recovered before it can be read is refused, with the
-advice to do that.
+live broker. A log is opened when it is first accessed, and is read as recovery would leave it: without an
+incomplete tail, and without indexes that contradict it. A log that must be recovered before it can be read
+raises DirectoryRefusedError.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
-from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, refuse_strangers
+from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
 from siltstone.log.fetch import Fetched, FetchPosition, LogView
 from siltstone.log.ledger.reading import CompactedReader, open_reader
-from siltstone.log.lookup import RecordPlace
+from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
@@ -30,7 +30,7 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
 
 
-class ViewedLog:
+class ReadableLog:
     """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
 
     where: TopicPartition
@@ -44,7 +44,7 @@ class ViewedLog:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset that the next record will get."""
         return self.view.log_end_offset
 
     @property
@@ -64,11 +64,11 @@ class ViewedLog:
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
         whole_first: bool = True,
-        place: FetchPosition | None = None,
+        resume_at: FetchPosition | None = None,
     ) -> Fetched:
-        """Batches from the one that holds ``offset`` on; see ``fetch.read``."""
+        """Batches from the one with ``offset`` on; see ``fetch.read``."""
         return fetch.read(
-            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, place=place
+            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, resume_at=resume_at
         )
 
     def fetch(
@@ -86,13 +86,13 @@ class ViewedLog:
         """
         return open_reader(self, start, read_compacted=read_compacted, **how)
 
-    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+    def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
         return fetch.offset_for_time(self.view, timestamp)
 
 
 @dataclass(eq=False)
-class ReadOnlyLog(ViewedLog):
+class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
     ``not_shown``: why bytes at its end are not read, a line for each reason; empty where all are.
@@ -112,32 +112,32 @@ class ReadOnlyLogs:
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
         opened = open_directories([Path(path) for path in directories], lock=False)
-        refuse_strangers(opened)
+        require_one_broker(opened)
         self._clock = clock or SystemClock()
-        self._places: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
+        self._directories: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
-            self._places |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
+            self._directories |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(sorted(self._places))
+        return iter(sorted(self._directories))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._directories)
 
     def __contains__(self, where: object) -> bool:
-        return where in self._places
+        return where in self._directories
 
     def directory_of(self, where: TopicPartition) -> Path:
         """A partition's directory; its log is not read. Raises UnknownTopicError."""
-        if where not in self._places:
-            raise UnknownTopicError(f"{where}: there is no such partition here")
-        return self._places[where][0].partitions[where]
+        if where not in self._directories:
+            raise UnknownTopicError("the log directories have no such partition", path=str(where))
+        return self._directories[where][0].partitions[where]
 
     def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
         where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
         if where not in self._opened:
-            self._opened[where] = self._open(where, self.directory_of(where), *self._places[where])
+            self._opened[where] = self._open(where, self.directory_of(where), *self._directories[where])
         return self._opened[where]
 
     def _open(
@@ -145,7 +145,7 @@ class ReadOnlyLogs:
     ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
-            clean=directory.was_stopped_cleanly,
+            clean=directory.had_clean_shutdown,
             recovery_point=checkpoints.recovery_point.get(where, 0),
             log_start=checkpoints.log_start.get(where, 0),
             config=LogConfig(),
@@ -161,7 +161,7 @@ class ReadOnlyLogs:
         )
 
     def close(self) -> None:
-        """Forget the opened logs; callers that hold one can still read it."""
+        """Close the logs; those that callers still refer to can still be read."""
         self._opened = {}
 
     def __enter__(self) -> ReadOnlyLogs:
@@ -175,29 +175,27 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
     """The view after the recovery. Raises DirectoryRefusedError where recovery has to be run first."""
     if recovered.finished_swaps or any(name.endswith("txnindex") for name in recovered.rebuilt_indexes):
         raise DirectoryRefusedError(
-            f"{recovered.directory}: a crash left it half changed; "
-            "run siltstone recover, or open it with mode='a'"
+            "a crash interrupted a change of the log, which recovery has to complete first",
+            path=recovered.directory,
+            advice="run siltstone recover, or open it with mode='a'",
         )
-    kept = {segment.base_offset for segment in recovered.segments}
-    dropped = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in kept]
-    cut = recovered.truncated_bytes - sum(segment.size for segment in dropped)
+    # Recovery would remove whole segments and truncate the last of the others: what it would truncate there
+    # is still in the file, so the view ends before it.
+    bases = {segment.base_offset for segment in recovered.segments}
+    removed = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in bases]
+    truncated = recovered.truncated_bytes - sum(segment.size for segment in removed)
     segments = tuple(_live(segment, recovered) for segment in recovered.segments)
-    end = recovered.log_end_offset
-    mark = min(max(high_watermark, recovered.log_start_offset), end)
-    states = ProducerStates.load(recovered.producers, end)
-    active_size = max(segments[-1].size - max(cut, 0), 0) if segments else 0
-    start = recovered.log_start_offset
-    return LogView(segments, start, end, mark, states.last_stable_offset(mark, start), active_size)
+    active_size = max(segments[-1].size - max(truncated, 0), 0) if segments else 0
+    start, end = recovered.log_start_offset, recovered.log_end_offset
+    high_watermark = min(max(high_watermark, start), end)
+    stable = ProducerStates.load(recovered.producers, end).last_stable_offset(high_watermark, start)
+    return LogView(segments, start, end, high_watermark, stable, active_size)
 
 
 def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
     """A segment without the indexes that recovery would build again."""
-
-    names = (segment_file(segment.base_offset, kind) for kind in ("index", "timeindex"))
-    offset_index, time_index = (name not in recovered.rebuilt_indexes for name in names)
-    fit = replace(
-        segment,
-        offset_index_size=segment.offset_index_size if offset_index else 0,
-        time_index_size=segment.time_index_size if time_index else 0,
-    )
-    return LiveSegment(fit, LogConfig(), created_ms=segment.modified_ms)
+    if segment_file(segment.base_offset, "index") in recovered.rebuilt_indexes:
+        segment = replace(segment, offset_index_size=0)
+    if segment_file(segment.base_offset, "timeindex") in recovered.rebuilt_indexes:
+        segment = replace(segment, time_index_size=0)
+    return LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)

@@ -8,8 +8,8 @@
 
 ``LogReader`` takes the log's newest view at each poll, so it continues over appends, rolls, swaps and
 deletes. Records below the start offset, control records and, under read_committed, records of aborted
-transactions are left out. A batch that is larger than the buffer doubles it until it fits; damage is refused
-once all batches before it were returned.
+transactions are skipped. A batch that is larger than the buffer doubles it until it fits; damage raises an
+error once all batches before it were returned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
 from siltstone.base.files import FileSlice
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.columns import RecordColumns, select
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import PIECE_BYTES, pieces
+from siltstone.base.records.decompression import SLICE_BYTES, slices_within
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
@@ -45,9 +45,9 @@ from siltstone.log.transactions import Aborted, Carried, TransactionScan
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
-_TRIES = 5
-_GROWTH = 8
-"""Decoded records of a poll take at most so many times their stored bytes, ``PIECE_BYTES``, or one batch."""
+_RETRIES_MAX = 5
+_DECOMPRESSION_RATIO_MAX = 8
+"""Decoded records of a poll take at most so many times their stored bytes, ``SLICE_BYTES``, or one batch."""
 
 
 class HasView(Protocol):
@@ -108,13 +108,13 @@ class Record:
     leader_epoch: int
 
 
-class _Before(NamedTuple):
-    """The last read: up to ``offset``; ``unended``: the producers that were in a transaction there."""
+class _LastRead(NamedTuple):
+    """The read before: up to ``offset``; ``open_producers``: those that were in a transaction there."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
     offset: int = -1
-    unended: tuple[int, ...] = ()
+    open_producers: tuple[int, ...] = ()
 
 
 class RecordReader:
@@ -158,17 +158,19 @@ class LogReader(RecordReader):
         verify: bool = True,
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
-            raise UsageError(f"isolation {isolation!r}: give {READ_COMMITTED} or {READ_UNCOMMITTED}")
+            advice = f"pass {READ_COMMITTED} or {READ_UNCOMMITTED}"
+            raise UsageError(f"isolation={isolation!r} is not an isolation level", advice=advice)
         if reset not in RESET_POLICIES:
-            raise UsageError(f"reset {reset!r}: give one of {', '.join(RESET_POLICIES)}")
+            advice = f"pass one of {', '.join(RESET_POLICIES)}"
+            raise UsageError(f"reset={reset!r} is not a reset policy", advice=advice)
         if buffer_bytes <= 0:
-            raise UsageError(f"buffer_bytes {buffer_bytes}: give at least 1")
+            raise UsageError(f"buffer_bytes={buffer_bytes} is not positive", advice="pass at least 1")
         self._log = log
         self._isolation, self._reset, self._end = isolation, reset, end
         self.buffer_bytes, self._largest = buffer_bytes, largest_batch_bytes
         self._limit, self._verify = limit, verify
-        self._place: FetchPosition | None = None
-        self._before = _Before()
+        self._resume_at: FetchPosition | None = None
+        self._last_read = _LastRead()
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
 
@@ -183,7 +185,8 @@ class LogReader(RecordReader):
             return end if record is None else record.offset
         if isinstance(start, str):
             if start not in (EARLIEST, LATEST):
-                raise UsageError(f"start {start!r}: give {EARLIEST}, {LATEST}, an offset or AtTime(ms)")
+                advice = f"pass {EARLIEST}, {LATEST}, an offset or AtTime(ms)"
+                raise UsageError(f"start={start!r} is not a position in a log", advice=advice)
             return view.log_start_offset if start == EARLIEST else end
         return start
 
@@ -192,28 +195,30 @@ class LogReader(RecordReader):
 
         Raises OffsetOutOfRangeError (``reset``), MessageTooLargeError for a batch over
         ``largest_batch_bytes``, CorruptRecordError for a damaged batch, CorruptFileError for a ``.txnindex``
-        that the markers contradict. ``offset`` has not changed then: ``seek`` behind the batch to continue.
+        that the markers contradict. ``offset`` has not changed then: ``seek`` to the offset after the batch
+        to continue.
         """
-        tries = 0
+        retries = 0
         while self._end is None or self.offset < self._end:
-            place, self._place = self._place, None
+            resume_at, self._resume_at = self._resume_at, None
             view = self._log.view
             try:
-                fetched = self._fetch(view, max_bytes or self.buffer_bytes, place)
-                polled = None if fetched.slice is None else self._take(fetched, fetched.slice)
+                fetched = self._fetch(view, max_bytes or self.buffer_bytes, resume_at)
+                polled = None if fetched.slice is None else self._decode(fetched, fetched.slice)
             except CorruptRecordError:
-                # The log may have been truncated, and appended to again: search for the offset once more.
-                tries += 1
-                if tries > _TRIES or (place is None and self._log.view is view):
+                # The log may have been truncated, and appended to again, so that the bytes at the position
+                # where the last read ended are others: search for the offset again.
+                retries += 1
+                if retries > _RETRIES_MAX or (resume_at is None and self._log.view is view):
                     raise
                 continue
             if polled is None or len(polled):
                 return polled
         return None
 
-    def _fetch(self, view: LogView, max_bytes: int, place: FetchPosition | None) -> Fetched:
+    def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> Fetched:
         try:
-            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, place=place)
+            fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, resume_at=resume_at)
         except OffsetOutOfRangeError:
             if self._reset == "none":
                 raise
@@ -223,15 +228,17 @@ class LogReader(RecordReader):
         # The buffer doubles until the first batch fits: its header says so, nothing is read twice.
         if fetched.first_batch_size > self._largest:
             raise MessageTooLargeError(
-                f"the batch at offset {fetched.first_offset} takes {fetched.first_batch_size} bytes, over "
-                f"this reader's largest_batch_bytes, {self._largest}; raise that, or seek behind the batch"
+                f"the batch at offset {fetched.first_offset} has {fetched.first_batch_size} bytes, more than "
+                f"this reader's largest_batch_bytes, {self._largest}",
+                path=view.name,
+                advice="pass a larger largest_batch_bytes, or seek to the offset after the batch",
             )
         while self.buffer_bytes < fetched.first_batch_size:
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
         return fetched
 
-    def _take(self, fetched: Fetched, part: FileSlice) -> Polled:
-        """Decode the fetched batches and advance; the result may have no record."""
+    def _decode(self, fetched: Fetched, part: FileSlice) -> Polled:
+        """Decode the fetched batches and advance ``offset``; the result may have no record."""
         path, origin = part.reader.path, part.position
         limit = fetched.view.batch_limit if self._limit is None else self._limit
         data, batches, _ = fetched.batches()
@@ -239,50 +246,54 @@ class LogReader(RecordReader):
             raise CorruptRecordError(path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
         bad = first_bad_checksum(data, batches) if self._verify else None
         if bad == 0:
-            raise CorruptRecordError(path, origin, "checksum does not match")
+            raise CorruptRecordError(path, origin, BAD_CHECKSUM)
         batches = batches[:bad]
-        budget = max(_GROWTH * len(data), PIECE_BYTES)
-        batches = batches[next(pieces(data, batches, budget))]
-        kept, unended = self._wanted(batches, data, fetched, part)
+        budget = max(_DECOMPRESSION_RATIO_MAX * len(data), SLICE_BYTES)
+        batches = batches[next(slices_within(data, batches, budget))]
+        visible, open_producers = self._visible(batches, data, fetched, part)
         try:
-            columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
+            columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
         except CorruptRecordError as error:
+            # Return the batches before the damaged one; the next poll begins with it.
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
-            kept, unended = self._wanted(batches, data, fetched, part)
-            columns = decode_records(data, kept, limit=limit, path=path, origin=origin)
+            visible, open_producers = self._visible(batches, data, fetched, part)
+            columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
         end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
-        first, behind = np.searchsorted(columns.offset, [self.offset, end]).tolist()
-        if first or behind < len(columns):
-            columns = select(columns, slice(first, behind))
-        self._place = fetched.behind(batches)
+        first_row, end_row = np.searchsorted(columns.offset, [self.offset, end]).tolist()
+        if first_row or end_row < len(columns):
+            columns = select(columns, slice(first_row, end_row))
+        self._resume_at = fetched.position_after(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
-        self._before = _Before(fetched.view, fetched.segment, self.offset, unended)
-        return Polled(columns=columns, batches=kept)
+        self._last_read = _LastRead(fetched.view, fetched.segment, self.offset, open_producers)
+        return Polled(columns=columns, batches=visible)
 
-    def _wanted(
+    def _visible(
         self, batches: BatchHeaders, data: Bytes, fetched: Fetched, part: FileSlice
     ) -> tuple[BatchHeaders, tuple[int, ...]]:
-        """The batches with records for the caller, and the producers in a transaction behind them.
+        """The batches with records for the caller, and the producers in a transaction after them.
 
         Raises CorruptFileError where a transaction index and the markers contradict each other.
         """
-        wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
-        wanted &= batches["last_offset"] >= self.offset
-        wanted &= batches["count"] != 0
-        # In another view's segment a cleaning may have removed the marker of a transaction read before.
-        before = self._before
-        follows = before.view is fetched.view or before.segment is fetched.segment
-        unended = before.unended if follows and before.offset == self.offset else ()
+        visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
+        visible &= batches["last_offset"] >= self.offset
+        visible &= batches["count"] != 0
+        # The state of the last read goes on only in the same segment: in a new one, which another view has, a
+        # cleaning may have removed the marker that ends a transaction.
+        last = self._last_read
+        follows = last.view is fetched.view or last.segment is fetched.segment
+        open_producers = last.open_producers if follows and last.offset == self.offset else ()
         flags = TRANSACTIONAL_BIT | CONTROL_BIT
-        concerned = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
-        if self._isolation == READ_COMMITTED and concerned:
+        has_transactions = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
+        if self._isolation == READ_COMMITTED and has_transactions:
             path = part.reader.path
-            scan = TransactionScan(Aborted.among(fetched.aborted, path), Carried(unended=unended))
-            wanted &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
-            unended = scan.unended
-        return (batches if wanted.all() else batches[wanted]), unended
+            scan = TransactionScan(
+                Aborted.among(fetched.aborted, path), Carried(open_producers=open_producers)
+            )
+            visible &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
+            open_producers = scan.open_producers
+        return (batches if visible.all() else batches[visible]), open_producers
 
 
 def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
@@ -298,10 +309,10 @@ def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -
     return np.asarray(inside & transactional)
 
 
-def records_of(polled: Polled, most: int | None = None) -> Iterator[Record]:
-    """One object a record, for all polled records or the first ``most``."""
+def records_of(polled: Polled, limit: int | None = None) -> Iterator[Record]:
+    """One object a record, for all polled records or the first ``limit``."""
     columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
-    for row in range(len(columns) if most is None else min(most, len(columns))):
+    for row in range(len(columns) if limit is None else min(limit, len(columns))):
         yield Record(
             offset=int(columns.offset[row]),
             timestamp=int(columns.timestamp[row]),

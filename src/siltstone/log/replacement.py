@@ -1,23 +1,33 @@
-"""The swap: replacing segments by new ones, and finishing a swap that a crash interrupted.
+"""The swap: replaces segments by new ones, and finishes a swap that a crash interrupted.
 
-The protocol is Kafka's (``LocalLog.replaceSegments``, ``LogLoader``): a broker that starts on an interrupted
-directory finishes or drops the swap in the same way::
+The protocol is Kafka's: ``UnifiedLog.replaceSegments`` swaps, and at startup ``LogLoader`` finishes or drops
+an interrupted swap (``removeTempFilesAndCollectSwapFiles``, then ``completeSwapOperations``). A broker that
+starts on such a directory does the same as ``finish_replacement``.
 
-    staged files ── rename ──► BASE.*.cleaned      sync; until here startup drops them
-    .cleaned     ── rename ──► BASE.*.swap         descending bases, each synced before the next: startup
-                                                   finishes only swaps with no ``.cleaned`` at or below their
-                                                   base offset
-    (each .swap log is verified before any original is renamed, unless it is the very file
-     that was verified when it was staged)
-    originals    ── rename ──► OLD.*.deleted       ascending, each log after its indexes; sync
-    .swap        ── rename ──► BASE.*              ascending, each synced before the next, so that a segment
-                                                   that has its name is never in the range that startup
-                                                   replaces
-    .deleted     ── unlink: at once, or later where the log is open and readers may still open them
+``rename_to_cleaned`` and ``replace_segments``::
 
-Startup removes every ``.cleaned``, and every ``.swap`` at or above the lowest ``.cleaned``. The other
-``.swap`` are complete. Startup removes the segments from the lowest one's base offset to the highest one's
-end, and any segment above of which a file is ``.deleted`` already; it renames the ``.swap``, and unlinks
+    1 staged files ── rename ──► BASE.*.cleaned    sync
+    2 .cleaned     ── rename ──► BASE.*.swap       descending base offsets, a sync after each
+    3 every .swap log is read and its checksums are verified, unless it is the very file (by inode, size and
+      time) that was verified when it was staged
+    4 originals    ── rename ──► OLD.*.deleted     ascending, the log of a segment after its indexes; sync
+    5 .swap        ── rename ──► BASE.*            ascending, a sync after each
+    6 .deleted     ── unlink                       at once; later where the log is open, since readers may
+                                                   still open them
+
+What a crash leaves, and what startup makes of it::
+
+    during 1    only .cleaned                      removed: the log is as before
+    during 2    .cleaned below .swap               both removed (KAFKA-6264): a .swap counts only if no
+                                                   .cleaned has its base offset or a lower one
+    during 3-4  all .swap, some .deleted           the swap is finished
+    during 5    some .swap, the lower ones renamed the swap of the others is finished: the range from the
+                                                   lowest .swap to the end of the highest one contains no
+                                                   segment that has its final name already
+    during 6    only .deleted                      unlinked
+
+To finish, startup removes the segments from the lowest ``.swap``'s base offset to the highest one's end, and
+each higher segment of which a file is ``.deleted`` already; then it renames the ``.swap`` and unlinks the
 ``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has its base offset.
 """
 
@@ -69,27 +79,29 @@ def swap_in(
     directory: Path, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
 ) -> list[Path]:
     """Replace segments as ``replace_segments`` does; the old files stay as ``.deleted``. Returns them."""
-    # A start takes a ``.deleted`` beside a ``.swap`` for a segment that this swap replaces: those that an
-    # earlier swap left are unlinked first.
+    # Step 0: startup takes a ``.deleted`` above a ``.swap`` for a segment that this swap replaces, so those
+    # that an earlier swap left (they wait for ``file.delete.delay.ms``) are unlinked first.
     remove_deleted(directory, from_base=min(new))
-    # Descending: after a crash the lowest bases are still ``.cleaned``, which drops the ``.swap`` above them.
+    # Step 2, descending: after a crash the lowest bases are still ``.cleaned``, which drops the ``.swap``
+    # above them, so that all new segments or none are swapped in.
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
         files.sync_directory(directory)
+    # Step 3, which Kafka does not have: the last moment at which a corrupt segment costs nothing.
     try:
         for base_offset in new:
             path = _swap_log(directory, base_offset)
             if tuple(verified.get(base_offset, ())) != files.stat(path).identity:
-                _check(path)
+                _verified_end(path)
     except CorruptRecordError:
         # No original was renamed yet: without the new segments the log is what it was.
         for base_offset in new:
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
         raise
-    # All ``.swap`` are durable and sound: from here on a start finishes the swap.
+    # Steps 4 and 5: all ``.swap`` are durable and valid, so from here on startup finishes the swap.
     deleted = _mark_deleted(directory, old, keep_snapshots_of=new)
-    _promote(directory, new)
+    _remove_swap_suffix(directory, new)
     return deleted
 
 
@@ -100,40 +112,49 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
 
 def swap_leftovers(directory: Path) -> list[str]:
     """Names of files of an interrupted swap, in order; none where a whole swap left only ``.deleted``."""
-    left = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
-    return [] if all(suffix == DELETED for _, suffix in left) else [name for name, _ in left]
+    leftovers = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
+    return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
 
 
-def finish_replacement(directory: Path) -> list[str]:
-    """Finish or drop an interrupted swap as a broker does at start; returns what was done, a line each.
+def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
+    """Finish or drop an interrupted swap as a broker does at startup.
 
-    Raises CorruptRecordError when a ``.swap`` fails its verification and its originals are incomplete,
-    UnsafeFileError.
+    Returns the names of the new segments' logs and of the removed files. Raises CorruptRecordError when a
+    ``.swap`` fails its verification and its originals are incomplete, UnsafeFileError.
     """
     refuse_unsafe_files(directory)
     if not any(name.suffix for _, name in _files(directory)):
-        return []
-    done = _drop_cleaned(directory)
-    swapped = _bases(directory, SWAP)
-    ends = {base: _end_of(directory, base) for base in swapped if files.exists(_swap_log(directory, base))}
-    usable = {base: end for base, end in ends.items() if end is not None}
-    for base in sorted(ends.keys() - usable.keys()):
-        done += _remove(directory, base, SWAP)
-    if usable:
-        # The new segments replace all segments in their range of offsets; some may be ``.deleted`` already.
-        low, high = min(usable), max(usable.values())
+        return [], []
+    # ``removeTempFilesAndCollectSwapFiles``: a ``.swap`` is left only if its swap had come to step 3.
+    removed = _remove_cleaned(directory)
+    pending = _bases(directory, SWAP)
+    # An index alone is left of a segment whose log has lost its suffix already (step 5): it only follows.
+    ends = {base: _end_of(directory, base) for base in pending if files.exists(_swap_log(directory, base))}
+    valid = {base: end for base, end in ends.items() if end is not None}
+    for base in sorted(ends.keys() - valid.keys()):
+        removed += _remove(directory, base, SWAP)
+    if valid:
+        # Step 4, ``completeSwapOperations``: the new segments replace all segments in their range of
+        # offsets. Some may be ``.deleted`` already.
+        low, high = min(valid), max(valid.values())
         named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
-        # A crash between the renames of one segment's files: the rest of them is renamed, too.
-        begun = {name.base_offset for name in named if name.suffix == DELETED and name.base_offset > low}
-        begun = {base for base in begun if not _is_of_an_earlier_swap(directory, base)}
+        # An original of which cleaning removed every record may begin above that range. It goes too if the
+        # crash came between the renames of its files.
+        partly_deleted = {
+            name.base_offset
+            for name in named
+            if name.suffix == DELETED
+            and name.base_offset > low
+            and not _is_of_an_earlier_swap(directory, name.base_offset)
+        }
         existing = {name.base_offset for name in named if not name.suffix}
-        old = sorted(base for base in existing if low <= base < high or base in begun or base in usable)
-        _mark_deleted(directory, old, keep_snapshots_of=tuple(usable), replaced=tuple(usable))
-    if swapped:
-        _promote(directory, swapped)
-        done += [f"finished the swap of {segment_file(base, 'log')}" for base in usable]
-    _unlink_rest(directory)
-    return done + [f"removed {name}" for name in remove_deleted(directory)]
+        in_range = {base for base in existing if low <= base < high}
+        old = sorted(in_range | existing & (partly_deleted | valid.keys()))
+        _mark_deleted(directory, old, keep_snapshots_of=tuple(valid), replaced=tuple(valid))
+    # Steps 5 and 6.
+    _remove_swap_suffix(directory, pending)
+    _unlink_orphans(directory)
+    return [segment_file(base, "log") for base in valid], removed + remove_deleted(directory)
 
 
 def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:
@@ -147,7 +168,7 @@ def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:
 
 
 def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
-    """Remove the segments ``bases``, the log's oldest, with their snapshots.
+    """Remove the segments ``bases``, the log's oldest, with their snapshots (``deleteOldSegments``).
 
     Each is renamed to ``.deleted`` durably before the next one, so a crash removes only a prefix: no
     tombstone vanishes before an older value of its key. They are unlinked when all are renamed.
@@ -192,14 +213,15 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
 def _mark_deleted(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
 ) -> list[Path]:
-    """Rename old segments to ``.deleted``, the log last: while it exists, its indexes are the old ones.
+    """Step 4: rename old segments to ``.deleted``, each log after its indexes, so that beside a log there are
+    its own indexes or none.
 
     ``replaced``: base offsets of new segments whose originals may have been renamed before a crash; an index
     without a log and without a ``.swap`` is then the new segment's. Returns the new paths.
     """
     deleted = []
     for base_offset in sorted(old):
-        is_promoted = base_offset in replaced and not files.exists(
+        has_new_log = base_offset in replaced and not files.exists(
             directory / segment_file(base_offset, "log")
         )
         for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
@@ -207,7 +229,7 @@ def _mark_deleted(
             if kind == SNAPSHOT:
                 stays = base_offset in keep_snapshots_of
             else:
-                stays = is_promoted and not files.exists(directory / segment_file(base_offset, kind, SWAP))
+                stays = has_new_log and not files.exists(directory / segment_file(base_offset, kind, SWAP))
             if files.exists(path) and not stays:
                 deleted.append(directory / segment_file(base_offset, kind, DELETED))
                 files.rename(path, deleted[-1])
@@ -215,25 +237,26 @@ def _mark_deleted(
     return deleted
 
 
-def _unlink_rest(directory: Path) -> None:
-    """Unlink the snapshot or index that a crash amid ``_mark_deleted`` left of a removed segment."""
+def _unlink_orphans(directory: Path) -> None:
+    """Unlink the index or snapshot that a crash between the renames of step 4 left of a deleted log."""
     for base in _bases(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
-            for kind in (*SEGMENT_KINDS, SNAPSHOT):
-                path = directory / segment_file(base, kind)
-                if files.exists(path):
-                    files.unlink(path)
+            _remove(directory, base, "")
 
 
-def _promote(directory: Path, new: Sequence[int]) -> None:
-    # Ascending: a start replaces what lies between the ``.swap`` that are left, so never a promoted segment.
+def _remove_swap_suffix(directory: Path, new: Sequence[int]) -> None:
+    """Step 5, ascending: startup replaces what lies between the ``.swap`` that are left, so never a segment
+    that has its final name."""
     for base_offset in sorted(new):
         _change_suffix(directory, base_offset, SWAP, "")
         files.sync_directory(directory)
 
 
-def _check(path: Path) -> int:
-    """Read a whole segment and check its checksums; the offset after its last batch, -1 when empty."""
+def _verified_end(path: Path) -> int:
+    """Read a whole segment and verify its checksums; the offset after its last batch, -1 when empty.
+
+    Raises CorruptRecordError.
+    """
     last = -2
     with files.Reader(path) as reader:
         for window in windows(reader):
@@ -242,35 +265,37 @@ def _check(path: Path) -> int:
 
 
 def _end_of(directory: Path, base_offset: int) -> int | None:
-    """The offset behind a ``.swap``; None for a damaged one whose originals all exist, else that raises."""
+    """The offset after a ``.swap``'s last batch; None for a corrupt one whose originals all exist, so that
+    the swap can be dropped. Otherwise raises CorruptRecordError."""
     try:
-        return max(_check(_swap_log(directory, base_offset)), base_offset)
+        return max(_verified_end(_swap_log(directory, base_offset)), base_offset)
     except CorruptRecordError:
-        retired = any(base >= base_offset for base in _bases(directory, DELETED))
-        if retired or not files.exists(directory / segment_file(base_offset, "log")):
+        any_deleted = any(base >= base_offset for base in _bases(directory, DELETED))
+        if any_deleted or not files.exists(directory / segment_file(base_offset, "log")):
             raise
         return None
 
 
 def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:
-    removed = []
-    for kind in (*SEGMENT_KINDS, SNAPSHOT):
-        path = directory / segment_file(base_offset, kind, suffix)
-        if files.exists(path):
-            files.unlink(path)
-            removed.append(f"removed {path.name}")
-    return removed
+    """Unlink a segment's files that have ``suffix``; returns their names."""
+    paths = [directory / segment_file(base_offset, kind, suffix) for kind in (*SEGMENT_KINDS, SNAPSHOT)]
+    existing = [path for path in paths if files.exists(path)]
+    for path in existing:
+        files.unlink(path)
+    return [path.name for path in existing]
 
 
-def _drop_cleaned(directory: Path) -> list[str]:
+def _remove_cleaned(directory: Path) -> list[str]:
+    """Remove all ``.cleaned``, and the ``.swap`` at or above the lowest of them (KAFKA-6264): their swap had
+    not come to step 3. Returns the names."""
     cleaned = _bases(directory, CLEANED)
     if not cleaned:
         return []
-    done = []
+    removed = []
     for base in _bases(directory, SWAP):
         if base >= cleaned[0]:
-            done += _remove(directory, base, SWAP)
+            removed += _remove(directory, base, SWAP)
     for base in cleaned:
-        done += _remove(directory, base, CLEANED)
+        removed += _remove(directory, base, CLEANED)
     files.sync_directory(directory)
-    return done
+    return removed

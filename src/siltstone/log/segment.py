@@ -1,7 +1,7 @@
 """A segment of an open log, which takes appends while it is active and reads at any time (``LogSegment``).
 
 Its files are opened when they are first needed and stay open for readers, also after they were renamed or
-unlinked. Readers use no bytes behind ``size``: an append writes first and then moves ``size``.
+unlinked. Readers use no bytes at or above ``size``: an append writes first and then raises ``size``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from siltstone.log.indexes import (
     read_entries,
 )
 from siltstone.log.lookup import (
-    BatchPlace,
-    RecordPlace,
+    BatchPosition,
+    TimestampAndOffset,
     batch_headers,
     first_offset_at_or_after,
     position_of_offset,
@@ -37,23 +37,21 @@ from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.validation import Validated
 
-# An index that grows with its segment, and that readers search meanwhile.
-#
-# The newest entries are in memory until ``save``, the others in the file. A search takes no lock: the entries
-# in memory and the number in the file are one tuple, which is replaced at once. In the file a binary search
-# reads one entry at a time, so an open log has no index in memory, however many segments it has.
-
 Entry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
-_CUT_OFF = (1 << 62, 1 << 62)
-"""Read by a search with an older state where the file was truncated since: above every entry."""
+_TRUNCATED = (1 << 62, 1 << 62)
+"""What a search with an older state reads where the file has been truncated since: above every entry."""
 
 
 class IndexFile:
     """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
 
-    One thread adds entries, any thread may search. Recovery has made sure that the file is sound.
-    ``is_full``: no further entry fits.
+    The newest entries are in memory until ``save``, the others in the file. One thread adds entries, and any
+    thread searches without a lock: the number of entries in the file and the list of those in memory are one
+    tuple, ``_state``, which is replaced at once. In the file a binary search reads one entry at a time, so an
+    open log has no index in memory, however many segments it has. (Kafka maps its index files.)
+
+    Recovery has checked the file, or built it again. ``is_full``: no further entry fits.
     """
 
     __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
@@ -133,7 +131,7 @@ class IndexFile:
     def _entry_at(self, reader: files.Reader, number: int) -> Entry:
         raw = reader.read(number * self._width, self._width)
         if len(raw) < self._width:
-            return _CUT_OFF
+            return _TRUNCATED
         first, second = self._entry.unpack(raw)
         return first, second
 
@@ -159,18 +157,18 @@ class IndexFile:
     def truncate(self, *, below: int, column: int) -> None:
         """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
         saved, new = self._state
-        kept = [entry for entry in new if entry[column] < below]
+        remaining = [entry for entry in new if entry[column] < below]
         while saved and self._read(saved - 1)[column] >= below:
             saved -= 1
         with contextlib.closing(files.Appender(self._path)) as appender:
             if appender.size != saved * self._width:
                 appender.truncate(saved * self._width)
-        self._state = (saved, kept)
+        self._state = (saved, remaining)
         self.is_full = len(self) >= self._limit
 
 
 NO_TIMESTAMP = -1
-Place = TypeVar("Place")
+Result = TypeVar("Result")
 
 
 class LiveSegment:
@@ -240,17 +238,17 @@ class LiveSegment:
         self._writes += 1
         batches = validated.batches
         if len(batches) == 1:
-            self._note(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
+            self._index_batch(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
         else:
             columns = (
                 batches[name].tolist() for name in ("last_offset", "max_timestamp", "position", "size")
             )
             for last_offset, max_timestamp, position, size in zip(*columns, strict=True):
-                self._note(last_offset, max_timestamp, self.size + position, size)
+                self._index_batch(last_offset, max_timestamp, self.size + position, size)
         self.size = self._appender.size
 
-    def _note(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
-        """Add index entries for a batch, when ``index.interval.bytes`` were written since the last entry.
+    def _index_batch(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
+        """Add index entries for a batch, if over ``index.interval.bytes`` were written since the last entry.
 
         The arithmetic is that of ``indexes.IndexBuilder``, for one batch at a time.
         """
@@ -326,15 +324,18 @@ class LiveSegment:
 
     # Reading
 
-    def place_of(self, offset: int, end: int) -> BatchPlace | None:
-        """The batch that holds ``offset``, or the next higher one, below byte ``end``; None without one."""
+    def find_batch(self, offset: int, end: int) -> BatchPosition | None:
+        """The batch with ``offset``, or the next higher one, below byte ``end`` (``translateOffset``).
+
+        None where there is none. Raises CorruptRecordError, OSError.
+        """
         relative = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
         return self._search(
             relative, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
         )
 
-    def _search(self, relative: int, end: int, search: Callable[[int], Place | None]) -> Place | None:
-        """``search`` from the index's position for an offset; from byte 0 where that position is wrong."""
+    def _search(self, relative: int, end: int, search: Callable[[int], Result | None]) -> Result | None:
+        """``search`` from the position in the offset index, or from byte 0 if that position is wrong."""
         if not end:
             return None
         start = self._start_at(self.offset_index.floor(relative), end) if relative > 0 else 0
@@ -345,31 +346,35 @@ class LiveSegment:
                 raise
         return search(0)
 
-    def _start_at(self, hint: tuple[int, int] | None, end: int) -> int:
+    def _start_at(self, entry: Entry | None, end: int) -> int:
         """The position of an entry of the offset index if a batch of its offset can begin there, else 0.
 
-        The header there is checked only by itself: an entry that points to a batch inside of a record's value
-        is believed, as by Kafka, until a recovery checks the whole log.
+        Only the header there is checked: an entry that points to a batch inside of a record's value is used,
+        as in Kafka, until a recovery checks the whole log.
         """
-        if hint is None or not 0 <= hint[1] < end:
+        if entry is None or not 0 <= entry[1] < end:
             return 0
-        head = self.reader.read(hint[1], MAGIC_POSITION + 1)
+        relative_offset, position = entry
+        head = self.reader.read(position, MAGIC_POSITION + 1)
         if len(head) <= MAGIC_POSITION:
             return 0
         offset, magic = int.from_bytes(head[:8], "big"), head[MAGIC_POSITION]
-        return hint[1] if magic <= 2 and self.base_offset <= offset <= self.base_offset + hint[0] else 0
+        return position if magic <= 2 and 0 <= offset - self.base_offset <= relative_offset else 0
 
-    def offset_behind(self, position: int) -> int | None:
-        """The offset of the first index entry at or behind byte ``position``; None without one."""
+    def upper_bound_offset(self, position: int) -> int | None:
+        """The offset of the first index entry at or above byte ``position``, None without one.
+
+        (Kafka's ``LogSegment.fetchUpperBoundOffset``.)
+        """
         entry = self.offset_index.first_at(position)
         return None if entry is None else self.base_offset + entry[0]
 
-    def place_of_time(
+    def find_record_by_timestamp(
         self, timestamp: int, end: int, from_offset: int, batch_limit: int
-    ) -> RecordPlace | None:
-        """The first record at or after ``timestamp`` (ms), below byte ``end``.
+    ) -> TimestampAndOffset | None:
+        """The first record at or after ``timestamp`` (ms), below byte ``end`` (``findOffsetByTimestamp``).
 
-        ``batch_limit``: the bytes that a batch may decompress to.
+        ``batch_limit``: the bytes that a batch may decompress to. Raises CorruptRecordError, OSError.
         """
         entry = self.time_index.floor(timestamp - 1) if end else None
         return self._search(
@@ -425,24 +430,24 @@ class LiveSegment:
 
         The segment itself where it has no such batch. Raises OSError.
         """
-        place = self.place_of(offset, self.size)
-        if place is None:
+        batch = self.find_batch(offset, self.size)
+        if batch is None:
             return self
-        # The result opens the index files anew, so no entry may be in memory only.
+        # The result opens the index files itself, so no entry may be in memory only.
         self.save_indexes()
         self.close_for_append()
-        rest = Segment(
+        shorter = Segment(
             directory=str(self.directory),
             base_offset=self.base_offset,
-            size=place.position,
+            size=batch.position,
             modified_ns=self._modified_ms * 1_000_000,
             offset_index_size=self.offset_index.size,
             time_index_size=self.time_index.size,
             transaction_index_size=self.transaction_index_size,
         )
-        left = LiveSegment(rest, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
-        left._writes += 1
-        return left
+        result = LiveSegment(shorter, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
+        result._writes += 1
+        return result
 
     def truncate_files(self, offset: int) -> None:
         """Truncate the files of a ``truncated`` segment, durably. Raises OSError."""
@@ -450,8 +455,8 @@ class LiveSegment:
         self.offset_index.truncate(below=self.size, column=1)
         self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
-            kept = [entry for entry in self.aborted() if entry.last_offset < offset]
-            rows = np.array([(0, *entry) for entry in kept], TRANSACTION_ENTRY)
+            remaining = [entry for entry in self.aborted() if entry.last_offset < offset]
+            rows = np.array([(0, *entry) for entry in remaining], TRANSACTION_ENTRY)
             files.replace(self.path("txnindex"), rows.tobytes())
             self.transaction_index_size = rows.nbytes
         self._appender = files.Appender(self.path(), self.size)
@@ -461,8 +466,8 @@ class LiveSegment:
     def _find_largest(self) -> None:
         """Find the largest timestamp after a truncation: the last batches have no time entry."""
         self._largest = None
-        hint = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
-        for batches in batch_headers(self.reader, start=self._start_at(hint, self.size), end=self.size):
+        entry = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
+        for batches in batch_headers(self.reader, start=self._start_at(entry, self.size), end=self.size):
             row = int(batches["max_timestamp"].argmax())
             timestamp = int(batches["max_timestamp"][row])
             if timestamp > self.largest()[0]:

@@ -2,7 +2,7 @@
 
 A segment is a ``.log`` file and its indexes; its name is its base offset. The last one is the active segment,
 which a broker appends to. Closed segments never change: ``Segment`` has the inode, size and modification time
-of the listing, and ``unchanged`` refuses another file under the same name.
+of the listing, and ``open_unchanged`` refuses another file under the same name.
 
 A window has consecutive whole batches in a buffer that the next window uses again, so memory is bounded by
 the window's size, or by the largest batch where that is larger.
@@ -23,7 +23,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError, SourceCh
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.layout import MAGIC_POSITION, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
-from siltstone.log.directory import partition_files, refuse_kind
+from siltstone.log.directory import partition_files, require_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
@@ -89,33 +89,36 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
         name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
             listed[name] = files.stat(directory / name, follow=False)
-    for name, facts in listed.items():
-        refuse_kind(directory / name, facts, files.FILE)
+    for name, status in listed.items():
+        require_kind(directory / name, status, files.FILE)
     return _segment(directory, base_offset, listed)
 
 
 def _segment(directory: Path, base_offset: int, listed: Mapping[str, files.FileStat]) -> Segment:
-    facts = listed[segment_file(base_offset, "log")]
+    log = listed[segment_file(base_offset, "log")]
     indexes = (listed.get(segment_file(base_offset, kind)) for kind in SEGMENT_KINDS[1:])
     offset_index, time_index, transaction_index = (stat.size if stat else 0 for stat in indexes)
     return Segment(
         directory=str(directory),
         base_offset=base_offset,
-        size=facts.size,
-        modified_ns=facts.modified_ns,
-        inode=facts.inode,
+        size=log.size,
+        modified_ns=log.modified_ns,
+        inode=log.inode,
         offset_index_size=offset_index,
         time_index_size=time_index,
         transaction_index_size=transaction_index,
     )
 
 
-def segment_holding(segments: list[Segment], offset: int) -> int:
-    """Index of the last segment with a base at or below ``offset``, -1 when all are above."""
+def floor_segment_index(segments: list[Segment], offset: int) -> int:
+    """Index of the last segment with a base offset at or below ``offset``, -1 if all are above.
+
+    (Kafka's ``LogSegments.floorSegment``.)
+    """
     return bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1
 
 
-def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
+def open_unchanged(segment: Segment, path: str | None = None) -> files.Reader:
     """Open the segment's log, or the file at ``path``, if it is still the file that was listed.
 
     Raises SourceChangedError.
@@ -125,7 +128,8 @@ def unchanged(segment: Segment, path: str | None = None) -> files.Reader:
     if (opened.inode, opened.size, opened.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
             raise SourceChangedError(
-                f"{segment.path}: changed since it was planned with; nothing was swapped, run again"
+                "the segment has changed since the cleaning was planned; nothing was swapped",
+                path=segment.path,
             )
     return reader
 
@@ -134,23 +138,25 @@ def windows(
     reader: files.Reader,
     *,
     start: int = 0,
-    size: int | None = None,
+    end: int | None = None,
     window_size: int = DEFAULT_WINDOW_SIZE,
     verify: bool = True,
 ) -> Iterator[Window]:
-    """The file's batches between the bytes ``start``, a batch boundary, and ``size``, window by window.
+    """The file's batches in its bytes [``start``, ``end``), window by window; ``start`` is a batch boundary.
 
     With ``verify`` every batch's checksum is checked. Yields the batches before the first one that is damaged
     or incomplete, and then raises CorruptRecordError with its path, position and reason.
     """
-    limit = reader.stat.size if size is None else size
-    buffer = np.empty(min(window_size, max(limit - start, 1)), np.uint8)
-    origin, kept = start, 0
-    while origin + kept < limit or kept:
-        got = reader.read_into(buffer[kept : min(len(buffer), limit - origin)], origin + kept)
-        data = buffer[: kept + got]
+    end = reader.stat.size if end is None else end
+    buffer = np.empty(min(window_size, max(end - start, 1)), np.uint8)
+    # ``buffer[0]`` is byte ``origin`` of the file. The first ``carried`` bytes of the buffer are the
+    # incomplete batch at the end of the window before.
+    origin, carried = start, 0
+    while origin + carried < end or carried:
+        read = reader.read_into(buffer[carried : min(len(buffer), end - origin)], origin + carried)
+        data = buffer[: carried + read]
         scan = scan_batches(data)
-        at_end = origin + len(data) >= limit or got == 0
+        at_end = origin + len(data) >= end or read == 0
         if len(scan.batches):
             if verify:
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
@@ -161,10 +167,11 @@ def windows(
         if at_end:
             return
         if not len(scan.batches):
-            room = max(scan.needed, 2 * len(buffer))
-            buffer = np.empty(min(room, limit - origin, LARGEST_BATCH), np.uint8)
+            # The batch does not fit into the buffer: its header says how large it is, if that was read.
+            size = max(scan.needed, 2 * len(buffer))
+            buffer = np.empty(min(size, end - origin, LARGEST_BATCH), np.uint8)
         buffer[: len(rest)] = rest.copy()
-        origin, kept = origin + scan.end, len(rest)
+        origin, carried = origin + scan.end, len(rest)
 
 
 def largest_timestamp(segment: Segment) -> int:
@@ -195,7 +202,7 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment begin with a message set of magic 0 or 1? They are never behind batches of magic 2.
+    """Does the segment begin with a message set of magic 0 or 1? None follows a batch of magic 2.
 
     Raises OSError.
     """

@@ -2,11 +2,12 @@
 
 Kafka's ``CleanedTransactionMetadata``. The ``.txnindex`` files of the whole log list the aborted
 transactions; a transaction's batches are between its first offset and its marker. A marker's transaction is
-*empty* when no batch of it was read in this pass, not even one that the pass discards: such a marker gets a
-delete horizon, and is discarded once that has passed.
+*empty* if no batch of it was read in this cleaning, not even one that the cleaning discards: such a marker
+gets a delete horizon (KIP-534), and is discarded once that has passed.
 
-The state continues over segments and segment groups, which different tasks rewrite. So extraction sums up for
-each input split how it left the producers, and ``carried_by_group`` combines these summaries::
+Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite its segment groups, and a
+transaction may lie in several of them. So extraction summarises the producers' state at the end of each input
+split, and ``carried_by_group`` combines the summaries to the state that each group starts with::
 
     input splits ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
     a group      ── TransactionScan, from its Carried on ──► aborted batches, empty markers, new .txnindex
@@ -17,11 +18,14 @@ here every entry is compared with the batches::
     offset     5     6     7     8       9      10
     producer   data  data  data  ABORT   data   COMMIT         the only entry that is right: first 5, last 8
 
-    a COMMIT in the range of an entry; an ABORT in it but at its end; an entry whose end is no ABORT;
-    data without an entry before an ABORT, or before the data of an entry             each is a contradiction
+    contradictions       a COMMIT in the range of an entry (COMMITTED)
+                         an ABORT in that range, but not at its end; an entry that ends at no ABORT
+                         (ENDS_ELSEWHERE)
+                         data without an entry before an ABORT (NOT_LISTED)
+                         data without an entry before the data of an entry (BEGINS_ELSEWHERE)
 
-A cleaning discards an aborted transaction's data first, in a later pass the entry, and the marker last. So an
-entry without data is sound, and an entry without its marker is not.
+Cleanings discard an aborted transaction's data first, a later one the entry, and the marker last. So an entry
+without data is right, and an entry without its marker is not.
 """
 
 from __future__ import annotations
@@ -64,25 +68,29 @@ it is the offset of the abort marker.
 UNLISTED: the producer's first batch in the split is an abort marker that no index has. LISTED: it belongs to
 a transaction that an index has.
 """
-_HOW_TO_REPAIR = "; run siltstone recover --check to rebuild the index"
-NOT_LISTED = "producer {producer} aborted a transaction with data that no .txnindex names" + _HOW_TO_REPAIR
-COMMITTED = "producer {producer} committed a transaction that a .txnindex names as aborted" + _HOW_TO_REPAIR
-BEGINS_ELSEWHERE = (
-    "a .txnindex names an aborted transaction of producer {producer} that begins elsewhere in the log"
-    + _HOW_TO_REPAIR
+NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE = range(4)
+CONTRADICTIONS = (
+    "producer {producer} aborted a transaction with data that no .txnindex lists",
+    "producer {producer} committed a transaction that a .txnindex lists as aborted",
+    "a .txnindex lists an aborted transaction of producer {producer} that begins elsewhere in the log",
+    "a .txnindex lists an aborted transaction of producer {producer} that does not end at its marker",
 )
-ENDS_ELSEWHERE = (
-    "a .txnindex names an aborted transaction of producer {producer} that does not end where its marker is"
-    + _HOW_TO_REPAIR
-)
-UNENDED = (
-    "producer {producer} has transactional data below offset {end} and no marker in the log, but the newest "
-    ".snapshot has no open transaction for it; move that .snapshot out of the directory, so that the one "
-    "before it is loaded"
-)
-_CONTRADICTIONS = (NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE)
-_NOT_LISTED, _COMMITTED, _BEGINS_ELSEWHERE, _ENDS_ELSEWHERE = range(4)
-"""Numbers of the contradictions, for the kernel."""
+"""How batches and ``.txnindex`` can contradict each other, by the numbers above."""
+
+
+def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
+    advice = "run siltstone recover --check to rebuild the .txnindex files"
+    return CorruptFileError(path, position, reason, advice=advice)
+
+
+def contradiction(number: int, producer: int, path: str, position: int = 0) -> CorruptFileError:
+    """The error for a contradiction (``NOT_LISTED`` …) that was noticed at a batch of ``producer``."""
+    return _index_error(path, position, CONTRADICTIONS[number].format(producer=producer))
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex`` with these entries."""
+    return np.array([(0, *entry) for entry in transactions], TRANSACTION_ENTRY).tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +118,12 @@ class Aborted:
         overlaps = (producer_id[1:] == producer_id[:-1]) & (first_offset[1:] <= last_offset[:-1])
         if overlaps.any():
             producer = int(producer_id[1:][np.argmax(overlaps)])
-            reason = f"the .txnindex files name aborted transactions of producer {producer} that overlap"
-            raise CorruptFileError(path, 0, reason + _HOW_TO_REPAIR)
+            reason = f"the .txnindex files list aborted transactions of producer {producer} that overlap"
+            raise _index_error(path, 0, reason)
         markers, counts = np.unique(last_offset, return_counts=True)
         if (counts > 1).any():
-            reason = f"the .txnindex files name two transactions that end at offset {markers[counts > 1][0]}"
-            raise CorruptFileError(path, 0, reason + _HOW_TO_REPAIR)
+            reason = f"the .txnindex files list two transactions that end at offset {markers[counts > 1][0]}"
+            raise _index_error(path, 0, reason)
         return cls(
             producer_id=producer_id, first_offset=first_offset, last_offset=last_offset, entries=entries
         )
@@ -123,18 +131,18 @@ class Aborted:
     @classmethod
     def among(cls, transactions: Iterable[AbortedTransaction], path: str = "") -> Aborted:
         """From transactions in any order. Raises CorruptFileError."""
-        return cls.of(np.array([(0, *each) for each in transactions], TRANSACTION_ENTRY).tobytes(), path)
+        return cls.of(encode_aborted(transactions), path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """The state of the transactions where a group starts.
 
-    ``unended``: producers with data that no index has as aborted and whose marker comes later. ``observed``:
-    the marker's offset of each aborted transaction whose data was read before.
+    ``open_producers``: those with data that no index lists as aborted and whose marker comes later.
+    ``observed``: the marker's offset of each aborted transaction whose data was read before.
     """
 
-    unended: tuple[int, ...] = ()
+    open_producers: tuple[int, ...] = ()
     observed: tuple[int, ...] = ()
 
 
@@ -179,99 +187,94 @@ class _Batches(NamedTuple):
 
 
 class _Producers(NamedTuple):
-    """For each producer, bool: has it data that no index has and no marker has ended yet; has this scan seen
-    it; and was its first batch an abort marker that no index has, or of a transaction that one has."""
+    """For each producer, bool.
 
-    opened: Flags
-    touched: Flags
+    ``has_open``: it has data that no index lists and no marker has ended yet. ``in_scan``: this scan has a
+    batch of it. ``unlisted``: the first one was an abort marker that no index lists; ``listed_first``: it was
+    of a transaction that an index lists.
+    """
+
+    has_open: Flags
+    in_scan: Flags
     unlisted: Flags
     listed_first: Flags
 
 
 class _Index(NamedTuple):
-    """The aborted transactions, and for each producer the rows [first, behind the last) of its own."""
+    """The aborted transactions, and for each producer the rows [first, end) of its own."""
 
     first_offset: Int64
     last_offset: Int64
     bounds: Int64
 
 
-class _Met(NamedTuple):
+class _Matched(NamedTuple):
     """For each aborted transaction, bool: was its data read, its marker, and its marker after its data."""
 
-    observed: Flags
-    marked: Flags
-    ended: Flags
-
-
-@kernel
-def _entry_of(first_aborted: Int64, low: int, high: int, offset: int) -> int:
-    """The last of one producer's entries [low, high) that begins at or below ``offset``; ``low`` - 1 without
-    one. A producer's ranges do not overlap, so only this entry can hold the offset."""
-    while low < high:
-        middle = (low + high) // 2
-        if first_aborted[middle] <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    data: Flags
+    marker: Flags
+    both: Flags
 
 
 @kernel
 def _follow(
-    batches: _Batches, producers: _Producers, index: _Index, met: _Met, aborted: Flags, empty: Flags
+    batches: _Batches, producers: _Producers, index: _Index, matched: _Matched, aborted: Flags, empty: Flags
 ) -> tuple[int, int]:
-    """Apply transactional and control batches in order. Returns which batch contradicts the index, -1 for
-    none, and the contradiction's number in ``_CONTRADICTIONS``.
+    """Apply transactional and control batches in order (``CleanedTransactionMetadata.onBatchRead`` and
+    ``onControlBatchRead``). Returns which batch contradicts the index, -1 for none, and the contradiction.
 
-    Updates ``producers`` and ``met``; fills ``aborted`` and ``empty``, one a batch of the window.
+    Updates ``producers`` and ``matched``; fills ``aborted`` and ``empty``, one a batch of the window.
     """
-    rows, kinds, places, base_offset, last_offset = batches
-    opened, touched, unlisted, listed_first = producers
+    rows, kinds, producer_rows, base_offset, last_offset = batches
+    has_open, in_scan, unlisted, listed_first = producers
     first_aborted, last_aborted, bounds = index
-    observed, marked, ended = met
+    has_data, has_marker, has_both = matched
     for i in range(len(rows)):
-        row, producer, kind = rows[i], places[i], kinds[i]
+        row, producer, kind = rows[i], producer_rows[i], kinds[i]
         if kind >= OTHER:
             # No marker; one that an earlier cleaning emptied stays an empty one.
             empty[row] = kind == EMPTY
             continue
-        # An entry holds this batch if its range [first, marker] reaches to it.
-        low = bounds[producer, 0]
-        entry = _entry_of(first_aborted, low, bounds[producer, 1], last_offset[i])
+        # 1. Is the batch in the range [first offset, marker] of an entry of its producer? These ranges do not
+        # overlap, so it can only be the last one that begins at or below the batch.
+        low, high = bounds[producer, 0], bounds[producer, 1]
+        entry = low + np.searchsorted(first_aborted[low:high], last_offset[i], side="right") - 1
         listed = entry >= low and last_aborted[entry] >= base_offset[i]
+        # 2. Can that be, after the producer's earlier batches?
         if listed:
-            # Unended data that no index has belongs to this transaction too: the entry begins too late.
             if kind == COMMIT:
-                return i, _COMMITTED
-            if opened[producer] or first_aborted[entry] > base_offset[i]:
-                return i, _BEGINS_ELSEWHERE
-            listed_first[producer] |= not touched[producer]
+                return i, COMMITTED
+            # Open data that no index lists belongs to this transaction too: the entry begins too late.
+            if has_open[producer] or first_aborted[entry] > base_offset[i]:
+                return i, BEGINS_ELSEWHERE
+            listed_first[producer] |= not in_scan[producer]
         elif kind == ABORT:
-            # Without an entry an abort is sound only if its data was cleaned away before.
-            if opened[producer]:
-                return i, _NOT_LISTED
-            unlisted[producer] |= not touched[producer]
-        touched[producer] = True
+            # An abort without an entry is right only if an earlier cleaning removed its data.
+            if has_open[producer]:
+                return i, NOT_LISTED
+            unlisted[producer] |= not in_scan[producer]
+        in_scan[producer] = True
+        # 3. Data: aborted if it is listed. An entry ends at its marker, which is a batch of its own, so not
+        # within data.
         if kind == DATA:
-            # An entry ends at its marker, which is a batch of its own, so not within data.
             if listed and last_aborted[entry] <= last_offset[i]:
-                return i, _ENDS_ELSEWHERE
+                return i, ENDS_ELSEWHERE
             aborted[row] = listed
             if listed:
-                observed[entry] = True
+                has_data[entry] = True
             else:
-                opened[producer] = True
+                has_open[producer] = True
+        # 4. A marker: it ends the producer's transaction, and is empty if no data of it was read.
         elif kind == COMMIT:
-            empty[row] = not opened[producer]
-            opened[producer] = False
+            empty[row] = not has_open[producer]
+            has_open[producer] = False
         elif listed:
             if last_aborted[entry] != base_offset[i]:
-                return i, _ENDS_ELSEWHERE
-            # Without data in this pass the marker is empty, and its entry is not written again.
-            marked[entry] = True
-            empty[row] = not observed[entry]
-            ended[entry] = observed[entry]
+                return i, ENDS_ELSEWHERE
+            has_marker[entry] = True
+            # Without data in this pass the entry is not written again.
+            empty[row] = not has_data[entry]
+            has_both[entry] = has_data[entry]
         else:
             empty[row] = True
     return -1, 0
@@ -310,7 +313,7 @@ def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int |
         ((stable < 0) | (stable > last + 1), "a last stable offset that cannot have been"),
     ):
         if bad.any():
-            raise CorruptFileError(path, int(np.argmax(bad)) * entries.itemsize, reason + _HOW_TO_REPAIR)
+            raise _index_error(path, int(np.argmax(bad)) * entries.itemsize, reason)
 
 
 class TransactionScan:
@@ -318,11 +321,11 @@ class TransactionScan:
 
     def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
         self._aborted = aborted
-        self._ids = np.array(sorted(carried.unended), np.int64)
-        opened = np.ones(len(self._ids), np.bool_)
-        self._producers = _Producers(opened, *np.zeros((3, len(self._ids)), np.bool_))
-        observed = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
-        self._met = _Met(observed, *np.zeros((2, len(aborted.last_offset)), np.bool_))
+        self._ids = np.array(sorted(carried.open_producers), np.int64)
+        has_open = np.ones(len(self._ids), np.bool_)
+        self._producers = _Producers(has_open, *np.zeros((3, len(self._ids)), np.bool_))
+        has_data = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
+        self._matched = _Matched(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
         self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
@@ -346,20 +349,20 @@ class TransactionScan:
         _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
         if (kinds == INVALID_CONTROL).any():
             position = origin + int(selected["position"][np.argmax(kinds == INVALID_CONTROL)])
-            raise CorruptFileError(path, position, "a control record's key makes no sense")
-        place, bounds = self._places(selected["producer_id"])
+            raise CorruptFileError(path, position, "the key of a control record is invalid")
+        producer_rows, bounds = self._producer_rows(selected["producer_id"])
         aborted, empty = np.zeros((2, len(batches)), np.bool_)
         arguments = _Batches(
-            rows, kinds, place, selected["base_offset"].copy(), selected["last_offset"].copy()
+            rows, kinds, producer_rows, selected["base_offset"].copy(), selected["last_offset"].copy()
         )
         index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
-        bad, which = _follow(arguments, self._producers, index, self._met, aborted, empty)
+        bad, number = _follow(arguments, self._producers, index, self._matched, aborted, empty)
         if bad >= 0:
-            reason = _CONTRADICTIONS[which].format(producer=selected["producer_id"][bad])
-            raise CorruptFileError(path, origin + int(selected["position"][bad]), reason)
+            producer, position = selected["producer_id"][bad], origin + int(selected["position"][bad])
+            raise contradiction(number, producer, path, position)
         return aborted, empty
 
-    def _places(self, producer_ids: Int64) -> tuple[Int64, Int64]:
+    def _producer_rows(self, producer_ids: Int64) -> tuple[Int64, Int64]:
         """Rows of the producers' table, with new producers added, and the bounds of their entries."""
         table = np.union1d(self._ids, producer_ids)
         if len(table) != len(self._ids):
@@ -372,17 +375,17 @@ class TransactionScan:
         return np.searchsorted(table, producer_ids), np.column_stack((left, right))
 
     @property
-    def unended(self) -> tuple[int, ...]:
-        """Producers with data that no index has and whose marker was not read yet."""
-        return tuple(self._ids[self._producers.opened].tolist())
+    def open_producers(self) -> tuple[int, ...]:
+        """Producers with data that no index lists and whose marker was not read yet."""
+        return tuple(self._ids[self._producers.has_open].tolist())
 
     def refuse_unmarked(self, first: int, end: int, path: str) -> None:
         """Call when all batches of [first, end) were followed: raises CorruptFileError, with ``path``, for an
         entry whose marker should have been among them."""
-        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end) & ~self._met.marked
+        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end)
+        due &= ~self._matched.marker
         if due.any():
-            producer = int(self._aborted.producer_id[np.argmax(due)])
-            raise CorruptFileError(path, 0, ENDS_ELSEWHERE.format(producer=producer))
+            raise contradiction(ENDS_ELSEWHERE, int(self._aborted.producer_id[np.argmax(due)]), path)
 
     def aborted_among(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
@@ -396,14 +399,14 @@ class TransactionScan:
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
 
     def summary(self, first: int) -> Int64:
-        """The state behind a scan from offset ``first`` on: int64[n, 3], rows as at ``OPEN``."""
-        met = self._producers
+        """The state after a scan from offset ``first`` on: int64[n, 3], rows as at ``OPEN``."""
+        producers = self._producers
         parts = (
-            (CLOSED, self._ids[met.touched & ~met.opened]),
-            (OPEN, self._ids[met.touched & met.opened]),
-            (OBSERVED, self._aborted.last_offset[self._met.observed]),
-            (UNLISTED, self._ids[met.unlisted]),
-            (LISTED, self._ids[met.listed_first]),
+            (CLOSED, self._ids[producers.in_scan & ~producers.has_open]),
+            (OPEN, self._ids[producers.in_scan & producers.has_open]),
+            (OBSERVED, self._aborted.last_offset[self._matched.data]),
+            (UNLISTED, self._ids[producers.unlisted]),
+            (LISTED, self._ids[producers.listed_first]),
         )
         rows = [np.column_stack((np.full((len(v), 2), (first, kind)), v)) for kind, v in parts]
         return np.concatenate(rows).astype(np.int64)
@@ -411,7 +414,7 @@ class TransactionScan:
     def ended_transactions(self) -> bytes:
         """The ``.txnindex`` of the batches that were followed, by the marker's offset: the aborted
         transactions whose data and then marker were read."""
-        ended = self._aborted.entries[self._met.ended]
+        ended = self._aborted.entries[self._matched.both]
         return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
 
 
@@ -427,21 +430,21 @@ def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str
     rows = np.concatenate(summaries)
     # Splits by their first offset; the rows of a split stay in order.
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    values, where = np.unique(rows[:, 2], return_inverse=True)
-    opened, observed = np.zeros((2, len(values)), np.bool_)
-    firsts, begins = np.unique(rows[:, 0], return_index=True)
-    ends, taken = [*begins[1:].tolist(), len(rows)], 0
+    # ``ids``: all producer ids and marker offsets; ``has_open`` and ``has_data`` are columns beside them.
+    ids, id_rows = np.unique(rows[:, 2], return_inverse=True)
+    has_open, has_data = np.zeros((2, len(ids)), np.bool_)
+    firsts, starts = np.unique(rows[:, 0], return_index=True)
+    ends, split = [*starts[1:].tolist(), len(rows)], 0
     by_group: dict[int, Carried] = {}
-    for group, behind in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
-        for split in range(taken, behind):
-            part = slice(begins[split], ends[split])
-            _add_split(rows[part, 1], where[part], values, opened, observed, name)
-        taken = behind
+    for group, end_split in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
+        for part in map(slice, starts[split:end_split], ends[split:end_split]):
+            _add_split(rows[part, 1], id_rows[part], ids, has_open, has_data, name)
+        split = end_split
         if group < len(bases):
             # Markers below the group's base were read before it and are not needed in it.
-            markers = values[observed & (values >= bases[group])]
+            markers = ids[has_data & (ids >= bases[group])]
             by_group[group] = Carried(
-                unended=tuple(values[opened].tolist()), observed=tuple(markers.tolist())
+                open_producers=tuple(ids[has_open].tolist()), observed=tuple(markers.tolist())
             )
     return {group: carried for group, carried in by_group.items() if carried != NOTHING}
 
@@ -452,62 +455,64 @@ def expected_markers(summaries: Sequence[Int64], aborted: Aborted, end: int) -> 
     By id: the offset of the abort marker in the index, None without an entry: it must be a commit marker.
     """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
-    met = np.isin(aborted.last_offset, rows[rows[:, 1] == OBSERVED, 2]) & (aborted.last_offset >= end)
-    aborts = zip(aborted.producer_id[met].tolist(), aborted.last_offset[met].tolist(), strict=True)
+    open_ = np.isin(aborted.last_offset, rows[rows[:, 1] == OBSERVED, 2]) & (aborted.last_offset >= end)
+    aborts = zip(aborted.producer_id[open_].tolist(), aborted.last_offset[open_].tolist(), strict=True)
+    # A producer's last split decides: rows by producer, then by the split's offset.
     rows = rows[(rows[:, 1] == CLOSED) | (rows[:, 1] == OPEN)]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
     is_last = np.append(rows[1:, 2] != rows[:-1, 2], np.ones(min(len(rows), 1), np.bool_))
-    opened: list[int] = rows[is_last & (rows[:, 1] == OPEN), 2].tolist()
-    return {**dict.fromkeys(opened), **dict(aborts)}
+    open_producers: list[int] = rows[is_last & (rows[:, 1] == OPEN), 2].tolist()
+    return {**dict.fromkeys(open_producers), **dict(aborts)}
 
 
 def refuse_unexpected_markers(
-    unended: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
+    expected: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
 ) -> None:
-    """Check that transactions with data below offset ``end`` end as ``unended`` expects.
+    """Check that transactions with data below offset ``end`` end as ``expected`` says.
 
     Their markers are in the segments ``above``, whose headers are read up to the last marker. A transaction
     without one is open, although the snapshot lacks it. Raises CorruptFileError, OSError.
     """
-    waiting = dict(unended)
-    for segment in above if waiting else ():
+    pending = dict(expected)
+    for segment in above if pending else ():
         with files.Reader(segment.path) as reader:
             for headers in batch_headers(reader, end=segment.size):
-                _strike_ended(waiting, reader, headers)
-                if not waiting:
+                _remove_ended(pending, reader, headers)
+                if not pending:
                     return
-    if waiting:
-        raise CorruptFileError(directory, 0, UNENDED.format(producer=min(waiting), end=end))
+    if pending:
+        reason = (
+            f"producer {min(pending)} has transactional data below offset {end} and no marker in the log, "
+            "but the newest .snapshot has no open transaction of it"
+        )
+        advice = "move that .snapshot out of the directory, so that the one before it is loaded"
+        raise CorruptFileError(directory, 0, reason, advice=advice)
 
 
-def _strike_ended(waiting: dict[int, int | None], reader: files.Reader, headers: BatchHeaders) -> None:
-    """Remove the producers from ``waiting`` whose marker is among the batches; refuse another marker."""
+def _remove_ended(pending: dict[int, int | None], reader: files.Reader, headers: BatchHeaders) -> None:
+    """Remove the producers from ``pending`` whose marker is among the batches; refuse another marker."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
-    markers = control & np.isin(headers["producer_id"], np.array(list(waiting), np.int64))
+    markers = control & np.isin(headers["producer_id"], np.array(list(pending), np.int64))
     for row in np.flatnonzero(markers).tolist():
         producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
         data, one = read_batch(reader, headers[row : row + 1])
         # The first marker of a producer ends its transaction; later ones are of others.
         marker = marker_of(data, one, 0, reader.path, origin)
-        if marker is None or producer not in waiting:
+        if marker is None or producer not in pending:
             continue
-        listed = waiting.pop(producer)
+        listed = pending.pop(producer)
         if marker.commit != (listed is None):
-            reason = COMMITTED if marker.commit else NOT_LISTED
-        elif listed is not None and listed != one["base_offset"].item():
-            reason = ENDS_ELSEWHERE
-        else:
-            continue
-        raise CorruptFileError(reader.path, origin, reason.format(producer=producer))
+            raise contradiction(COMMITTED if marker.commit else NOT_LISTED, producer, reader.path, origin)
+        if listed is not None and listed != one["base_offset"].item():
+            raise contradiction(ENDS_ELSEWHERE, producer, reader.path, origin)
 
 
-def _add_split(kinds: Int64, where: Int64, values: Int64, opened: Flags, observed: Flags, name: str) -> None:
-    """Apply one input split's summary; ``opened`` and ``observed`` are columns beside ``values``."""
-    for kind, reason in ((UNLISTED, NOT_LISTED), (LISTED, BEGINS_ELSEWHERE)):
-        chosen = where[kinds == kind]
-        if opened[chosen].any():
-            producer = int(values[chosen[np.argmax(opened[chosen])]])
-            raise CorruptFileError(name, 0, reason.format(producer=producer))
-    opened[where[kinds == CLOSED]] = False
-    opened[where[kinds == OPEN]] = True
-    observed[where[kinds == OBSERVED]] = True
+def _add_split(kinds: Int64, id_rows: Int64, ids: Int64, has_open: Flags, has_data: Flags, name: str) -> None:
+    """Apply one input split's summary to ``has_open`` and ``has_data``. Raises CorruptFileError."""
+    for kind, number in ((UNLISTED, NOT_LISTED), (LISTED, BEGINS_ELSEWHERE)):
+        chosen = id_rows[kinds == kind]
+        if has_open[chosen].any():
+            raise contradiction(number, int(ids[chosen[np.argmax(has_open[chosen])]]), name)
+    has_open[id_rows[kinds == CLOSED]] = False
+    has_open[id_rows[kinds == OPEN]] = True
+    has_data[id_rows[kinds == OBSERVED]] = True

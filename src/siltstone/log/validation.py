@@ -9,7 +9,7 @@ changed in place: base offset and leader epoch, which no checksum covers, the la
 not that of the records, and under log-append time the time. Only a ``compression.type`` other than the
 batch's makes a new batch.
 
-A producer sends one batch. Bytes behind it that are no whole batch, such as an incomplete one, are not
+A producer sends one batch. Bytes after it that are no whole batch, such as an incomplete one, are not
 appended, as in Kafka, and counted (``Validated.left_out``); a second whole batch is refused. Coordinators and
 replicas send several batches, where leaving out an incomplete one would lose records: those of coordinators
 are refused, and a replica fetches the rest again.
@@ -19,7 +19,7 @@ Intended differences from Kafka 4.3 (``docs/appending.md`` has the table, and
 
 - Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
   Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);
-  inside of compressed batches wrong record sizes (87), and bytes behind the compressed stream (-1).
+  inside of compressed batches wrong record sizes (87), and bytes after the compressed stream (-1).
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
 - A delete horizon is removed, where Kafka keeps it: with it a producer could have tombstones removed before
   any consumer has read them.
@@ -80,8 +80,9 @@ from siltstone.base.records.codecs import (
     Scratch,
     decompress,
 )
+from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import records_max
+from siltstone.base.records.decompression import records_max
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,
@@ -103,11 +104,13 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 
-# The topic's codec in place of the producer's (``compression.type``; ``LogValidator``'s way round).
+# Recompression: the topic's codec replaces the producer's (``compression.type``; in Kafka's ``LogValidator``
+# ``buildRecordsAndAssignOffsets``).
 #
 # A batch with the topic's codec stays as it is, and so does a control batch, which is never compressed. Any
-# other one is made anew from its records: producer, sequence and flags are the old one's, the base timestamp
-# is the first record's. The records keep their own times, also of a batch that claims log-append time.
+# other one is built again from its records: producer, sequence and flags are the old one's, the base
+# timestamp is the first record's. The records keep their own times, also those of a batch that claims
+# log-append time.
 
 
 def recompress(data: Bytes, batches: BatchHeaders, config: LogConfig) -> tuple[Bytes, BatchHeaders]:
@@ -117,14 +120,14 @@ def recompress(data: Bytes, batches: BatchHeaders, config: LogConfig) -> tuple[B
     """
     codec = codec_number(config.compression_type)
     attributes = batches["attributes"]
-    others = ((attributes & CODEC_MASK) != codec) & ((attributes & CONTROL_BIT) == 0)
-    if not others.any():
+    to_rebuild = ((attributes & CODEC_MASK) != codec) & ((attributes & CONTROL_BIT) == 0)
+    if not to_rebuild.any():
         return data, batches
     parts = []
-    for row, is_other in enumerate(others.tolist()):
+    for row, is_rebuilt in enumerate(to_rebuild.tolist()):
         start, size = int(batches["position"][row]), int(batches["size"][row])
-        rebuilt = _rebuild(data, batches[row : row + 1], codec, config) if is_other else None
-        parts.append(data[start : start + size] if rebuilt is None else rebuilt)
+        one = batches[row : row + 1]
+        parts.append(_rebuild(data, one, codec, config) if is_rebuilt else data[start : start + size])
     joined = np.concatenate(parts)
     return joined, scan_batches(joined).batches
 
@@ -135,11 +138,12 @@ def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) ->
     # Decoded without the bit for log-append time, records have their own timestamps.
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
     columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
+    level = getattr(config, f"compression_{config.compression_type}_level") if CODECS[codec].levels else None
     shape = BatchShape(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
         codec=codec,
-        level=getattr(config, f"compression_{config.compression_type}_level", None),
+        level=level,
         producer_id=int(old["producer_id"]),
         producer_epoch=int(old["producer_epoch"]),
         base_sequence=int(old["base_sequence"]),
@@ -164,27 +168,37 @@ _LAST_END_OFFSET = _MOST - (1 << 31)
 NAMED_RECORDS = 10_000
 """At most so many refused records are named: a small compressed batch can hold millions."""
 
-_REFUSAL = {
-    Fault.RECORD_SIZE: "a record's size is not possible",
-    Fault.RECORD_END: "a record's fields go on beyond its end, or end before it",
-    Fault.VARINT: "a record has an over-long or cut varint",
-    Fault.NEGATIVE_SIZE: "a record has a negative size that is not null's",
-    Fault.RECORD_OFFSETS: "the records' offsets do not ascend one by one",
-    Fault.LEFT_OVER: "bytes are left over behind its last record",
-    Fault.CHECKSUM: "its checksum does not match: it was damaged on the way, send it again",
-    Fault.BASE_OFFSET: "its base offset is not 0: offsets are given by the log",
-    Fault.MAGIC: "its format is v0 or v1: only v2, Kafka's since 0.11, is appended",
-    Fault.COUNT: "its record count is not positive, or not that of its offsets",
+FAULT_REASON: dict[int, str] = {
+    **dict(enumerate(DECODE_REASON)),
+    Fault.RECORD_OFFSETS: "the records' offsets do not increase by one",
+    Fault.CHECKSUM: "the batch's checksum does not match",
+    Fault.BASE_OFFSET: "the batch's base offset is not 0",
+    Fault.MAGIC: "the batch has format v0 or v1",
+    Fault.COUNT: "the batch's record count is not positive, or does not match its offsets",
     Fault.CONTROL: "clients may not write control records",
-    Fault.SEQUENCE: "it has a producer id but no sequence number",
-    Fault.EPOCH: "it is transactional but has no producer epoch",
-    Fault.NO_PRODUCER: "it is transactional but has no producer id",
-    Fault.CODEC: "its codec is unknown",
-    Fault.OFFSETS: "its offsets are below the log's end, or do not ascend: fetch from the log's end on",
+    Fault.SEQUENCE: "the batch has a producer id but no sequence number",
+    Fault.EPOCH: "the batch is transactional but has no producer epoch",
+    Fault.NO_PRODUCER: "the batch is transactional but has no producer id",
+    Fault.CODEC: "the batch's codec is unknown",
+    Fault.OFFSETS: "the batch's offsets are below the log end offset, or do not increase",
 }
-_NO_BATCH = "no batch at all: send at least one record"
-_NO_KEY = "has no key: a compacted topic takes none without"
-_CLAIMED = "claims log-append time, which only the log gives"
+"""What is wrong with a refused batch; the reasons of records are those of decoding."""
+_FAULT_ADVICE = {
+    Fault.CHECKSUM: "it was damaged in transit; send it again",
+    Fault.BASE_OFFSET: "send base offset 0, since the log assigns offsets",
+    Fault.MAGIC: "send format v2 (Kafka 0.11 and later)",
+    Fault.OFFSETS: "fetch from the log end offset",
+}
+_FAULT_KIND: dict[Fault, type[LogError]] = {
+    Fault.CHECKSUM: CorruptMessageError,
+    Fault.CODEC: UnreadableBatchError,
+}
+"""Kafka's errors for faults; those for all others are InvalidRecordError."""
+NO_BATCH = "no batch was sent"
+SECOND_BATCH = "more than one batch was sent"
+NO_WHOLE_BATCH = "no complete batch was fetched"
+NO_KEY = "has no key, which a compacted topic requires"
+CLAIMS_APPEND_TIME = "claims log-append time, which only the log may assign"
 
 
 class Origin(enum.Enum):
@@ -199,7 +213,7 @@ class Validated(NamedTuple):
     """Validated batches. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
 
     ``offset_of_max_timestamp`` is the last offset of the first batch with the largest timestamp (ms), as in a
-    time index. ``left_out``: the number of bytes behind a producer's batch, which are not in ``data``.
+    time index. ``left_out``: the number of bytes after a producer's batch, which are not in ``data``.
     """
 
     data: Bytes
@@ -223,25 +237,25 @@ def validate_and_assign(
 ) -> Validated:
     """Check batches and assign offsets from ``next_offset`` on, in ``data`` itself.
 
-    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one behind it
+    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one after it
     is left out. Other origins may send several. Replicated batches keep their offsets and leader epochs, and
     an incomplete one at the end is left out. Raises a LogError with Kafka's code for batches that are not
     accepted; ``data`` has not changed then.
     """
     if next_offset > _LAST_END_OFFSET:
         raise LogError(
-            f"no offsets are left above {next_offset}: a checkpoint or a batch moved the log there; delete"
-            " the partition, or restore it from a replica"
+            f"no offsets are left above {next_offset}, to which a checkpoint or a batch has moved the log",
+            advice="delete the partition, or restore it from a replica",
         )
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
     client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    rules = (client, "compact" in config.policies, *_bounds(config, now_ms, log_append))
+    rules = (client, config.compacts, *_bounds(config, now_ms, log_append))
     assigned = (next_offset, leader_epoch, log_append, now_ms)
     small = (
         min(config.max_message_bytes, config.segment_bytes) if config.compression_type == "producer" else 0
     )
-    # The common case first: one plain, sound batch is checked and gets its offsets in one kernel call.
+    # The common case first: one uncompressed, valid batch is checked and gets its offsets in one kernel call.
     rows = np.empty(1, BATCH)
     checksum = _checksum(data)
     records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
@@ -287,16 +301,16 @@ def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]
 
 
 def _first_batch(data: Bytes) -> Bytes:
-    """A producer's batch without the bytes behind it (``ProduceRequest.validateRecords``).
+    """A producer's batch without the bytes after it (``ProduceRequest.validateRecords``).
 
     Raises InvalidRecordError for no batch and for a second one, CorruptMessageError for bytes that cannot be
     a batch.
     """
     size = _whole_batch_at(data, 0)
     if size == 0:
-        raise InvalidRecordError(_at(0, SCAN_REASON[ScanEnd.TRUNCATED]) if len(data) else _NO_BATCH)
+        raise _no_batches(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
     if _whole_batch_at(data, size):
-        raise InvalidRecordError("more than one batch: send one for each partition and request")
+        raise InvalidRecordError(SECOND_BATCH, advice="send one batch for each partition and request")
     return data[:size]
 
 
@@ -305,95 +319,102 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
 
     Raises CorruptMessageError for a size or a magic byte that no batch has.
     """
-    behind = len(data) - position
-    if behind < LOG_OVERHEAD:
+    available = len(data) - position
+    if available < LOG_OVERHEAD:
         return 0
     size = _stored(data, position + SIZE_POSITION, signed=True)
     if size < SIZE_MIN[0]:
-        raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_SIZE]))
-    if behind <= MAGIC_POSITION:
+        raise CorruptMessageError(SCAN_REASON[ScanEnd.BAD_SIZE], position=position)
+    if available <= MAGIC_POSITION:
         return 0
     if data[position + MAGIC_POSITION] > 2:
-        raise CorruptMessageError(_at(position, SCAN_REASON[ScanEnd.BAD_MAGIC]))
-    return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= behind else 0
+        raise CorruptMessageError(SCAN_REASON[ScanEnd.BAD_MAGIC], position=position)
+    return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= available else 0
 
 
 def _scanned(
-    data: Bytes, room: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
+    data: Bytes, capacity: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
 ) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
-    """(batches, findings, end, outcome, left to do) of a kernel that fills a directory and findings."""
+    """(batches, findings, end, outcome, flags) of a kernel that fills one row for each batch.
+
+    ``capacity``: the number of rows to begin with. ``flags``: what is left to check (``REFUSED`` …).
+    """
     while True:
-        rows, findings = np.empty(room, BATCH), np.empty((room, WIDTH), np.int64)
-        count, end, outcome, left = check(data, rows, findings, *arguments)
+        rows, findings = np.empty(capacity, BATCH), np.empty((capacity, WIDTH), np.int64)
+        count, end, outcome, flags = check(data, rows, findings, *arguments)
         if outcome != ScanEnd.DIRECTORY_FULL:
-            return rows[:count], findings[:count], end, ScanEnd(outcome), left
-        room = max(8 * room, len(data) // 1024)
+            return rows[:count], findings[:count], end, ScanEnd(outcome), flags
+        capacity = max(8 * capacity, len(data) // 1024)
 
 
 def _checked(
     data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
 ) -> tuple[BatchHeaders, Int64]:
     """The batches, one from a client, and their findings. ``checksum``: see ``_checksum``."""
-    rows, findings, end, outcome, left = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
+    rows, findings, end, outcome, flags = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
         raise _no_batches(data, end, outcome)
-    if left & REFUSED:
+    if flags & REFUSED:
         # Kafka checks the format and the base offset first, then sizes, then checksums.
         early = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
         _refuse_first(rows, findings, early)
     if len(data) > config.max_message_bytes:
         _refuse_oversized(rows, config)
-    _refuse_faults(data, rows, findings, left)
-    if left & COMPRESSED:
+    _refuse_faults(data, rows, findings, flags)
+    if flags & COMPRESSED:
         scratch = Scratch(4096)
         for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
-            plain, start, end = _plain_records(data, rows, row, config, scratch)
-            check_records(plain, start, end, rows, row, rules[2], rules[3], findings[row])
+            records, start, end = _decompressed(data, rows, row, config, scratch)
+            check_records(records, start, end, rows, row, rules[2], rules[3], findings[row])
         _refuse_faults(data, rows, findings, REFUSED)
-    if left & (REFUSED | COMPRESSED | APPEND_TIMED):
+    if flags & (REFUSED | COMPRESSED | APPEND_TIMED):
         _refuse_records(data, rows, findings, config, rules, log_append)
     return rows, findings
 
 
 def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
-    """The error for ``data`` that is no sequence of whole batches."""
+    """The error for ``data`` that is no sequence of whole batches: what is wrong at byte ``end``."""
     if outcome == ScanEnd.CLEAN:
-        return InvalidRecordError(_NO_BATCH)
+        return InvalidRecordError(NO_BATCH, advice="send at least one record")
     if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
-        return InvalidRecordError(_at(end, _REFUSAL[Fault.MAGIC]))
+        return _fault_error(Fault.MAGIC, end)
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
-        return CorruptMessageError(_at(end, SCAN_REASON[outcome]))
+        return CorruptMessageError(SCAN_REASON[outcome], position=end)
     # Kafka checks the checksum and the codec before the record count.
     if outcome == ScanEnd.BAD_COUNT:
         size = _stored(data, end + SIZE_POSITION) + LOG_OVERHEAD
         if crc32c(data.data[end + CHECKED_FROM : end + size]) != _stored(data, end + CRC_POSITION):
-            return CorruptMessageError(_at(end, _REFUSAL[Fault.CHECKSUM]))
+            return _fault_error(Fault.CHECKSUM, end)
         if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
-            return UnreadableBatchError(_at(end, _REFUSAL[Fault.CODEC]))
-    return InvalidRecordError(_at(end, SCAN_REASON[outcome]))
+            return _fault_error(Fault.CODEC, end)
+    return at_position(InvalidRecordError(SCAN_REASON[outcome]), end)
 
 
-def _at(position: int, reason: str) -> str:
-    return f"batch at byte {position}: {reason}"
+def _fault_error(fault: Fault, position: int, record: int = -1) -> LogError:
+    """Kafka's error for the fault of the batch at ``position``, found in its ``record``; -1: in none."""
+    reason, advice = FAULT_REASON[fault], _FAULT_ADVICE.get(fault)
+    if record >= 0:
+        return at_position(InvalidRecordError(reason, record, advice=advice), position)
+    return at_position(_FAULT_KIND.get(fault, InvalidRecordError)(reason, advice=advice), position)
+
+
+def at_position(error: LogError, position: int) -> LogError:
+    """``error`` with the byte, in the bytes that were sent, at which the refused batch starts."""
+    error.position = position
+    return error
 
 
 def _refuse_first(rows: BatchHeaders, findings: Int64, wrong: Flags) -> None:
     """Raise the error for the fault of the first batch that is wrong, if any is."""
-    if not wrong.any():
-        return
-    row = int(wrong.argmax())
-    fault, record = Fault(int(findings[row, FAULT])), int(findings[row, RECORD])
-    message = _at(int(rows["position"][row]), _REFUSAL[fault])
-    if fault == Fault.CHECKSUM:
-        raise CorruptMessageError(message)
-    if fault == Fault.CODEC:
-        raise UnreadableBatchError(message)
-    raise InvalidRecordError(message, record if record >= 0 else None)
+    if wrong.any():
+        row = int(wrong.argmax())
+        fault, record = findings[row, [FAULT, RECORD]].tolist()
+        raise _fault_error(Fault(fault), int(rows["position"][row]), record)
 
 
-def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, left: int) -> None:
-    """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
-    if left & UNCHECKED:
+def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, flags: int) -> None:
+    """Check the pending checksums, then refuse: wrong checksums of all batches come before other faults."""
+    if flags & UNCHECKED:
         for row in np.flatnonzero(findings[:, PENDING]).tolist():
             start, size = int(rows["position"][row]), int(rows["size"][row])
             if rows["magic"][row] < 2:
@@ -402,7 +423,7 @@ def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, left: int) 
                 holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
             if not holds:
                 findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
-    if left & (UNCHECKED | REFUSED):
+    if flags & (UNCHECKED | REFUSED):
         _refuse_first(rows, findings, findings[:, FAULT] == Fault.CHECKSUM)
         _refuse_first(rows, findings, findings[:, FAULT] != Fault.NONE)
 
@@ -410,25 +431,23 @@ def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, left: int) 
 def _refuse_oversized(rows: BatchHeaders, config: LogConfig) -> None:
     large = np.flatnonzero(rows["size"] > config.max_message_bytes)
     if len(large):
-        size = int(rows["size"][large[0]])
+        size, limit = int(rows["size"][large[0]]), config.max_message_bytes
         raise MessageTooLargeError(
-            _at(
-                int(rows["position"][large[0]]),
-                f"{size} bytes are over max.message.bytes={config.max_message_bytes}: "
-                "send smaller batches, or raise it",
-            )
+            f"the batch has {size} bytes, which is more than max.message.bytes={limit}",
+            position=int(rows["position"][large[0]]),
+            advice="send smaller batches, or raise max.message.bytes",
         )
 
 
 def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
     if len(data) > config.segment_bytes:
         raise RecordListTooLargeError(
-            f"{len(data)} bytes do not fit into a segment of segment.bytes={config.segment_bytes}: "
-            "send smaller batches, or raise it"
+            f"{len(data)} bytes do not fit into a segment of segment.bytes={config.segment_bytes}",
+            advice="send smaller batches, or raise segment.bytes",
         )
 
 
-def _plain_records(
+def _decompressed(
     data: Bytes, rows: BatchHeaders, row: int, config: LogConfig, scratch: Scratch
 ) -> tuple[Bytes, int, int]:
     """The records of a batch, decompressed if needed: (bytes, start, end)."""
@@ -446,21 +465,20 @@ def _plain_records(
     except DecompressedTooLargeError as error:
         raise _too_large(start, str(error)) from None
     except DecompressionError as error:
-        raise UnreadableBatchError(_at(start, str(error))) from None
-    plain = scratch.array()
-    return plain, 0, len(plain)
+        raise at_position(UnreadableBatchError(str(error)), start) from None
+    records = scratch.array()
+    return records, 0, len(records)
 
 
 def _too_large(position: int, reason: str) -> MessageTooLargeError:
-    return MessageTooLargeError(
-        _at(position, f"{reason}: send smaller batches, or raise max.decompressed.message.bytes")
-    )
+    advice = "send smaller batches, or raise max.decompressed.message.bytes"
+    return MessageTooLargeError(reason, position=position, advice=advice)
 
 
 def _refuse_records(
     data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
 ) -> None:
-    """Refuse sound batches with records that the topic does not accept, and name these records.
+    """Refuse valid batches with records that the topic does not accept, and name these records.
 
     A batch that claims log-append time is refused where the topic gives that itself, and where it claims
     "no time": its records may not have one. Where a batch has records of both kinds the timestamp decides.
@@ -473,30 +491,30 @@ def _refuse_records(
     if not wrong.any():
         return
     row = int(wrong.argmax())
-    plain, start, end = _plain_records(data, rows, row, config, Scratch(4096))
+    records, start, end = _decompressed(data, rows, row, config, Scratch(4096))
     named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
     claimed = bool(claims[row])
-    count, keyless, untimely = refused_records(plain, start, end, rows[row], *rules[1:], claimed, named)
+    count, keyless, untimely = refused_records(records, start, end, rows[row], *rules[1:], claimed, named)
     bounds = (
-        f"has a timestamp that is not within [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
+        f"has a timestamp outside [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
         f"{config.message_timestamp_after_max_ms} allow"
     )
-    reasons = (_NO_KEY, _CLAIMED if claimed else bounds)
+    reasons = (NO_KEY, CLAIMS_APPEND_TIME if claimed else bounds)
     errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
-    record, reason = (untimely, reasons[1]) if untimely >= 0 else (keyless, reasons[0])
-    message = f"record {record} {reason} ({count} of its {rows['count'][row]} are refused)"
-    kind = InvalidTimestampError if untimely >= 0 else InvalidRecordError
-    raise kind(_at(int(rows["position"][row]), message), record, errors)
+    timed = untimely >= 0
+    kind, record = (InvalidTimestampError, untimely) if timed else (InvalidRecordError, keyless)
+    reason = f"record {record} {reasons[timed]} ({count} of {rows['count'][row]} records are refused)"
+    raise at_position(kind(reason, record, errors), int(rows["position"][row]))
 
 
 def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
     """Validate a leader's batches: offsets and epochs stay, an incomplete batch at the end is left out."""
-    rows, findings, end, outcome, left = _scanned(data, 2, check_replicated, next_offset)
+    rows, findings, end, outcome, flags = _scanned(data, 2, check_replicated, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
-        raise InvalidRecordError("no whole batch to append: fetch more bytes")
+        raise InvalidRecordError(NO_WHOLE_BATCH, advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
-        raise CorruptMessageError(_at(end, f"{SCAN_REASON[outcome]}: fetch it again"))
-    _refuse_faults(data, rows, findings, left)
+        raise CorruptMessageError(SCAN_REASON[outcome], position=end, advice="fetch it again")
+    _refuse_faults(data, rows, findings, flags)
     _refuse_more_than_a_segment(data[:end], config)
     return Validated(data if end == len(data) else data[:end], rows, *summarize(rows))

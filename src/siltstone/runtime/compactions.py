@@ -282,7 +282,7 @@ def _position(view: LogView, offset: int) -> int:
     sizes = [view.size_of(number) for number in range(len(view.segments))]
     bases = [segment.base_offset for segment in view.segments]
     number = max(bisect.bisect_right(bases, offset) - 1, 0)
-    place = view.segments[number].place_of(offset, sizes[number])
+    place = view.segments[number].find_batch(offset, sizes[number])
     return sum(sizes[:number]) + (sizes[number] if place is None else place.position)
 
 

@@ -27,10 +27,10 @@ from siltstone.base.config import Config, parse_topic_config, refuse_contradicti
 from siltstone.base.errors import UsageError
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import Bytes
-from siltstone.log.directory import true_path
+from siltstone.log.directory import resolve_directory
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
 from siltstone.log.partition import Appended, PartitionLog, partition_of
-from siltstone.log.read_only import ReadOnlyLogs, ViewedLog
+from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
 from siltstone.log.reading import EARLIEST, LogReader, Start
 from siltstone.log.reading import Record as ReadRecord
 from siltstone.runtime.manager import LogManager
@@ -83,7 +83,7 @@ def open(
     return manager
 
 
-class Log(ViewedLog):
+class Log(ReadableLog):
     """One partition directory, open for appending and reading, by itself.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
@@ -104,7 +104,7 @@ class Log(ViewedLog):
         Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
         DirectoryLockedError, StorageError, OSError.
         """
-        self.directory = true_path(Path(path))
+        self.directory = resolve_directory(Path(path))
         self.where = partition_of(self.directory)
         own = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()

@@ -59,7 +59,7 @@ from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, failure_of, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.replacement import drop_cleaned, rename_to_cleaned
@@ -145,7 +145,7 @@ def make_candidate(
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
-        stable_offset=min(_durable_stable_offset(log, view), uncovered(log.directory).clean_below),
+        stable_offset=min(_durable_stable_offset(log, view), cleaning_bounds(log.directory).clean_below),
         checkpoint=checkpoint,
     )
     lag = plan.LagLimits(min_ms=config.min_compaction_lag_ms, max_ms=config.max_compaction_lag_ms)
@@ -801,7 +801,7 @@ class LogCleaner(LogService[Engine]):
                 [find_segment(log.directory, base) for base in bases if base < clean_end],
                 clean_end,
                 now_ms,
-                uncovered(log.directory).tombstones_from,
+                cleaning_bounds(log.directory).tombstones_from,
                 log.config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:

@@ -53,7 +53,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.log import names
-from siltstone.log.directory import refuse_strangers
+from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import Background, PartitionLog, open_partition
@@ -128,7 +128,7 @@ def claim_all(
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
-        refuse_strangers([served.directory for served in claimed])
+        require_one_broker([served.directory for served in claimed])
         if only is None:
             _complete_identity(claimed, config.integer("node.id"), random_bytes)
     except BaseException:
@@ -371,7 +371,7 @@ class LogManager:
     ) -> MultiMessageSetSend:
         """Answers to several fetches, (partition, offset, maximum bytes) each, in their order.
 
-        An error of one, such as an unknown partition, is its answer's error code; see ``ViewedLog.fetch``.
+        An error of one, such as an unknown partition, is its answer's error code; see ``ReadableLog.fetch``.
         """
         results = []
         for where, offset, max_bytes in requests:

@@ -144,7 +144,7 @@ class ServedDirectory:
         self.refused: dict[TopicPartition, str] = {}
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = self.directory.was_stopped_cleanly
+        self.was_clean = self.directory.had_clean_shutdown
         self._lock = threading.RLock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._others: dict[str, dict[TopicPartition, int]] = {}
@@ -347,7 +347,7 @@ class ServedDirectory:
             self.write_checkpoints()
             # After the checkpoints: the marker promises that they are right.
             if failure is None and self._is_whole:
-                files.replace(self.path / names.CLEAN_SHUTDOWN, names.MARKER_OF_NO_BROKER)
+                files.replace(self.path / names.CLEAN_SHUTDOWN, names.CLEAN_SHUTDOWN_CONTENT)
         except OSError as error:
             reason = f"its checkpoints cannot be written: {error.strerror or error}"
             failure = failure or StorageError(

@@ -237,7 +237,7 @@ class TopicSettings:
         Raises CorruptFileError for a damaged ``partition.metadata``.
         """
         if name not in self.listed:
-            return None if self.cluster is None else self.cluster.why_a_stranger(name, directory)
+            return None if self.cluster is None else self.cluster.mismatch_reason(name, directory)
         topic_id, listed_id = read_topic_id(directory), self.listed[name].topic_id
         if not topic_id or listed_id in ("", topic_id):
             return None
@@ -415,7 +415,7 @@ class Topics:
         """The program's settings of the broker, over those that were set at the broker at run time."""
         broker = self._manager.config
         if self._cluster is not None:
-            broker = self._cluster.broker_in_force(broker)
+            broker = self._cluster.effective_broker_config(broker)
         return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
 
     def settings(self, name: str) -> Config:

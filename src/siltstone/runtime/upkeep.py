@@ -32,7 +32,7 @@ from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import Decision, decide, segment_facts
+from siltstone.log.retention import Decision, decide, segment_metadata
 from siltstone.runtime.served_directory import ServedDirectory
 
 if TYPE_CHECKING:
@@ -229,18 +229,18 @@ class Upkeep:
         """
         decisions: tuple[Decision, ...] = ()
         # Read before the log's lock is taken: a horizon that rises meanwhile would only allow more.
-        held_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
+        retain_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
 
         def count(view: LogView) -> int:
             # Called under the lock of the log's segments: what is counted is what is deleted.
             nonlocal decisions
             decisions = decide(
-                segment_facts(view, with_times=log.config.deletes),
+                segment_metadata(view, with_times=log.config.deletes),
                 now_ms=self._clock.now_ms(),
                 config=log.config,
                 log_start_offset=view.log_start_offset,
                 high_watermark=view.high_watermark,
-                held_from=held_from,
+                retain_from=retain_from,
             )
             return len(decisions)
 

@@ -112,6 +112,6 @@ class SparkChecker:
 
 
 def _unchecked(error: EngineError) -> SpanReport:
-    findings = Findings(whole=False)
+    findings = Findings(complete=False)
     findings.add("unchecked", str(error))
     return SpanReport(number=0, findings=findings)

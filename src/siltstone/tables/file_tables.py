@@ -25,19 +25,12 @@ from siltstone.log import names
 from siltstone.log.coordinator_records import TOMBSTONE, Decoder, decode_record
 from siltstone.log.directory import partition_files
 from siltstone.log.dump import DumpOptions, Row, dump_file, identify
-from siltstone.log.indexes import Finding
 from siltstone.log.names import TopicPartition, parse_segment_file
 from siltstone.tables.arrow import BAD_COLUMN, fields_of, in_microseconds
 from siltstone.tables.options import PartitionSelection, ReadOptions
 from siltstone.tables.splits import Split, open_directories
 
 _ROWS = 16_384
-_CHECKPOINTS = (
-    names.RECOVERY_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.CLEANER_CHECKPOINT,
-)
 
 FILE_TABLES = {
     "batches": (
@@ -92,7 +85,7 @@ def plan_files(options: ReadOptions) -> list[Split]:
     directories = open_directories(options)
     if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
-        places = [root / name for root in roots for name in _CHECKPOINTS]
+        places = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
         return [Split(paths=tuple((str(path), None) for path in places if files.exists(path)))]
     splits = []
     for where, directory in directories.items():
@@ -119,9 +112,9 @@ def read_files(split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
 def _rows(path: str, where: TopicPartition | None, own: list[str], options: ReadOptions) -> Iterator[Row]:
     for row in dump_file(identify(path), DumpOptions()):
-        if isinstance(row, Finding):
+        if isinstance(row, CorruptFileError):
             if not options.quarantine:
-                raise CorruptFileError(row.path, row.position, row.reason)
+                raise row
             place = {} if where is None else {"topic": where.topic, "partition": where.partition}
             yield {"file": path, **place, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
         elif row["type"] != "file":

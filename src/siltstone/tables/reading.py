@@ -29,7 +29,7 @@ from siltstone.base.errors import (
     OffsetOutOfRangeError,
     SourceChangedError,
 )
-from siltstone.base.records.checksum import checksums_hold
+from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns, TimeColumns, select
 from siltstone.base.records.decode import (
@@ -38,7 +38,7 @@ from siltstone.base.records.decode import (
     decode_record_times,
     decode_records,
 )
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.layout import (
     BATCH,
     BATCH_OVERHEAD,
@@ -51,7 +51,6 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.dump import BAD_CHECKSUM
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
@@ -133,7 +132,7 @@ def decoded(piece: FileSplit, options: ReadOptions, decoder: Decoder[Columns]) -
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
     for part, window, source, mask in _windows(piece, options):
         wanted = window.batches[mask]
-        for some in pieces(window.data, wanted):
+        for some in slices_within(window.data, wanted):
             batches = wanted[some]
             columns = decoder(
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
@@ -195,7 +194,7 @@ def _runs(window: Window, wanted: Flags, retained: Int64) -> Iterator[Int64]:
         far = (base[rows] - base[rows[0]]) >> 31
         edges = np.flatnonzero((np.diff(far) != 0) | (np.diff(modern[rows]) != 0)) + 1
         for run in np.split(rows, edges):
-            yield from (run[part] for part in pieces(window.data, batches[run]))
+            yield from (run[part] for part in slices_within(window.data, batches[run]))
 
 
 def _chosen(
@@ -236,7 +235,7 @@ def _windows(piece: FileSplit, options: ReadOptions) -> Iterator[_PieceWindow]:
         if options.isolation == READ_COMMITTED:
             scan = TransactionScan(Aborted.among(part.aborted, reader.path))
         size = part.end_position
-        for window in windows(reader, start=part.position, size=size, window_size=WINDOW_BYTES):
+        for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
             batches, wanted = window.batches, with_records(part, window.batches)
             # A piece may share bytes with others, but it knows of its own aborted transactions only.
             rows = np.flatnonzero(
@@ -407,7 +406,7 @@ def _sound_and_bad(piece: FileSplit, reader: files.Reader, limit: int) -> _Parts
     position, offset, doubtful = piece.position, piece.start, -1
     while position < end:
         try:
-            for window in windows(reader, start=position, size=end, window_size=_SEARCH_BYTES, verify=False):
+            for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
                 for part in _judged(source._replace(origin=window.origin), window, offset, limit):
                     doubtful = -1
                     if not isinstance(part, BadBatch):
@@ -440,7 +439,7 @@ def _judged(source: RecordSource, window: Window, offset: int, limit: int) -> _P
     first = 0
     for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
         if bad > first:
-            for part in pieces(window.data, window.batches[first:bad]):
+            for part in slices_within(window.data, window.batches[first:bad]):
                 yield from _decoded_or_bad(source, window, first + part.start, first + part.stop, limit)
             offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
         if bad < len(valid):

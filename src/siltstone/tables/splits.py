@@ -312,7 +312,7 @@ def _by_segment(source: ViewRange, isolation: str) -> Iterator[tuple[LiveSegment
         size = view.size_of(number)
         if start >= end or not size:
             continue
-        first = segment.place_of(start, size)
+        first = segment.find_batch(start, size)
         # A message set's offset is its last one: its first may be below ``end``.
         if first is None or (first.base_offset >= end and first.base_offset != first.last_offset):
             continue
@@ -343,7 +343,7 @@ def _base_behind(view: LogView, number: int) -> int:
 
 def _end_position(segment: LiveSegment, end: int, size: int) -> int:
     """The byte behind the last batch with offsets below ``end``."""
-    place = segment.place_of(end, size)
+    place = segment.find_batch(end, size)
     if place is None:
         return size
     # A message set may begin below, as above.

@@ -38,7 +38,7 @@ from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
-from siltstone.log.lookup import RecordPlace
+from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
@@ -304,7 +304,7 @@ class CompactedLog(ReadOnlyLog):
         """The ledger's first offset, the log's own without one."""
         return self.view.log_start_offset if self._held is None else self._held.ledger.base_offset
 
-    def offset_for_time(self, timestamp: int) -> RecordPlace | None:
+    def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
         """The view's first record at or after a time in ms, without its own time and epoch."""
         if self._held is None:
             return super().offset_for_time(timestamp)
@@ -312,7 +312,7 @@ class CompactedLog(ReadOnlyLog):
         offset = self._reader.offset
         if offset >= self.view.high_watermark:
             return None
-        return RecordPlace(offset=offset, timestamp=-1, leader_epoch=-1)
+        return TimestampAndOffset(offset=offset, timestamp=-1, leader_epoch=-1)
 
     def sources(self, wanted: OffsetRange) -> list[ViewRange]:
         """Where the wanted offsets are read from, in order."""

@@ -41,7 +41,7 @@ from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
-from siltstone.log.directory import LogDirectory, refuse_unsafe_files, true_path
+from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
@@ -140,7 +140,7 @@ def plan_write(
     ``streaming``: each commit has its own id and epoch. Raises UsageError, UnknownTopicError,
     DirectoryLockedError, SiltstoneError, OSError.
     """
-    path, columns = true_path(Path(options.path)), list(columns)
+    path, columns = resolve_directory(Path(options.path)), list(columns)
     clock = clock or SystemClock()
     if options.partitions is not None and options.topic is not None:
         _refuse_columns(columns, has_topic=True)
@@ -205,7 +205,7 @@ def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -
             else f"{directory.path}: there is no topic to write to; siltstone topics --create makes one"
         )
     listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
-    broker = Config() if cluster is None else cluster.broker_in_force(Config())
+    broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(listed=listed, cluster=cluster, broker=broker)
     return tuple(
         _shape(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)

@@ -22,11 +22,16 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.segments import Segment
 from siltstone.log.transactions import transaction_indexes
-from siltstone.verify.comparing import AfterStream, Comparison, before_pieces
+from siltstone.verify.comparing import AfterStream, Comparison, read_before
 from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
 from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
-from siltstone.verify.pairs import LogPair, Span, Terms, open_sides, pair_of, spans_of
-from siltstone.verify.transactions import AbortedIndex, SpanTransactions, check_entries, settle
+from siltstone.verify.pairs import CleaningSettings, LogPair, Span, open_sides, pair_of, spans_of
+from siltstone.verify.transactions import (
+    AbortedIndex,
+    SpanTransactions,
+    check_entries,
+    check_unresolved_markers,
+)
 
 BUCKET_BYTES = 512 << 20
 """Bytes of memory that the check of one bucket may take, about."""
@@ -55,7 +60,7 @@ def verify(
     before: Path,
     after: Path,
     checker: Checker,
-    terms_of: Callable[[TopicPartition], Terms],
+    settings_of: Callable[[TopicPartition], CleaningSettings],
     topics: Sequence[str] = (),
 ) -> Verdict:
     """Check every log of ``after`` against ``before``; ``checker`` runs the parts.
@@ -64,26 +69,27 @@ def verify(
     wrong with a log is in its verdict.
     """
     old, new, notes = open_sides(before, after, topics)
-    logs = {where: Findings() for where in sorted({*old, *new})}
+    logs = {partition: Findings() for partition in sorted({*old, *new})}
     pairs: dict[TopicPartition, LogPair] = {}
-    for where, findings in logs.items():
+    for partition, findings in logs.items():
         with findings.noting("before_damaged"):
-            pair = pair_of(where, old.get(where), new.get(where), terms_of(where), findings)
+            before_log, after_log = old.get(partition), new.get(partition)
+            pair = pair_of(partition, before_log, after_log, settings_of(partition), findings)
             if pair is not None:
-                pairs[where] = pair
+                pairs[partition] = pair
     checked = checker(list(pairs.values()))
-    for where, pair in pairs.items():
-        with logs[where].noting("aborted_entry"):
-            _conclude(pair, *checked[pair.name], logs[where])
-    verdicts = [_verdict(where, pairs.get(where), findings) for where, findings in logs.items()]
+    for partition, pair in pairs.items():
+        with logs[partition].noting("aborted_entry"):
+            _conclude(pair, *checked[pair.name], logs[partition])
+    verdicts = [_verdict(partition, pairs.get(partition), findings) for partition, findings in logs.items()]
     return Verdict(logs=verdicts, notes=notes)
 
 
-def _verdict(where: TopicPartition, pair: LogPair | None, findings: Findings) -> LogVerdict:
+def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings) -> LogVerdict:
     counts = findings.counts
     return LogVerdict(
-        topic=where.topic,
-        partition=where.partition,
+        topic=partition.topic,
+        partition=partition.partition,
         first_dirty_offset=None if pair is None else pair.first_dirty,
         cleaned_end_offset=None if pair is None else pair.cleaned_end,
         records_before=counts["before"],
@@ -127,17 +133,17 @@ def check_here(pairs: Sequence[LogPair]) -> Checked:
 
 def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
     """Fill ``report``; yields (bucket, entries), 16 MiB each at most. Raises nothing for what is in files."""
-    pending, waiting = list[Words](), 0
+    pending, pending_count = list[Words](), 0
     try:
         for entries in _compare(pair, span, report):
             pending.append(entries)
-            waiting += len(entries)
-            if waiting >= _BLOB_ENTRIES * max(1, min(buckets, 4)):
+            pending_count += len(entries)
+            if pending_count >= _BLOB_ENTRIES * max(1, min(buckets, 4)):
                 yield from _by_bucket(pending, buckets)
-                pending, waiting = [], 0
+                pending, pending_count = [], 0
         yield from _by_bucket(pending, buckets)
     except (SourceChangedError, OSError) as error:
-        report.findings.whole = False
+        report.findings.complete = False
         report.findings.add("before_damaged", str(error))
     if span.after is not None and report.findings.found["unreadable"] == 0:
         with report.findings.noting("unreadable"):
@@ -146,39 +152,39 @@ def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> I
 
 def _by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
     entries = np.concatenate([*pending, np.empty((0, 3), np.uint64)])
-    where = bucket_of(entries, buckets)
-    for bucket in np.unique(where).tolist():
-        mine = entries if buckets == 1 else entries[where == bucket]
-        for start in range(0, len(mine), _BLOB_ENTRIES):
-            yield bucket, mine[start : start + _BLOB_ENTRIES]
+    numbers = bucket_of(entries, buckets)
+    for bucket in np.unique(numbers).tolist():
+        its_entries = entries if buckets == 1 else entries[numbers == bucket]
+        for start in range(0, len(its_entries), _BLOB_ENTRIES):
+            yield bucket, its_entries[start : start + _BLOB_ENTRIES]
 
 
 def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     findings = report.findings
-    limit, aborted = pair.terms.batch_limit, AbortedIndex(pair.aborted)
+    limit, aborted = pair.settings.batch_limit, AbortedIndex(pair.aborted)
     after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
     try:
         for number in span.before:
             segment = pair.before[number]
-            rewritten = segment.base_offset < pair.rewritten_end and after is not None
-            for piece in before_pieces(segment, span.start, span.end, limit):
-                comparison = Comparison(pair, piece, aborted, rewritten, findings)
+            rewritable = segment.base_offset < pair.rewritten_end and after is not None
+            for before in read_before(segment, span.start, span.end, limit):
+                comparison = Comparison(pair, before, aborted, rewritable, findings)
                 if after is None:
-                    comparison.follow(report.transactions)
+                    comparison.skip_expired(report.transactions)
                     continue
-                for other in after.take(int(piece.batches["last_offset"][-1])):
-                    comparison.match(other)
-                if not findings.whole:
+                for taken in after.take(int(before.batches["last_offset"][-1])):
+                    comparison.match(taken)
+                if not findings.complete:
                     return
                 yield comparison.check(report.transactions)
                 if len(report.horizons) < _HORIZONS_MOST:
                     report.horizons |= comparison.new_horizons
     except CorruptFileError as error:
-        findings.whole = False
+        findings.complete = False
         findings.add_error("before_damaged", error)
     finally:
         if after is not None:
-            after.finish(read_on=findings.whole)
+            after.finish(report_rest=findings.complete)
 
 
 # The indexes of a segment: a lookup by them must skip no record.
@@ -227,13 +233,12 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
 
 def _wanted_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
     """What the indexes of a rewritten segment must be, where the interval is known."""
-    interval = pair.terms.index_interval
+    interval = pair.settings.index_interval
     if interval is None or segment.base_offset >= pair.rewritten_end or not pair.was_cleaned:
         return {}
-    builder = IndexBuilder(segment.base_offset, interval, pair.terms.index_bytes)
+    builder = IndexBuilder(segment.base_offset, interval, pair.settings.index_bytes)
     builder.add(batches.last_offset, batches.max_timestamp, batches.size)
-    built = builder.finish()
-    return {"index": built.offset_index, "timeindex": built.time_index}
+    return builder.finish()
 
 
 def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -> tuple[int, str] | None:
@@ -244,10 +249,10 @@ def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -
         return None
     if not len(positions):
         return 0, "an entry for a segment without a batch"
-    where = np.searchsorted(positions, position).clip(max=len(positions) - 1)
-    previous = np.where(where > 0, last[np.maximum(where - 1, 0)], segment.base_offset - 1)
+    batch = np.searchsorted(positions, position).clip(max=len(positions) - 1)
+    previous = np.where(batch > 0, last[np.maximum(batch - 1, 0)], segment.base_offset - 1)
     return _first_wrong(
-        (positions[where] != position, "points at no batch"),
+        (positions[batch] != position, "points at no batch"),
         (previous >= offsets, "points behind its offset"),
         (offsets > last[-1], "is of an offset behind the segment's last"),
     )
@@ -293,22 +298,23 @@ def _conclude(
     ordered = sorted(reports, key=lambda report: report.number)
     for report in ordered:
         findings.merge(report.findings)
-    whole = findings.whole
+    complete = findings.complete
     # A span that could not be read may hold the later record of any key: then nothing is known to be lost.
-    findings.merge(key_findings if whole else Findings(counts=key_findings.counts))
-    aborts = settle(pair, [report.transactions for report in ordered], findings if whole else Findings())
+    findings.merge(key_findings if complete else Findings(counts=key_findings.counts))
+    transactions = [report.transactions for report in ordered]
+    aborts = check_unresolved_markers(pair, transactions, findings if complete else Findings())
     after = [(segment.base_offset, transaction_indexes([segment])) for segment in pair.after]
-    if whole:
+    if complete:
         check_entries(pair, after, aborts, findings)
-    _check_horizons(pair.terms, set().union(*(report.horizons for report in ordered)), findings)
+    _check_horizons(pair.settings, set().union(*(report.horizons for report in ordered)), findings)
 
 
-def _check_horizons(terms: Terms, horizons: set[int], findings: Findings) -> None:
+def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Findings) -> None:
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
         findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
-    elif horizons and terms.now_is_exact and terms.delete_retention_ms is not None:
+    elif horizons and settings.now_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
-        wanted = min(terms.now_ms + terms.delete_retention_ms, LONG_MAX)
+        wanted = min(settings.now_ms + settings.delete_retention_ms, LONG_MAX)
         if horizon != wanted:
             findings.add("horizons_differ", f"{horizon}, where now and delete.retention.ms give {wanted}")

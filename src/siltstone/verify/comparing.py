@@ -1,9 +1,9 @@
-"""Compares a piece of BEFORE with the pieces of AFTER that have its offsets, by batches and by records.
+"""Compares batches of BEFORE with those of AFTER that have their offsets, and their records.
 
-``Comparison.match`` takes the pieces of AFTER one after another: batches are matched by their offsets,
-records by theirs, and both must be as they were, but for what cleaning may change. What no piece matched is
-discarded, and ``check`` decides whether it may be: its transaction was aborted, its delete horizon has
-passed, or a later record has its key, which ``keys`` finds out from the entries that ``check`` returns.
+``Comparison.match`` takes batches of AFTER piece by piece: batches are matched by their offsets, records by
+theirs, and both must be as they were, but for what cleaning may change. What has no match is discarded, and
+``check`` decides whether it may be: its transaction was aborted, its delete horizon has passed, or a later
+record has its key, which ``keys`` finds out from the entries that ``check`` returns.
 """
 
 from __future__ import annotations
@@ -20,17 +20,10 @@ from siltstone.base.records import layout
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import pieces
+from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    BatchHeaders,
-    Bytes,
-    Flags,
-    Int64,
-    Words,
-    delete_horizons,
-)
-from siltstone.log.segments import Segment, Window, unchanged, windows
+from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, delete_horizons
+from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.verify import keys
 from siltstone.verify.findings import TOMBSTONE, Findings
 from siltstone.verify.pairs import LogPair
@@ -52,8 +45,9 @@ from siltstone.verify.transactions import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Some batches, rows of a scan over ``data``, and their records; ``origin``: ``data[0]`` in the file.
+class BatchRecords:
+    """Some batches, rows of a scan over ``data``, and their records; ``origin``: position of ``data[0]`` in
+    the file ``path``.
 
     All batches are of magic 2, or all older.
     """
@@ -65,8 +59,8 @@ class Piece:
     columns: RecordColumns
 
     @property
-    def is_modern(self) -> bool:
-        """Batches of magic 2?"""
+    def is_v2(self) -> bool:
+        """Are they batches of magic 2?"""
         return bool(self.batches["magic"][0] == 2)
 
     def position(self, row: int) -> int:
@@ -74,33 +68,33 @@ class Piece:
         return self.origin + int(self.batches["position"][row])
 
     def note(self, kind: str, detail: str, rows: Int64, findings: Findings) -> None:
-        """Note a problem of the batches ``rows``: the first one's place, and how many there are."""
+        """Note a problem of the batches ``rows``: the position of the first, and how many there are."""
         if len(rows):
             offset, position = int(self.batches["base_offset"][rows[0]]), self.position(int(rows[0]))
             findings.add(kind, detail, offset=offset, path=self.path, position=position, times=len(rows))
 
 
-def _pieces(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[Piece]:
-    """A window's batches with their records. A piece is valid until the next one is read."""
-    for part in pieces(window.data, window.batches):
+def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[BatchRecords]:
+    """A window's batches with their records. They are valid until the next ones are read."""
+    for part in slices_within(window.data, window.batches):
         batches = window.batches[part]
-        columns = decode_records(
-            window.data, batches, scratch, limit=batch_limit, path=path, origin=window.origin
-        )
-        yield Piece(path=path, origin=window.origin, data=window.data, batches=batches, columns=columns)
+        data, origin = window.data, window.origin
+        columns = decode_records(data, batches, scratch, limit=batch_limit, path=path, origin=origin)
+        yield BatchRecords(path=path, origin=origin, data=data, batches=batches, columns=columns)
 
 
-def before_pieces(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[Piece]:
+def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[BatchRecords]:
     """The batches of a BEFORE segment that overlap [start, end); one across a border is in both spans.
 
     ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
     scratch = Scratch()
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader):
-            inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
-            mine = window if inside.all() else replace(window, batches=window.batches[inside])
-            yield from _pieces(mine, segment.path, scratch, batch_limit)
+            overlap = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
+            yield from _decoded(
+                replace(window, batches=window.batches[overlap]), segment.path, scratch, batch_limit
+            )
 
 
 class AfterStream:
@@ -113,15 +107,15 @@ class AfterStream:
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
         self._path = segment.path
-        self._following, self._end = segment.base_offset, end
-        self._reader: files.Reader = unchanged(segment)
+        self._next_offset, self._end = segment.base_offset, end
+        self._reader: files.Reader = open_unchanged(segment)
         self._windows = windows(self._reader)
         self._rest: Window | None = None
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
-    def take(self, upto: int) -> Iterator[Piece]:
-        """The batches, not read yet, that begin at or below offset ``upto``. A piece is valid until the next
-        one is read."""
+    def take(self, upto: int) -> Iterator[BatchRecords]:
+        """The batches, not read yet, that begin at or below offset ``upto``. They are valid until the next
+        ones are read."""
         try:
             while True:
                 if self._rest is None or not len(self._rest.batches):
@@ -129,55 +123,56 @@ class AfterStream:
                     if self._rest is None or not self._is_in_order(self._rest):
                         return
                 window, batches = self._rest, self._rest.batches
-                # A window may hold batches beyond ``upto``: they wait for the next piece of BEFORE.
+                # A window may hold batches beyond ``upto``: they are for the next batches of BEFORE.
                 stop = int(np.searchsorted(batches["base_offset"], upto, side="right"))
                 if not stop:
                     return
                 self._rest = replace(window, batches=batches[stop:])
-                mine = replace(window, batches=batches[:stop])
-                yield from _pieces(mine, self._path, self._scratch, self._limit)
+                taken = replace(window, batches=batches[:stop])
+                yield from _decoded(taken, self._path, self._scratch, self._limit)
         except CorruptFileError as error:
             self._findings.add_error("unreadable", error)
-            self._give_up()
+            self._stop_on_damage()
 
     def _is_in_order(self, window: Window) -> bool:
         base, last = window.batches["base_offset"], window.batches["last_offset"]
-        least = np.append(np.int64(self._following), last[:-1] + 1)
-        bad = np.flatnonzero((base < least) | (last >= self._end))
+        lowest = np.append(np.int64(self._next_offset), last[:-1] + 1)
+        bad = np.flatnonzero((base < lowest) | (last >= self._end))
         if len(bad):
             row = int(bad[0])
             outside = last[row] >= self._end or (row == 0 and window.origin == 0)
             self._findings.add(
                 "segment_bounds" if outside else "order",
-                f"offsets {base[row]} to {last[row]}, where {least[row]} to {self._end - 1} may be",
+                f"has offsets {base[row]} to {last[row]}, but {lowest[row]} to {self._end - 1} are allowed",
                 path=self._path,
                 position=window.origin + int(window.batches["position"][row]),
             )
-            self._give_up()
-        self._following = int(last[-1]) + 1
+            self._stop_on_damage()
+        self._next_offset = int(last[-1]) + 1
         return not len(bad)
 
-    def _give_up(self) -> None:
-        self._findings.whole = False
+    def _stop_on_damage(self) -> None:
+        self._findings.complete = False
         self._rest, self._windows = None, iter(())
 
-    def finish(self, *, read_on: bool) -> None:
-        """Close the segment; with ``read_on`` each batch that is left in it is noted: BEFORE has none
+    def finish(self, *, report_rest: bool) -> None:
+        """Close the segment; with ``report_rest`` each batch that is left in it is a problem: BEFORE has none
         there."""
-        for piece in self.take(self._end) if read_on else ():
-            rows = np.arange(len(piece.batches))
-            piece.note("batch_unknown", "nothing of BEFORE is there", rows, self._findings)
+        for rest in self.take(self._end) if report_rest else ():
+            rows = np.arange(len(rest.batches))
+            rest.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
         self._reader.close()
 
 
 # Two records or two batches are compared.
 #
-# What cleaning keeps of a batch header (``_KEPT_FIELDS``) must be as it was; its timestamps and its delete
-# horizon follow from the records that are retained in it.
+# What cleaning preserves of a batch header (``_PRESERVED_FIELDS``) must be as it was; its timestamps and its
+# delete horizon follow from the records that are retained in it.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
-_KEPT_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
-_KEPT_BITS = (
+"""By number, from 1 on: the first three are the spans of ``_record_spans``."""
+_PRESERVED_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
+_PRESERVED_BITS = (
     (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
     (layout.TRANSACTIONAL_BIT, "transactional bit"),
     (layout.CONTROL_BIT, "control bit"),
@@ -226,7 +221,7 @@ def _horizons(batches: BatchHeaders) -> Int64:
     return np.where(delete_horizons(batches), batches["base_timestamp"], _NO_HORIZON)
 
 
-def _header_problems(old: BatchHeaders, after: Piece, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
+def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
     """Check the headers of rewritten batches, pair by pair; yields (kind, detail, bool[n]: which are wrong).
 
     ``old``: what the batches ``rows`` of ``after`` were, all of v2, or all message sets (v0, v1), which
@@ -236,38 +231,28 @@ def _header_problems(old: BatchHeaders, after: Piece, rows: Int64) -> Iterator[t
     empty = new["count"] == 0
     changed = old["attributes"] ^ new["attributes"]
     if old["magic"][0] == 2:
-        for name in _KEPT_FIELDS:
-            yield "header_changed", f"{name} is another one", old[name] != new[name]
-        for bit, name in _KEPT_BITS:
-            yield "header_changed", f"the {name} is another one", (changed & bit) != 0
-        yield (
-            "header_changed",
-            "the codec is another one",
-            ((changed & layout.CODEC_MASK) != 0) & (new["count"] > 0),
-        )
-        yield "header_changed", "the record format went back", new["magic"] != 2
+        for name in _PRESERVED_FIELDS:
+            yield "header_changed", f"{name} changed", old[name] != new[name]
+        for bit, name in _PRESERVED_BITS:
+            yield "header_changed", f"the {name} changed", (changed & bit) != 0
+        yield "header_changed", "the codec changed", ((changed & layout.CODEC_MASK) != 0) & ~empty
+        yield "header_changed", "the record format is older", new["magic"] != 2
     else:
-        for name in _KEPT_FIELDS[1:]:
+        for name in _PRESERVED_FIELDS[1:]:
             yield "header_changed", f"{name} is not -1", new[name] != -1
-        other = ((changed & (layout.TIMESTAMP_TYPE_BIT | layout.CODEC_MASK)) != 0) & (new["count"] > 0)
-        yield "header_changed", "codec or timestamp type is another one", other & (old["magic"] == 1)
-    yield (
-        "empty_batch",
-        "not 61 bytes, a codec, a horizon, a base timestamp, or another largest timestamp",
-        empty
-        & (
-            (new["size"] != layout.BATCH_OVERHEAD)
-            | ((new["attributes"] & (layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)) != 0)
-            | (new["base_timestamp"] != -1)
-            | ((new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0))
-        ),
-    )
+        converted = (changed & (layout.TIMESTAMP_TYPE_BIT | layout.CODEC_MASK)) != 0
+        yield "header_changed", "codec or timestamp type changed", converted & ~empty & (old["magic"] == 1)
+    # An emptied batch is a header alone, with the largest timestamp that it had (magic 0 had none).
+    not_bare = (new["size"] != layout.BATCH_OVERHEAD) | (new["base_timestamp"] != -1)
+    not_bare |= (new["attributes"] & (layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)) != 0
+    not_bare |= (new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0)
+    yield "empty_batch", "more than a header, or another largest timestamp", empty & not_bare
     wrong = np.zeros(len(rows), np.bool_)
     wrong[~empty] = _times_are_wrong(old[~empty], after, rows[~empty])
     yield "batch_times", "base or largest timestamp is not its records'", wrong
 
 
-def _times_are_wrong(old: BatchHeaders, after: Piece, rows: Int64) -> Flags:
+def _times_are_wrong(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Flags:
     """Which rewritten batches with records have a base or a largest timestamp that is not theirs: bool[n]."""
     new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)
@@ -282,16 +267,16 @@ def _times_are_wrong(old: BatchHeaders, after: Piece, rows: Int64) -> Flags:
 
 
 class Comparison:
-    """The check of one piece of BEFORE: ``match`` it with all that AFTER has of it, then ``check``.
+    """The check of some batches of BEFORE: ``match`` them with all that AFTER has of them, then ``check``.
 
-    ``rewritten``: the piece is of a segment that cleaning may have rewritten; another one must be as it was.
+    ``rewritable``: they are of a segment that cleaning may have rewritten; others must be as they were.
     """
 
     def __init__(
-        self, pair: LogPair, before: Piece, index: AbortedIndex, rewritten: bool, findings: Findings
+        self, pair: LogPair, before: BatchRecords, index: AbortedIndex, rewritable: bool, findings: Findings
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
-        self._index, self._aborted, self._rewritten = index, index.aborted(before.batches), rewritten
+        self._index, self._aborted, self._rewritable = index, index.aborted(before.batches), rewritable
         self._control, self._data = control_and_data(before.batches)
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
@@ -299,106 +284,101 @@ class Comparison:
         self._new_horizon = np.full(count, _NO_HORIZON, np.int64)
         self.new_horizons: set[int] = set()
 
-    def match(self, after: Piece) -> None:
-        """Compare with a piece of AFTER that begins at or below the last offset of this one."""
-        batches, old = after.batches, self._before.batches
+    def match(self, after: BatchRecords) -> None:
+        """Compare with batches of AFTER that begin at or below the last offset of these."""
+        new, old = after.batches, self._before.batches
         # A v2 batch keeps its first and last offset. A message set is stored under its last message's offset,
         # and becomes a batch that ends with the last message that is retained.
-        where = np.searchsorted(old["last_offset"], batches["last_offset"]).clip(max=len(old) - 1)
-        known = (old["base_offset"][where] == batches["base_offset"]) | (old["magic"][where] < 2)
-        known &= old["last_offset"][where] >= batches["last_offset"]
-        unknown = np.flatnonzero(~known)
-        if len(unknown):
-            first, last = batches["base_offset"][unknown[0]], batches["last_offset"][unknown[0]]
-            after.note("batch_unknown", f"offsets {first} to {last}", unknown, self._findings)
-        rows = np.flatnonzero(known)
-        if not len(rows):
-            return
-        where = where[rows]
+        old_rows = np.searchsorted(old["last_offset"], new["last_offset"]).clip(max=len(old) - 1)
+        is_matched = (old["base_offset"][old_rows] == new["base_offset"]) | (old["magic"][old_rows] < 2)
+        is_matched &= old["last_offset"][old_rows] >= new["last_offset"]
+        unknown, rows = np.flatnonzero(~is_matched), np.flatnonzero(is_matched)
+        for first in unknown[:1].tolist():
+            detail = f"offsets {new['base_offset'][first]} to {new['last_offset'][first]}"
+            after.note("batch_unknown", detail, unknown, self._findings)
+        old_rows = old_rows[rows]
         differs = np.empty(len(rows), np.int8)
-        spans, new_spans = _batch_spans(old[where]), _batch_spans(batches[rows])
+        spans, new_spans = _batch_spans(old[old_rows]), _batch_spans(new[rows])
         first_difference(self._before.data, spans, after.data, new_spans, differs)
-        same = differs == 0
-        self._outcome[where] = np.where(batches["count"][rows] == 0, EMPTIED, RETAINED)
-        self._same(where[same])
-        if not same.all():
-            self._changed(after, rows[~same], where[~same])
+        self._outcome[old_rows] = np.where(new["count"][rows] == 0, EMPTIED, RETAINED)
+        self._match_unchanged(old_rows[differs == 0])
+        if differs.any():
+            self._match_changed(after, rows[differs != 0], old_rows[differs != 0])
 
-    def _same(self, where: Int64) -> None:
+    def _match_unchanged(self, old_rows: Int64) -> None:
         """Batches with the same bytes: all their records are retained."""
-        same = np.zeros(len(self._before.batches), np.bool_)
-        same[where] = True
-        self._retained |= same[self._before.columns.batch]
-        self._new_horizon[where] = _horizons(self._before.batches[where])
-        if self._rewritten and not self._before.is_modern and self._pair.was_cleaned:
-            offsets = self._before.batches["base_offset"][where]
-            self._findings.add_offsets("not_converted", "message set", offsets)
+        unchanged_batches = np.zeros(len(self._before.batches), np.bool_)
+        unchanged_batches[old_rows] = True
+        self._retained |= unchanged_batches[self._before.columns.batch]
+        self._new_horizon[old_rows] = _horizons(self._before.batches[old_rows])
+        if self._rewritable and not self._before.is_v2 and self._pair.was_cleaned:
+            offsets = self._before.batches["base_offset"][old_rows]
+            self._findings.add_offsets("not_converted", "is a message set", offsets)
 
-    def _changed(self, after: Piece, rows: Int64, where: Int64) -> None:
-        """Batches with other bytes: rows ``rows`` of ``after``, which were rows ``where`` of BEFORE."""
-        old, new, findings = self._before.batches[where], after.batches[rows], self._findings
-        if not self._rewritten:
-            after.note("beyond_range", "a batch is not the same bytes", rows, findings)
+    def _match_changed(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
+        """Batches with other bytes: rows ``rows`` of ``after``, which were rows ``old_rows`` of BEFORE."""
+        old, new, findings = self._before.batches[old_rows], after.batches[rows], self._findings
+        if not self._rewritable:
+            after.note("beyond_range", "the bytes of the batch changed", rows, findings)
         for kind, detail, bad in _header_problems(old, after, rows):
             after.note(kind, detail, rows[bad], findings)
-        self._records(after, rows, where)
-        self._check_horizons(after, rows, where)
+        self._match_records(after, rows, old_rows)
+        self._check_horizons(after, rows, old_rows)
         # A batch that loses no record and gets no delete horizon is copied as it is.
-        if self._before.is_modern:
-            counts = np.bincount(
-                self._before.columns.batch[self._retained], minlength=len(self._before.batches)
-            )
-            idle = (new["count"] > 0) & (new["count"] == old["count"]) & (counts[where] == old["count"])
-            idle &= (self._new_horizon[where] == _NO_HORIZON) | (_horizons(old) != _NO_HORIZON)
-            after.note(
-                "batch_changed", "all its records stayed, and it has no new horizon", rows[idle], findings
-            )
+        if self._before.is_v2:
+            retained = self._before.columns.batch[self._retained]
+            counts = np.bincount(retained, minlength=len(self._before.batches))[old_rows]
+            unneeded = (new["count"] > 0) & (new["count"] == old["count"]) & (counts == old["count"])
+            unneeded &= (self._new_horizon[old_rows] == _NO_HORIZON) | (_horizons(old) != _NO_HORIZON)
+            detail = "all its records were retained, and it has no new horizon"
+            after.note("batch_changed", detail, rows[unneeded], findings)
 
-    def _records(self, after: Piece, rows: Int64, where: Int64) -> None:
+    def _match_records(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
         """The records of changed batches: each must be a record of the same batch, and unchanged."""
-        owner = np.full(len(after.batches), -1, np.int64)
-        owner[rows] = where
-        mine = np.flatnonzero(owner[after.columns.batch] >= 0)
-        offsets, old = after.columns.offset[mine], self._before.columns
-        place = np.searchsorted(old.offset, offsets).clip(max=max(len(old) - 1, 0))
-        known = np.zeros(len(mine), np.bool_)
+        old_batch = np.full(len(after.batches), -1, np.int64)
+        old_batch[rows] = old_rows
+        new_records = np.flatnonzero(old_batch[after.columns.batch] >= 0)
+        offsets, old = after.columns.offset[new_records], self._before.columns
+        records = np.searchsorted(old.offset, offsets).clip(max=max(len(old) - 1, 0))
+        is_matched = np.zeros(len(new_records), np.bool_)
         if len(old):
-            known = (old.offset[place] == offsets) & (old.batch[place] == owner[after.columns.batch[mine]])
-        self._findings.add_offsets("record_unknown", "no record of its batch", offsets[~known], after.path)
-        mine, place = mine[known], place[known]
-        differs = np.empty(len(mine), np.int8)
-        spans, new_spans = _record_spans(old, place), _record_spans(after.columns, mine)
+            is_matched = old.batch[records] == old_batch[after.columns.batch[new_records]]
+            is_matched &= old.offset[records] == offsets
+        unknown = offsets[~is_matched]
+        self._findings.add_offsets("record_unknown", "the batch had no such record", unknown, after.path)
+        new_records, records = new_records[is_matched], records[is_matched]
+        differs = np.empty(len(records), np.int8)
+        spans, new_spans = _record_spans(old, records), _record_spans(after.columns, new_records)
         first_difference(old.data, spans, after.columns.data, new_spans, differs)
-        differs[(differs == 0) & (old.timestamp[place] != after.columns.timestamp[mine])] = 4
+        retimed = old.timestamp[records] != after.columns.timestamp[new_records]
+        differs[(differs == 0) & retimed] = len(_RECORD_PROBLEMS)
         for number, kind in enumerate(_RECORD_PROBLEMS, 1):
-            changed = after.columns.offset[mine[differs == number]]
-            self._findings.add_offsets(kind, "is not what it was", changed, after.path)
-        self._retained[place] = True
+            changed = after.columns.offset[new_records[differs == number]]
+            self._findings.add_offsets(kind, "changed", changed, after.path)
+        self._retained[records] = True
 
-    def _check_horizons(self, after: Piece, rows: Int64, where: Int64) -> None:
+    def _check_horizons(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
         """Delete horizons: one that was set stays; a new one needs a tombstone, or a marker, in its batch."""
         new = after.batches[rows]
-        old_horizon, horizon = _horizons(self._before.batches[where]), _horizons(new)
-        moved = (new["count"] > 0) & (old_horizon != _NO_HORIZON) & (horizon != old_horizon)
-        detail = "was there before, and another one"
-        self._findings.add_offsets("horizon_changed", detail, new["base_offset"][moved], after.path)
-        self._new_horizon[where] = horizon
-        fresh = (horizon != _NO_HORIZON) & (old_horizon == _NO_HORIZON)
-        self.new_horizons.update(np.unique(horizon[fresh]).tolist())
-        tombstones = np.zeros(len(after.batches), np.bool_)
-        tombstones[after.columns.batch[after.columns.value_size < 0]] = True
-        needless = fresh & ~tombstones[rows] & ((new["attributes"] & layout.CONTROL_BIT) == 0)
-        offsets = new["base_offset"][needless]
-        self._findings.add_offsets("needless_horizon", "no tombstone is in it", offsets, after.path)
+        old_horizon, horizon = _horizons(self._before.batches[old_rows]), _horizons(new)
+        changed = (new["count"] > 0) & (old_horizon != _NO_HORIZON) & (horizon != old_horizon)
+        after.note("horizon_changed", "it had one before", rows[changed], self._findings)
+        self._new_horizon[old_rows] = horizon
+        is_new = (horizon != _NO_HORIZON) & (old_horizon == _NO_HORIZON)
+        self.new_horizons.update(np.unique(horizon[is_new]).tolist())
+        has_tombstone = np.zeros(len(after.batches), np.bool_)
+        has_tombstone[after.columns.batch[after.columns.value_size < 0]] = True
+        unneeded = is_new & ~has_tombstone[rows] & ((new["attributes"] & layout.CONTROL_BIT) == 0)
+        after.note("needless_horizon", "no tombstone is in it", rows[unneeded], self._findings)
 
-    def follow(self, transactions: SpanTransactions) -> None:
-        """Follow the transactions of a piece that retention deleted; nothing else of it is checked."""
+    def skip_expired(self, transactions: SpanTransactions) -> None:
+        """Follow the transactions of batches that retention deleted; nothing else of them is checked."""
         self._findings.counts.update(before=len(self._before.columns), expired=len(self._before.columns))
         self._follow_markers(transactions)
 
     def check(self, transactions: SpanTransactions) -> Words:
-        """Check what was retained and what was discarded; the entries (uint64[n, 3]) of records with a key in
-        the cleaned range, which ``keys`` checks."""
+        """Check what was retained and what was discarded; returns the entries (uint64[n, 3]) of records with
+        a key in the cleaned range, which ``keys`` checks."""
         batches, columns, pair = self._before.batches, self._before.columns, self._pair
         counts = self._findings.counts
         self._check_emptied()
@@ -406,7 +386,7 @@ class Comparison:
         control, aborted = self._control[columns.batch], self._aborted[columns.batch]
         discarded = ~self._retained
         counts.update(before=len(columns), after=int(self._retained.sum()))
-        if not self._rewritten:
+        if not self._rewritable:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
             return np.empty((0, 3), np.uint64)
@@ -416,12 +396,12 @@ class Comparison:
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
         tombstones = (columns.value_size < 0) & data & (in_range | self._retained)
-        unstamped = tombstones & self._retained & (self._new_horizon == _NO_HORIZON)[columns.batch]
+        without_horizon = tombstones & self._retained & (self._new_horizon == _NO_HORIZON)[columns.batch]
         self._note("lost_unkeyed", "it lies above what was cleaned by key", discarded & data & ~in_range)
         if pair.was_cleaned:
             self._note("aborted_kept", "its transaction was aborted", self._retained & aborted & ~control)
             self._note("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
-            self._note("unstamped", "no delete horizon in its batch", unstamped & in_range)
+            self._note("unstamped", "its batch has no delete horizon", without_horizon & in_range)
         return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
 
     def _note(self, kind: str, detail: str, bad: Flags) -> None:
@@ -442,49 +422,47 @@ class Comparison:
 
         By delete horizon; message sets have none, and their segment's modification time decides.
         """
-        terms, batches = self._pair.terms, self._before.batches
-        certain = terms.now_is_exact
+        settings, batches = self._pair.settings, self._before.batches
+        is_certain = settings.now_is_exact
         horizon = _horizons(batches)
-        may = (horizon != _NO_HORIZON) & (horizon <= terms.now_ms)
-        if not self._before.is_modern:
+        may_discard = (horizon != _NO_HORIZON) & (horizon <= settings.now_ms)
+        if not self._before.is_v2:
             segment = next(one for one in self._pair.before if one.path == self._before.path)
-            may = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
-            certain = terms.delete_retention_ms is not None
+            may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
+            is_certain = settings.delete_retention_ms is not None
         # Tombstones that the log's compacted ledger does not cover yet are retained until it does.
-        return may, may & certain & (batches["last_offset"] < self._pair.tombstones_from)
+        covered = batches["last_offset"] < self._pair.tombstones_from
+        return may_discard, may_discard & is_certain & covered
 
     def _check_emptied(self) -> None:
         """Batches that must be retained even without records, and emptied ones that need not be.
 
         A broker restores a producer's sequence number and epoch from its last batch, so that one stays
-        (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``), and so does the batch with the
-        last offset.
+        (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``, ``RETAIN_EMPTY``), and so does the
+        batch with the last offset.
         """
         batches, pair = self._before.batches, self._pair
         last = batches["last_offset"] + 1 == pair.last_kept_end
         needed = np.zeros(len(batches), np.bool_)
         if pair.producers:
             ids, offsets, epochs = np.array(pair.producers, np.int64).T
-            where = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
-            alive = (batches["producer_id"] >= 0) & (ids[where] == batches["producer_id"])
-            # A producer without data has its epoch from a marker.
-            fence = (offsets[where] < 0) & self._control & (epochs[where] == batches["producer_epoch"])
-            needed = alive & ((offsets[where] == batches["last_offset"]) | fence)
+            rows = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
+            is_active = (batches["producer_id"] >= 0) & (ids[rows] == batches["producer_id"])
+            # Of a producer without data a marker holds the epoch.
+            holds_epoch = (offsets[rows] < 0) & self._control & (epochs[rows] == batches["producer_epoch"])
+            needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
         discarded = self._outcome == DISCARDED
-        for kind, bad in (
-            ("sequence_lost", discarded & needed),
-            ("last_batch_lost", discarded & last & ~needed),
-        ):
-            for row in np.flatnonzero(bad)[:1].tolist():
+        for kind, bad in (("sequence_lost", needed), ("last_batch_lost", last & ~needed)):
+            for row in np.flatnonzero(discarded & bad)[:1].tolist():
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
-        if pair.terms.now_is_exact and self._rewritten and pair.was_cleaned:
-            needless = (self._outcome == EMPTIED) & ~needed & ~last
-            offsets = batches["last_offset"][needless]
-            self._findings.add_offsets("empty_batch", "no producer that is alive needs it", offsets)
+        if pair.settings.now_is_exact and self._rewritable and pair.was_cleaned:
+            unneeded = (self._outcome == EMPTIED) & ~needed & ~last
+            offsets = batches["last_offset"][unneeded]
+            self._findings.add_offsets("empty_batch", "no active producer needs it", offsets)
 
     def _follow_markers(self, transactions: SpanTransactions) -> None:
-        """Follow the transactions of the piece; a Python step a marker, none a batch of data.
+        """Follow the transactions of the batches; a Python step a marker, none a batch of data.
 
         Raises CorruptFileError where BEFORE's transaction indexes say otherwise than a marker.
         """
@@ -503,17 +481,17 @@ class Comparison:
             producer, offset = int(batches["producer_id"][row]), int(batches["base_offset"][row])
             mine = _between(data, producers, producer, last.get(producer, -1), row)
             if self._index.contradicts(producer, offset, bool(kind), self._aborted[mine]):
-                what = "commit" if kind else "abort"
-                reason = f"the {what} of producer {producer} at offset {offset} contradicts a .txnindex"
+                marker = "commit" if kind else "abort"
+                reason = f"the {marker} of producer {producer} at offset {offset} contradicts a .txnindex"
                 raise CorruptFileError(self._before.path, self._before.position(row), reason)
             self._marker(row, bool(kind), transactions, has_data_here=len(mine) > 0)
             last[producer] = row
         for producer in np.unique(producers).tolist():
             if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
-                transactions.opened.add(producer)
+                transactions.open_producers.add(producer)
 
     def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, has_data_here: bool) -> None:
-        """Follow one marker; ``has_data_here``: a data batch of its transaction is in this piece."""
+        """Follow one marker; ``has_data_here``: a data batch of its transaction is among these batches."""
         batches = self._before.batches
         horizon, new_horizon = int(_horizons(batches[row : row + 1])[0]), int(self._new_horizon[row])
         marker = MarkerOutcome(
@@ -524,12 +502,13 @@ class Comparison:
             outcome=int(self._outcome[row]),
             new_horizon=None if new_horizon == _NO_HORIZON else new_horizon,
         )
-        had_data = transactions.end(marker.producer_id, has_data_here=has_data_here)
+        had_data = transactions.close_transaction(marker.producer_id, has_data_here=has_data_here)
         if had_data and not commit:
             transactions.aborts_with_data.append(marker.offset)
-        if had_data is None and (self._rewritten or not commit):
-            transactions.undecided.append(marker)
-        elif had_data is not None and self._rewritten:
+        # None: a span below decides, and ``check_unresolved_markers`` checks the marker.
+        if had_data is None and (self._rewritable or not commit):
+            transactions.unresolved_markers.append(marker)
+        elif had_data is not None and self._rewritable:
             check_marker(self._pair, marker, had_data, self._findings)
 
 

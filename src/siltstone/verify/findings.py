@@ -132,13 +132,13 @@ class Problem:
 class Findings:
     """Problems of one log, or of a part of it, and counts of records by what became of them.
 
-    ``whole`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
+    ``complete`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    whole: bool = True
+    complete: bool = True
     notes: list[str] = field(default_factory=list)
 
     def add(
@@ -185,7 +185,7 @@ class Findings:
                 self.problems.append(problem)
         self.found += other.found
         self.counts += other.counts
-        self.whole = self.whole and other.whole
+        self.complete = self.complete and other.complete
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,17 +34,11 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
 from siltstone.log import names
-from siltstone.log.checkpoints import read_topic_id
+from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
 from siltstone.log.directory import LogDirectory
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import (
-    SNAPSHOT,
-    TopicPartition,
-    parse_partition,
-    parse_segment_file,
-    segment_file,
-)
+from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.segments import Segment, list_segments
 from siltstone.log.transactions import transaction_indexes
@@ -66,7 +60,7 @@ class _Undo(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CleaningSettings:
     """The settings of the cleaning that is checked; times in ms. What is None is not known, and not checked.
 
     ``now_ms``: its clock; where ``now_is_exact`` is False, only that it was not later. ``deletes``: retention
@@ -84,22 +78,29 @@ class Terms:
     batch_limit: int = DEFAULT_LIMIT
 
 
-def terms_of(
+def cleaning_settings(
     config: Config | None, now_ms: int, *, now_is_exact: bool, beyond_high_watermark: bool = False
-) -> Terms:
-    """The terms of a topic with these settings. A default that was never set says nothing of the cleaning."""
-    terms = Terms(now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark)
+) -> CleaningSettings:
+    """The settings of a cleaning of a topic with this ``config``, None where it is not known.
+
+    A default that was never set says nothing of the cleaning.
+    """
+    settings = CleaningSettings(
+        now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark
+    )
     if config is None:
-        return terms
+        return settings
 
     def is_set(name: str) -> bool:
         return config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
 
-    retention, interval = "delete.retention.ms", "index.interval.bytes"
+    def if_set(name: str) -> int | None:
+        return config.integer(name) if is_set(name) else None
+
     return replace(
-        terms,
-        delete_retention_ms=config.integer(retention) if is_set(retention) else None,
-        index_interval=config.integer(interval) if is_set(interval) else None,
+        settings,
+        delete_retention_ms=if_set("delete.retention.ms"),
+        index_interval=if_set("index.interval.bytes"),
         index_bytes=config.integer("segment.index.bytes"),
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
         deletes="delete" in config.policies and is_set("cleanup.policy"),
@@ -111,10 +112,10 @@ def terms_of(
 class LogPair:
     """One log before and after.
 
-    ``first_dirty``: where the cleaner began to look for keys; ``cleaned_end``: up to where it says that it
-    went. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as they
-    were. ``aborted``: the entries of BEFORE's ``.txnindex`` files. ``producers``: (id, last data offset, -1
-    without one, epoch) of those that are alive. ``hash_key``: of the hash of keys, drawn anew for each run.
+    ``first_dirty``: the first offset of the dirty section; ``cleaned_end``: the cleaner checkpoint after the
+    cleaning. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as
+    they were. ``aborted``: the entries of BEFORE's ``.txnindex`` files. ``producers``: (id, last data offset,
+    -1 without one, epoch) of the active ones. ``hash_key``: of the hash of keys, drawn anew for each run.
     ``tombstones_from``: tombstones from it on wait for the log's compacted ledger, at any age.
     """
 
@@ -126,7 +127,7 @@ class LogPair:
     rewritten_end: int
     aborted: bytes
     producers: tuple[tuple[int, int, int], ...]
-    terms: Terms
+    settings: CleaningSettings
     hash_key: tuple[int, int]
     tombstones_from: int = LONG_MAX
 
@@ -148,7 +149,7 @@ class LogPair:
         ``delete.retention.ms``.
         """
         clean = [segment for segment in self.before if segment.base_offset < self.first_dirty]
-        return clean[-1].modified_ms - (self.terms.delete_retention_ms or 0) if clean else 0
+        return clean[-1].modified_ms - (self.settings.delete_retention_ms or 0) if clean else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,17 +183,17 @@ def spans_of(pair: LogPair) -> list[Span]:
     return spans
 
 
-# The logs of the two directories are found.
+# The logs of the two directories.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """One log on one side. ``place``: where its snapshots and epochs are; ``checkpoint``: the cleaner's.
+    """One log on one side. ``directory``: of its snapshots and epochs; ``checkpoint``: the cleaner's.
 
     ``unsafe``: why its files cannot be relied on, None where they can.
     """
 
-    place: Path
+    directory: Path
     segments: tuple[Segment, ...]
     checkpoint: int | None
     log_start: int
@@ -219,68 +220,77 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
         )
     notes = []
     if kept:
-        new = {where: side for where, side in new.items() if where in old}
+        new = {partition: side for partition, side in new.items() if partition in old}
         notes.append(
             f"{before} has the originals of a run: only the {len(old)} logs that it changed are checked"
         )
-    for where, side in () if kept else old.items():
-        if where in new and files.stat(side.place).place == files.stat(new[where].place).place:
+    for partition, side in () if kept else old.items():
+        if (
+            partition in new
+            and files.stat(side.directory).place == files.stat(new[partition].directory).place
+        ):
             raise UsageError(
-                f"{where} of BEFORE and of AFTER is this directory", path=side.place, advice=_NAME_A_COPY
+                f"{partition} of BEFORE and of AFTER is this directory",
+                path=side.directory,
+                advice=_NAME_A_COPY,
             )
     if topics:
-        missing = set(topics) - {where.topic for where in old}
+        missing = set(topics) - {partition.topic for partition in old}
         if missing:
             raise UsageError(
                 f"{before} has no partition of the topic {min(missing)}",
                 path="--topic",
                 advice=f"pass topics that are in {before}",
             )
-        old = {where: side for where, side in old.items() if where.topic in topics}
-        new = {where: side for where, side in new.items() if where.topic in topics}
+        old = {partition: side for partition, side in old.items() if partition.topic in topics}
+        new = {partition: side for partition, side in new.items() if partition.topic in topics}
     return old, new, notes
 
 
-def _directory_sides(path: Path) -> Logs:
-    directory = LogDirectory.open(path, lock=False)
-    checkpoints = directory.checkpoints()
+def _directory_sides(directory: Path) -> Logs:
+    opened = LogDirectory.open(directory, lock=False)
+    checkpoints = opened.checkpoints()
     sides = {}
-    for where, place in directory.partitions.items():
-        segments, unsafe = _safe_segments(place)
-        sides[where] = LogSide(
-            place=place,
+    for partition, path in opened.partitions.items():
+        segments, unsafe = _safe_segments(path)
+        sides[partition] = LogSide(
+            directory=path,
             segments=segments,
             unsafe=unsafe,
-            checkpoint=checkpoints.cleaner.get(where),
-            log_start=checkpoints.log_start.get(where, 0),
-            high_watermark=checkpoints.high_watermark.get(where),
+            checkpoint=checkpoints.cleaner.get(partition),
+            log_start=checkpoints.log_start.get(partition, 0),
+            high_watermark=checkpoints.high_watermark.get(partition),
         )
     return sides
 
 
-def _safe_segments(place: Path) -> tuple[tuple[Segment, ...], str | None]:
+def _safe_segments(directory: Path) -> tuple[tuple[Segment, ...], str | None]:
     """A partition's segments, or why its files cannot be relied on."""
     try:
-        return tuple(list_segments(place)), None
+        return tuple(list_segments(directory)), None
     except UnsafeFileError as error:
         return (), str(error)
 
 
 def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
-    """The partitions of which a run kept originals below ``path``, or that ``path`` itself is one of."""
+    """The partitions whose originals a run kept below ``path``, or in ``path`` itself."""
     folders = [path]
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
     named = ((parse_partition(folder.absolute().name), folder) for folder in folders)
-    return {where: folder for where, folder in named if where and files.exists(folder / UNDO_FILE)}
+    return {
+        partition: folder for partition, folder in named if partition and files.exists(folder / UNDO_FILE)
+    }
 
 
 def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
     sides = {}
-    for where, folder in kept.items():
-        if where not in after:
+    for partition, folder in kept.items():
+        if partition not in after:
             raise UsageError(
-                f"AFTER has no {where}", path=folder, advice="name the directory that was cleaned in place"
+                f"AFTER has no {partition}",
+                path=folder,
+                advice="name the directory that was cleaned in place",
             )
         path = folder / UNDO_FILE
         try:
@@ -290,27 +300,30 @@ def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
                 str(path), 0, "is not a list of kept originals", advice="name a copy of the log directory"
             ) from None
         swapped = {group.base_offset for group in undo.groups if not group.expired}
-        rest = [segment for segment in after[where].segments if segment.base_offset not in swapped]
+        rest = [segment for segment in after[partition].segments if segment.base_offset not in swapped]
         own, unsafe = _safe_segments(folder)
-        sides[where] = replace(
-            after[where],
+        sides[partition] = replace(
+            after[partition],
             segments=tuple(sorted([*own, *rest], key=lambda segment: segment.base_offset)),
-            unsafe=unsafe or after[where].unsafe,
+            unsafe=unsafe or after[partition].unsafe,
             checkpoint=undo.checkpoint,
         )
     return sides
 
 
 def pair_of(
-    where: TopicPartition, before: LogSide | None, after: LogSide | None, terms: Terms, findings: Findings
+    partition: TopicPartition,
+    before: LogSide | None,
+    after: LogSide | None,
+    settings: CleaningSettings,
+    findings: Findings,
 ) -> LogPair | None:
     """The pair of one log, None where there is nothing to compare; what is wrong beside its segments, and
     with its ranges, is noted in ``findings``. Raises CorruptFileError for damage in BEFORE, OSError."""
     if before is None or after is None:
-        findings.add("log_unknown" if before is None else "log_missing", str(where))
+        findings.add("log_unknown" if before is None else "log_missing", str(partition))
         return None
-    unsafe = before.unsafe or after.unsafe
-    if unsafe is not None:
+    if unsafe := before.unsafe or after.unsafe:
         findings.add("unsafe_file", unsafe)
         return None
     _check_beside(before, after, findings)
@@ -320,13 +333,13 @@ def pair_of(
         elif after.segments:
             findings.add("segment_name", "BEFORE has no segment at all")
         return None
-    return _pair(where, before, after, terms, findings)
+    return _pair(partition, before, after, settings, findings)
 
 
 def _pair(
-    where: TopicPartition, before: LogSide, after: LogSide, terms: Terms, findings: Findings
+    partition: TopicPartition, before: LogSide, after: LogSide, settings: CleaningSettings, findings: Findings
 ) -> LogPair:
-    producers = load_producers(before.place, before.segments)
+    producers = load_producers(before.directory, before.segments)
     # The dirty section began at the checkpoint, or at the log start where that is none or outside.
     bases = [segment.base_offset for segment in before.segments]
     first_dirty = max(before.log_start, bases[0])
@@ -342,9 +355,9 @@ def _pair(
     rewritten_end = (
         (above or [producers.end_offset])[0] if cleaned_end > first_dirty else (below or bases)[-1]
     )
-    alive = producers.active(terms.now_ms, terms.producer_expiration_ms)
+    alive = producers.active(settings.now_ms, settings.producer_expiration_ms)
     pair = LogPair(
-        name=str(where),
+        name=str(partition),
         before=before.segments,
         after=after.segments,
         first_dirty=first_dirty,
@@ -352,9 +365,9 @@ def _pair(
         rewritten_end=rewritten_end,
         aborted=transaction_indexes(before.segments),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
-        terms=terms,
+        settings=settings,
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
-        tombstones_from=uncovered(before.place).tombstones_from,
+        tombstones_from=cleaning_bounds(before.directory).tombstones_from,
     )
     _check_range(pair, before, producers, findings)
     _check_segments(pair, after.log_start, producers.end_offset, findings)
@@ -366,7 +379,7 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
     end = pair.cleaned_end
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
         findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
-    high_watermark = None if pair.terms.beyond_high_watermark else before.high_watermark
+    high_watermark = None if pair.settings.beyond_high_watermark else before.high_watermark
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
         ("an open transaction", producers.first_open_transaction()),
@@ -406,7 +419,7 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
         for segment, following in itertools.pairwise(pair.before)
         if segment.base_offset < first and following.base_offset > log_start
     ]
-    if needless and not pair.terms.deletes:
+    if needless and not pair.settings.deletes:
         detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
         findings.add("segment_missing", detail, offset=needless[0], times=len(needless))
     kept = {segment.base_offset for segment in pair.after}
@@ -417,16 +430,16 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
 
 def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
     """Check the files of the partition that belong to no segment."""
-    if before.place != after.place:
-        old, new = read_topic_id(before.place), read_topic_id(after.place)
+    if before.directory != after.directory:
+        old, new = read_topic_id(before.directory), read_topic_id(after.directory)
         if old is not None and old != new:
-            findings.add("topic_id", f"was {old}, is {new}", path=str(after.place))
-        _check_snapshot(before.place, after.place, findings)
+            findings.add("topic_id", f"was {old}, is {new}", path=str(after.directory))
+        _check_snapshot(before.directory, after.directory, findings)
         _check_epochs(before, after, findings)
     logs = {segment.base_offset for segment in after.segments}
-    for entry in files.entries(after.place):
+    for entry in files.entries(after.directory):
         name = parse_segment_file(entry.name)
-        path = str(after.place / entry.name)
+        path = str(after.directory / entry.name)
         if entry.is_directory and entry.name == names.STAGING:
             findings.add("leftover", "a run's files", path=path)
         elif name is not None and name.suffix:
@@ -436,7 +449,7 @@ def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
 
 
 def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
-    """The newest snapshot must be the same: a start restores the producers from it."""
+    """The newest snapshot must be the same: the producers are restored from it at startup."""
     named = (parse_segment_file(entry.name) for entry in files.entries(before))
     offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
     if not offsets:
@@ -445,30 +458,18 @@ def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
     if not files.exists(after / name):
         findings.add("snapshot", "is missing", path=str(after / name))
     elif files.read_bytes(after / name) != files.read_bytes(before / name):
-        findings.add("snapshot", "is another one", path=str(after / name))
+        findings.add("snapshot", "changed", path=str(after / name))
 
 
 def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
-    """The epoch of each offset must be as it was, unless the log's start moved; a broker's start adds one."""
-    old, new = (side.place / names.LEADER_EPOCH_CHECKPOINT for side in (before, after))
-    if not files.exists(old):
+    """The epoch of each offset must be as it was, unless the log's start moved; each startup adds one."""
+    epochs, new_epochs = (LeaderEpochs(side.directory).entries for side in (before, after))
+    path = str(after.directory / names.LEADER_EPOCH_CHECKPOINT)
+    if epochs and not new_epochs:
+        findings.add("leader_epochs", "the file is missing or empty", path=path)
         return
-    if not files.exists(new):
-        findings.add("leader_epochs", "the file is missing", path=str(new))
-        return
-    epochs, new_epochs = _epochs(old), _epochs(new)
     moved = before.log_start != after.log_start or not before.segments or not after.segments
     moved = moved or before.segments[0].base_offset != after.segments[0].base_offset
-    for offset, epoch in () if moved else epochs.items():
-        if max((new_epochs[start] for start in new_epochs if start <= offset), default=-1) < epoch:
-            detail = f"{epoch} does not hold there any more"
-            findings.add("leader_epochs", detail, offset=offset, path=str(new))
-
-
-def _epochs(path: Path) -> dict[int, int]:
-    """Epochs by the offset at which they begin; an epoch without a record is replaced by the next one."""
-    try:
-        rows = [line.split() for line in files.read_bytes(path).splitlines()[2:]]
-        return {int(offset): int(epoch) for epoch, offset in rows}
-    except ValueError:
-        raise CorruptFileError(str(path), 0, "is not a leader epoch checkpoint") from None
+    for epoch, offset in () if moved else epochs:
+        if max((new for new, start in new_epochs if start <= offset), default=-1) < epoch:
+            findings.add("leader_epochs", f"{epoch} does not hold there any more", offset=offset, path=path)

@@ -3,7 +3,7 @@
 A marker's transaction is *empty* when the producer has no data batch between its marker before this one and
 this one; a batch without records counts as data. A span knows that of all its markers but the first of each
 producer, which depends on the spans below. Such markers are returned as ``MarkerOutcome`` rows, and
-``settle`` checks them when all spans are done.
+``check_unresolved_markers`` checks them when all spans are done.
 
 =================  =========================  ==============================================
 the transaction    the marker in BEFORE       the marker in AFTER
@@ -30,12 +30,12 @@ from siltstone.verify.pairs import LogPair
 
 _NO_RANGES = np.empty((2, 0), np.int64)
 DISCARDED, RETAINED, EMPTIED = range(3)
-"""What became of a batch."""
+"""The outcome of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerOutcome:
-    """A marker of BEFORE and what became of it; horizons in ms, None without."""
+    """A marker of BEFORE and the outcome of its batch; horizons in ms, None without."""
 
     offset: int
     producer_id: int
@@ -47,25 +47,28 @@ class MarkerOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class SpanTransactions:
-    """The transactions of a span: markers that are undecided, offsets of abort markers whose transaction has
-    data, and the producers that have data behind their last marker (``opened``), or none (``closed``)."""
+    """The transactions of a span.
 
-    undecided: list[MarkerOutcome] = field(default_factory=list)
+    ``unresolved_markers``: those whose transaction may have begun below the span. ``aborts_with_data``:
+    offsets of abort markers whose transaction has data. ``open_producers`` have data after their last marker,
+    ``ended_producers`` have a marker.
+    """
+
+    unresolved_markers: list[MarkerOutcome] = field(default_factory=list)
     aborts_with_data: list[int] = field(default_factory=list)
-    opened: set[int] = field(default_factory=set)
-    closed: set[int] = field(default_factory=set)
+    open_producers: set[int] = field(default_factory=set)
+    ended_producers: set[int] = field(default_factory=set)
 
-    def end(self, producer_id: int, *, has_data_here: bool) -> bool | None:
-        """The producer's marker was met: has the transaction that it ends data? None: hangs on what lies
-        below the span. ``here``: some was met that ``opened`` does not know of yet."""
-        had_data = None
-        if has_data_here or producer_id in self.opened:
-            had_data = True
-        elif producer_id in self.closed:
-            had_data = False
-        self.opened.discard(producer_id)
-        self.closed.add(producer_id)
-        return had_data
+    def close_transaction(self, producer_id: int, *, has_data_here: bool) -> bool | None:
+        """End the producer's transaction: does it have data? None: it depends on the spans below.
+
+        ``has_data_here``: it has data in the records at hand, which ``open_producers`` does not know of yet.
+        """
+        has_data = has_data_here or producer_id in self.open_producers
+        is_known = has_data or producer_id in self.ended_producers
+        self.open_producers.discard(producer_id)
+        self.ended_producers.add(producer_id)
+        return has_data if is_known else None
 
 
 def control_and_data(batches: BatchHeaders) -> tuple[Flags, Flags]:
@@ -98,7 +101,7 @@ class AbortedIndex:
         return aborted
 
     def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
-        """Does the index say something else than the producer's marker at ``offset``?
+        """Does the index contradict the producer's marker at ``offset``?
 
         ``data_is_listed``: which of the data batches between its marker before this one and this one the
         index names as aborted. An abort with data of which the index names nothing is left to
@@ -113,43 +116,45 @@ class AbortedIndex:
 
 def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings: Findings) -> None:
     """Check one marker of the rewritten segments by the table above."""
-    terms = pair.terms
+    settings = pair.settings
     if had_data:
         if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "data of its transaction was there")
         elif marker.new_horizon != marker.horizon:
             _note(findings, "marker_stamp", marker, "data of its transaction was there")
-    elif marker.horizon is None or marker.horizon > terms.now_ms:
+    elif marker.horizon is None or marker.horizon > settings.now_ms:
         if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "its delete horizon has not passed")
         elif marker.horizon is None and marker.new_horizon is None and pair.was_cleaned:
             _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
-    elif marker.outcome == RETAINED and terms.now_is_exact and pair.was_cleaned:
+    elif marker.outcome == RETAINED and settings.now_is_exact and pair.was_cleaned:
         _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
     if marker.outcome != RETAINED:
         findings.counts["markers"] += 1
 
 
 def _note(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> None:
-    what = "commit" if marker.commit else "abort"
-    findings.add(kind, f"{what} of producer {marker.producer_id}: {why}", offset=marker.offset)
+    name = "commit" if marker.commit else "abort"
+    findings.add(kind, f"{name} of producer {marker.producer_id}: {why}", offset=marker.offset)
 
 
-def settle(pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings) -> set[int]:
-    """Check the markers that the spans, in order, left undecided; the offsets of all abort markers whose
-    transaction has data."""
-    opened: set[int] = set()
+def check_unresolved_markers(
+    pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings
+) -> set[int]:
+    """Check the unresolved markers of the spans, which are in order; returns the offsets of all abort markers
+    whose transaction has data."""
+    open_producers: set[int] = set()
     aborts: set[int] = set()
     first = pair.after[0].base_offset if pair.after else 0
     for span in spans:
-        for marker in span.undecided:
-            had_data = marker.producer_id in opened
+        for marker in span.unresolved_markers:
+            had_data = marker.producer_id in open_producers
             if first <= marker.offset < pair.rewritten_end:
                 check_marker(pair, marker, had_data, findings)
             if had_data and not marker.commit:
                 aborts.add(marker.offset)
         aborts.update(span.aborts_with_data)
-        opened = (opened - span.closed) | span.opened
+        open_producers = (open_producers - span.ended_producers) | span.open_producers
     return aborts
 
 
@@ -164,13 +169,13 @@ def check_entries(
         detail = "an aborted transaction that no .txnindex of BEFORE names"
         findings.add("before_damaged", detail, offset=offset, times=len(missing))
     first = pair.after[0].base_offset if pair.after else 0
-    wanted = {
-        offset: entry
-        for offset, entry in by_marker.items()
+    expected = {
+        offset
+        for offset in by_marker
         if offset >= first and (offset in aborts_with_data or offset >= pair.rewritten_end)
     }
     bases = [segment.base_offset for segment in pair.after]
-    met: set[int] = set()
+    seen: set[int] = set()
     for base, data in after:
         entries = np.frombuffer(data, TRANSACTION_ENTRY).tolist()
         offsets = [entry[3] for entry in entries]
@@ -180,13 +185,13 @@ def check_entries(
                 findings.add("aborted_entry", "BEFORE has no such entry", offset=offset)
             elif not base <= offset < end:
                 findings.add("aborted_entry", "is in another segment than its marker", offset=offset)
-            elif offset in met:
+            elif offset in seen:
                 findings.add("aborted_entry", "is there twice", offset=offset)
-            elif offset not in wanted and pair.was_cleaned:
+            elif offset not in expected and pair.was_cleaned:
                 findings.add("aborted_entry", "nothing of its transaction is left", offset=offset)
-            met.add(offset)
+            seen.add(offset)
         if offsets != sorted(offsets):
             findings.add("aborted_entry", "entries are not in order", offset=base)
-    for offset in sorted(wanted.keys() - met):
-        detail = "is missing: readers of committed records would be shown the transaction"
+    for offset in sorted(expected - seen):
+        detail = "is missing: readers of committed records would get the transaction's"
         findings.add("aborted_entry", detail, offset=offset)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns
-from siltstone.base.records.convert import Converted, convert_entries
+from siltstone.base.records.convert import NO_HORIZON, Converted, convert_entries
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeaders, Bytes
+from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
-from tests.base.records.test_golden_records import listed_segments
 from tests.support.errors import raises_error
+from tests.support.golden.listings import listed_segments
 from tests.support.golden_sets import legacy_names
 from tests.support.records import twin
 from tests.support.records.arrays import array, complete_headers, decoded, records_of, scanned
@@ -39,15 +39,37 @@ def twin_contents(data: bytes) -> list[Content]:
 
 def up_convert(window: Bytes, batches: BatchHeaders, path: str = "", origin: int = 0) -> Bytes:
     """Neighbouring batches as record batches: message sets converted, the others as they lie."""
-    where, parts = {"path": path, "origin": origin}, [window[:0]]
+    parts = [window[:0]]
     modern = batches["magic"] == 2
     for run in np.split(np.arange(len(batches)), np.flatnonzero(np.diff(modern)) + 1):
         mine = batches[run]
         if not len(run) or modern[run[0]]:
             parts += [window[at : at + size] for at, size in zip(mine["position"], mine["size"], strict=True)]
         else:
-            parts.append(convert_entries(mine, decode_records(window, mine, **where), **where).data)
+            columns = decode_records(window, mine, path=path, origin=origin)
+            parts.append(converted(mine, columns, path=path, origin=origin).data)
     return np.concatenate(parts)
+
+
+def converted(
+    entries: BatchHeaders,
+    columns: RecordColumns,
+    *,
+    keep: Flags | None = None,
+    horizon_ms: Int64 | None = None,
+    path: str = "",
+    origin: int = 0,
+) -> Converted:
+    """By default all records stay, no batch has a delete horizon, and no empty batch stays."""
+    return convert_entries(
+        entries,
+        columns,
+        keep=np.ones(len(columns), np.bool_) if keep is None else keep,
+        horizon_ms=np.full(len(entries), NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms,
+        keep_empty=np.zeros(len(entries), np.bool_),
+        path=path,
+        origin=origin,
+    )
 
 
 def converted_log(data: bytes) -> bytes:
@@ -98,7 +120,7 @@ def as_kafka_cleaned(
         _, header = kafkas[int(columns.offset[keep & (columns.batch == row)][0])]
         if header["attributes"][0] & DELETE_HORIZON_BIT:
             horizon[row] = header["base_timestamp"][0]
-    return convert_entries(entries, columns, keep=keep, horizon_ms=horizon)
+    return converted(entries, columns, keep=keep, horizon_ms=horizon)
 
 
 def check_as_kafkas(ours: bytes, theirs: bytes) -> None:
@@ -194,17 +216,17 @@ def test_entries_of_which_nothing_stays_are_left_out() -> None:
     )
     window, entries = scanned(log)
     columns = decode_records(window, entries)
-    made = convert_entries(entries, columns, keep=np.array([False, True, False, False]))
+    made = converted(entries, columns, keep=np.array([False, True, False, False]))
     assert (made.entry.tolist(), made.last_offset.tolist(), made.max_timestamp.tolist()) == ([1], [1], [5])
     assert headers(made.data.tobytes()) == [(1, 1, 1, twin.GZIP, 5, 5)]
-    nothing = convert_entries(entries, columns, keep=np.zeros(4, np.bool_))
+    nothing = converted(entries, columns, keep=np.zeros(4, np.bool_))
     assert (len(nothing.data), len(nothing.entry)) == (0, 0)
 
 
 def test_a_stamped_batch_has_its_horizon_for_base_timestamp() -> None:
     window, entries = scanned(twin.message(9, b"k", None, magic=0) * 2)
     horizon = np.array([(1 << 62), -1], np.int64)
-    made = convert_entries(entries, decode_records(window, entries), horizon_ms=horizon)
+    made = converted(entries, decode_records(window, entries), horizon_ms=horizon)
     assert headers(made.data.tobytes()) == [(9, 9, 1, DELETE_HORIZON_BIT, 1 << 62, -1), (9, 9, 1, 0, -1, -1)]
     assert [found.timestamp for found in decoded(made.data.tobytes())] == [-1, -1]
 

@@ -13,8 +13,9 @@ import pytest
 import zstandard
 
 from siltstone.base.records.codecs import (
-    UNDECLARED,
+    UNREADABLE_SIZE,
     DecompressionError,
+    RecordSpans,
     Scratch,
     compress,
     declared_sizes,
@@ -38,8 +39,8 @@ def texts() -> list[bytes]:
 def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
     """The declared size of bytes in the middle of others."""
     data = array(before + packed + b"\xff" * 9)
-    spans = (np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
-    sizes, exact = declared_sizes(data, *spans)
+    spans = RecordSpans(np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
+    sizes, exact = declared_sizes(data, spans)
     return int(sizes[0]), bool(exact[0])
 
 
@@ -97,8 +98,8 @@ def test_forged_bytes_promise_no_more_than_they_can_hold(codec: int) -> None:
     forged += [whole[:16] + dice.randbytes(dice.randrange(200)) for _ in range(300)]
     for data in forged:
         size, exact = declared(codec, data)
-        assert UNDECLARED <= size <= RATIO[codec] * len(data)
-        assert size != UNDECLARED or not exact
+        assert UNREADABLE_SIZE <= size <= RATIO[codec] * len(data)
+        assert size != UNREADABLE_SIZE or not exact
         try:
             came = decompress(codec, array(data), Scratch(), 1 << 22)
         except DecompressionError:
@@ -134,6 +135,6 @@ def test_a_number_in_front_of_a_snappy_block_that_lies_is_refused() -> None:
 
 
 def test_unknown_codecs_and_empty_spans() -> None:
-    assert declared(5, b"anything") == (UNDECLARED, False)
+    assert declared(5, b"anything") == (UNREADABLE_SIZE, False)
     assert declared(twin.ZSTD, b"") == (0, True)
-    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNDECLARED, False)
+    assert declared(twin.ZSTD, zlib.compress(b"no zstd at all")) == (UNREADABLE_SIZE, False)

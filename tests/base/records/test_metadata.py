@@ -10,10 +10,10 @@ from siltstone.base.records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
-    DamagedMetadataError,
     EndTransactionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UndecodableMessageError,
     decode_metadata,
 )
 from tests.support.records import frames
@@ -70,7 +70,7 @@ def test_tagged_fields_are_passed_over() -> None:
     ],
 )
 def test_damage_has_its_position_and_its_reason(data: bytes, position: int, word: str) -> None:
-    with pytest.raises(DamagedMetadataError, match=word) as caught:
+    with pytest.raises(UndecodableMessageError, match=word) as caught:
         decode_metadata(data)
     assert caught.value.position == position
 
@@ -78,7 +78,7 @@ def test_damage_has_its_position_and_its_reason(data: bytes, position: int, word
 @pytest.mark.parametrize("data", [SETTING, frames.topic("users", 1), frames.remove_topic(1), frames.BEGIN])
 def test_every_cut_is_noticed(data: bytes) -> None:
     for size in range(len(data)):
-        with pytest.raises(DamagedMetadataError):
+        with pytest.raises(UndecodableMessageError):
             decode_metadata(data[:size])
 
 
@@ -88,5 +88,5 @@ def test_garbage_is_a_record_or_damage(data: bytes) -> None:
     for start in (b"", b"\x01\x02\x00", b"\x01\x04\x00", b"\x01\x17\x00"):
         try:
             decode_metadata(start + data)
-        except DamagedMetadataError as error:
+        except UndecodableMessageError as error:
             assert 0 <= error.position <= len(start + data)

@@ -7,6 +7,9 @@ import random
 import pytest
 
 from siltstone.base.records.hashing import murmur2, partition_for_key
+from tests.support.records.arrays import array
+
+MULTIPLIER, MASK = 0x5BD1E995, 0xFFFFFFFF
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,28 @@ from siltstone.base.records.hashing import murmur2, partition_for_key
     ],
 )
 def test_the_values_of_kafkas_own_test(key: bytes, hashed: int) -> None:
-    assert murmur2(key) == hashed & 0xFFFFFFFF
+    assert murmur2(array(b"before" + key), 6, len(key)) == hashed & 0xFFFFFFFF
+
+
+def murmur2_twin(key: bytes) -> int:
+    """``Utils.murmur2`` of Kafka, with Python's integers."""
+    whole = len(key) & ~3
+    mixed = (0x9747B28C ^ len(key)) & MASK
+    for start in range(0, whole, 4):
+        word = int.from_bytes(key[start : start + 4], "little") * MULTIPLIER & MASK
+        word = (word ^ word >> 24) * MULTIPLIER & MASK
+        mixed = (mixed * MULTIPLIER & MASK) ^ word
+    if whole < len(key):
+        mixed = (mixed ^ int.from_bytes(key[whole:], "little")) * MULTIPLIER & MASK
+    mixed = (mixed ^ mixed >> 13) * MULTIPLIER & MASK
+    return mixed ^ mixed >> 15
+
+
+def test_the_hash_is_its_twins() -> None:
+    source = random.Random(3)
+    for size in [*range(40), 1000]:
+        key = source.randbytes(size)
+        assert murmur2(array(b"before" + key), 6, size) == murmur2_twin(key)
 
 
 def test_every_partition_gets_keys() -> None:

@@ -169,8 +169,8 @@ def _indexes_fit(partition: Path, base: int, data: bytes, interval: int) -> None
     builder = IndexBuilder(base, interval, 10 << 20)
     builder.add_batches(scanned(data)[1])
     indexes = builder.finish()
-    assert (partition / f"{base:020d}.index").read_bytes() == indexes.offset_index
-    assert (partition / f"{base:020d}.timeindex").read_bytes() == indexes.time_index
+    assert (partition / f"{base:020d}.index").read_bytes() == indexes["index"]
+    assert (partition / f"{base:020d}.timeindex").read_bytes() == indexes["timeindex"]
 
 
 def _write(path: Path, log: RandomLog) -> Path:

@@ -196,7 +196,7 @@ def test_example_8_a_group_is_named_after_its_first_segment(tmp_path: Path) -> N
 def test_example_9_log_start_retention() -> None:
     ends = {0: 11, 11: 23, 23: 40, 40: 50}
     log = [
-        retention.SegmentFacts(
+        retention.SegmentMetadata(
             base_offset=base, end_offset=end, size=1, largest_timestamp=0, is_active=base == 40
         )
         for base, end in ends.items()
@@ -205,7 +205,7 @@ def test_example_9_log_start_retention() -> None:
     def going(log_start: int) -> list[int]:
         config = LogConfig(retention_ms=-1, retention_bytes=-1)
         decisions = retention.decide(
-            log, now_ms=0, config=config, log_start_offset=log_start, high_watermark=50, keeps_active=True
+            log, now_ms=0, config=config, log_start_offset=log_start, high_watermark=50, retain_active=True
         )
         return [decision.base_offset for decision in decisions]
 

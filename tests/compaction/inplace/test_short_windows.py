@@ -23,12 +23,12 @@ from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, SKIPPED, LogResu
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
 from tests.compaction.inplace.test_against_oracle import RandomLog, _engine, _rules, _write, random_logs
-from tests.crash.test_transaction_crashes import ROUND, committed, table, write
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle, transactional, waves
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.cleaning.logs import DAY, NOW
 from tests.support.cleaning.naive import read_partition
+from tests.support.cleaning.open_transactions import ROUND, committed, table, write
 from tests.support.cleaning.transactional import data, marker
 from tests.support.records import twin
 

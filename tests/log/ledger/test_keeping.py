@@ -16,9 +16,10 @@ from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import SegmentFacts, decide
+from siltstone.log.retention import SegmentMetadata, decide
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning import logs
+from tests.support.errors import raises_error
 from tests.support.log import managed, plainly
 from tests.support.log.managed import NOW
 
@@ -30,9 +31,9 @@ DELETES = LogConfig(retention_ms=0)
 # Decisions
 
 
-def segments(*bases: int, end: int) -> tuple[SegmentFacts, ...]:
+def segments(*bases: int, end: int) -> tuple[SegmentMetadata, ...]:
     return tuple(
-        SegmentFacts(
+        SegmentMetadata(
             base_offset=base,
             end_offset=following,
             size=100,
@@ -44,30 +45,30 @@ def segments(*bases: int, end: int) -> tuple[SegmentFacts, ...]:
 
 
 @pytest.mark.parametrize(
-    ("held_from", "gone"),
+    ("retain_from", "gone"),
     [(None, 3), (0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (29, 2), (30, 3), (99, 3)],
 )
-def test_a_policy_takes_only_what_is_covered_as_a_whole(held_from: int | None, gone: int) -> None:
+def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None, gone: int) -> None:
     decisions = decide(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
         log_start_offset=0,
         high_watermark=30,
-        held_from=held_from,
+        retain_from=retain_from,
     )
     assert len(decisions) == gone
 
 
-@pytest.mark.parametrize(("held_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
-def test_what_was_given_up_goes_all_the_same(held_from: int, gone: int) -> None:
+@pytest.mark.parametrize(("retain_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
+def test_what_was_given_up_goes_all_the_same(retain_from: int, gone: int) -> None:
     decisions = decide(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
         log_start_offset=25,
         high_watermark=30,
-        held_from=held_from,
+        retain_from=retain_from,
     )
     assert len(decisions) == gone
 
@@ -142,7 +143,7 @@ def test_a_damaged_ledger_keeps_all_originals(
     plainly.compact(log)
     (log.directory / ".compacted" / "ledger-0.json").unlink()
     assert retained(manager, clock) == [0, 3, 6]
-    assert "ledger-0.json: missing" in caplog.text
+    assert "ledger-0.json: the file is missing" in caplog.text
     assert not manager.offline
 
 
@@ -189,7 +190,7 @@ def test_a_truncation_below_the_horizon_forgets_first(
     grow(log, 1)
     assert manager.truncate_to(WHERE, offset)
     assert (LedgerStore(log.directory).cursor() is None) == forgotten
-    assert ("ledger 0, which covers offsets below 6, is forgotten" in caplog.text) == forgotten
+    assert ("removed compacted ledger 0, since it covers offsets below 6" in caplog.text) == forgotten
     with log.reader(read_compacted=True) as reader:
         left = range(offset - offset % 3) if forgotten else [3, 4, 5]  # whole batches go
         assert [each.offset for each in reader.records()] == list(left)
@@ -217,8 +218,8 @@ def test_a_damaged_cursor_stops_no_truncation(manager: LogManager, caplog: pytes
     plainly.compact(log)
     (log.directory / ".compacted" / "cursor.json").write_bytes(b"")
     assert manager.truncate_to(WHERE, 1)
-    assert "cursor.json: damaged" in caplog.text
-    with pytest.raises(LedgerError, match=r"cursor\.json"):
+    assert "cursor.json: the file is not JSON" in caplog.text
+    with raises_error(LedgerError, path=log.directory / ".compacted" / "cursor.json"):
         log.reader(read_compacted=True)
 
 
@@ -258,7 +259,7 @@ def test_a_start_that_finds_less_than_the_ledger_covers_forgets_it(
     with open_manager(tmp_path, clock) as manager:
         assert manager[WHERE].log_end_offset == (3 if cut else 6)
         assert (store.cursor() is None) == bool(cut)
-        assert ("is forgotten" in caplog.text) == bool(cut)
+        assert ("removed compacted ledger" in caplog.text) == bool(cut)
         assert store.folder.exists()
         assert list(store.folder.glob("generation-*")) == ([] if cut else [store.folder / "generation-0"])
 

@@ -18,6 +18,7 @@ from siltstone.log.ledger.manifest import (
     Ledger,
     Run,
     SegmentEntry,
+    broken_rule,
     decode_cursor,
     decode_manifest,
     decode_superseded,
@@ -26,8 +27,8 @@ from siltstone.log.ledger.manifest import (
     encode_superseded,
     seal,
     unseal,
-    what_is_wrong,
 )
+from tests.support.errors import raises_error
 
 PATH = Path("ledger-5.json")
 PARTS = (
@@ -91,25 +92,25 @@ def test_what_a_ledger_shows_and_takes() -> None:
 @pytest.mark.parametrize("data", [encode_manifest(LEDGER)])
 def test_no_damage_of_a_manifest_goes_unnoticed(data: bytes) -> None:
     for each in damaged(data):
-        with pytest.raises(LedgerError, match=r"ledger-5\.json"):
+        with raises_error(LedgerError, path=PATH):
             decode_manifest(PATH, each)
 
 
 def test_no_damage_of_a_cursor_goes_unnoticed() -> None:
     path = Path("cursor.json")
     for each in damaged(encode_cursor(Cursor(horizon=120, ledger_id=5))):
-        with pytest.raises(LedgerError, match=r"cursor\.json"):
+        with raises_error(LedgerError, path=path):
             decode_cursor(path, each)
 
 
 def test_a_manifest_under_another_name_is_refused() -> None:
-    with pytest.raises(LedgerError, match="holds the manifest of ledger 5"):
+    with raises_error(LedgerError, path="ledger-6.json", about="manifest of ledger 5"):
         decode_manifest(Path("ledger-6.json"), encode_manifest(LEDGER))
 
 
 def test_a_later_version_is_refused_as_such() -> None:
     data = encode_manifest(LEDGER).replace(b'"version": 1', b'"version": 2')
-    with pytest.raises(LedgerError, match="version 2; only 1 is known"):
+    with raises_error(LedgerError, path=PATH, about="version 2", advice="newer Siltstone"):
         decode_manifest(PATH, data)
 
 
@@ -137,7 +138,7 @@ def test_a_cursor_comes_back_as_it_was(horizon: int, ledger_id: int) -> None:
     ],
 )
 def test_what_is_sound_but_no_cursor_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(LedgerError, match="not a compaction cursor"):
+    with raises_error(LedgerError, path="cursor.json", about="compaction cursor"):
         decode_cursor(Path("cursor.json"), seal(fields))
 
 
@@ -145,7 +146,7 @@ def test_what_is_sound_but_no_cursor_is_refused(fields: dict[str, object]) -> No
 def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
     fields = unseal(PATH, encode_manifest(LEDGER))
     del fields[missing]
-    with pytest.raises(LedgerError, match="not a ledger's manifest"):
+    with raises_error(LedgerError, path=PATH, about="manifest"):
         decode_manifest(PATH, seal(fields))
 
 
@@ -156,21 +157,21 @@ def test_what_is_sound_but_no_manifest_is_refused(missing: str) -> None:
         (replace(LEDGER, horizon=121), "do not end at the horizon"),
         (replace(LEDGER, runs=(OLD, replace(EMPTY, base_offset=101))), "gaps or overlap"),
         (replace(LEDGER, runs=(OLD, replace(EMPTY, base_offset=99))), "gaps or overlap"),
-        (replace(LEDGER, runs=(OLD, replace(EMPTY, id=3))), "named twice"),
-        (replace(LEDGER, runs=(replace(OLD, superseded=10), EMPTY)), "more records are superseded"),
+        (replace(LEDGER, runs=(OLD, replace(EMPTY, id=3))), "listed twice"),
+        (replace(LEDGER, runs=(replace(OLD, superseded=10), EMPTY)), "more superseded records than"),
         (replace(LEDGER, runs=(replace(OLD, size=101), EMPTY)), "not of its size"),
         (replace(LEDGER, runs=(replace(OLD, segments=PARTS[::-1]), EMPTY)), "segments"),
-        (replace(LEDGER, superseded_crc=None), "without their file"),
-        (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without their file"),
+        (replace(LEDGER, superseded_crc=None), "without a file"),
+        (replace(LEDGER, runs=(replace(OLD, superseded=0), EMPTY)), "without a file"),
     ],
 )
 def test_what_cannot_be_a_ledger_is_told(ledger: Ledger, wrong: str) -> None:
-    assert wrong in what_is_wrong(ledger)
+    assert wrong in broken_rule(ledger)
 
 
 def test_a_ledger_may_have_no_generation() -> None:
     nothing = replace(LEDGER, runs=(), superseded_crc=None)
-    assert what_is_wrong(nothing) == ""
+    assert broken_rule(nothing) == ""
     assert (nothing.base_offset, nothing.entries) == (120, 0)
 
 
@@ -194,11 +195,11 @@ def test_no_damage_of_hidden_offsets_goes_unnoticed() -> None:
     data = encode_superseded(5, {3: 0, 4: 100}, superseded)
     ledger = replace(LEDGER, superseded_crc=crc32c(data))
     for each in damaged(data):
-        with pytest.raises(LedgerError, match=r"ledger-5\.hidden"):
+        with raises_error(LedgerError, path="ledger-5.hidden"):
             decode_superseded(Path("ledger-5.hidden"), each, ledger)
 
 
 def test_hidden_offsets_of_another_ledger_are_refused() -> None:
     data = encode_superseded(6, {3: 0}, {3: np.array([5])})
-    with pytest.raises(LedgerError, match="not the superseded offsets of ledger 5"):
+    with raises_error(LedgerError, path="ledger-5.hidden", about="ledger 5"):
         decode_superseded(Path("ledger-5.hidden"), data, replace(LEDGER, superseded_crc=crc32c(data)))

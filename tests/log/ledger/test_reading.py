@@ -28,6 +28,7 @@ from siltstone.log.reading import AtTime, LogReader
 from siltstone.log.validation import Origin
 from siltstone.runtime.embedded import Log
 from tests.support.cleaning.logs import NOW, Rec
+from tests.support.errors import raises_error
 from tests.support.log import driving, plainly
 from tests.support.log.model import Stored
 
@@ -357,7 +358,7 @@ def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
     log.roll()
     log.delete_prefix(lambda view: len(view.segments) - 1)
     append(log, "z9")
-    with pytest.raises(OffsetOutOfRangeError, match="retention deleted it before it was read"):
+    with raises_error(OffsetOutOfRangeError, about="retention", advice="reset=earliest"):
         read(readers["none"])
     assert [each.offset for each in readers["earliest"].records()][-21:] == [*range(20), 40]
     assert readers["earliest"].resets == 1
@@ -369,7 +370,7 @@ def test_an_offset_below_the_view_is_for_the_reset_rule(log: PartitionLog) -> No
     many(log, 10)
     log.delete_records(5)
     plainly.compact(log)
-    with pytest.raises(OffsetOutOfRangeError, match="begins at 5"):
+    with raises_error(OffsetOutOfRangeError, about="first offset is 5"):
         log.reader(2, read_compacted=True).poll()
     reader = log.reader(2, read_compacted=True, reset="earliest")
     assert [each.offset for each in reader.records()] == [5, 6, 7, 8, 9]
@@ -384,7 +385,9 @@ def test_a_ledger_of_more_than_the_log_has_is_refused(log: PartitionLog) -> None
     kept = cursor.read_bytes()
     log.truncate_to(8)
     cursor.write_bytes(kept)
-    with pytest.raises(LedgerError, match=r"ledger-0.json: covers offsets below 10, but the log ends at 8"):
+    with raises_error(
+        LedgerError, path=cursor.with_name("ledger-0.json"), about="below 10, but the log ends at 8"
+    ):
         log.reader(read_compacted=True)
 
 
@@ -445,7 +448,7 @@ def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None
     path.write_bytes(data[:-1] + b"?")
     reader = log.reader(read_compacted=True)
     found = []
-    with pytest.raises(LedgerError, match=r"0006\.log: damaged"):
+    with raises_error(LedgerError, path=path):
         for record in reader.records():
             found.append(record.offset)
     assert found == [0, 1, 2, 3, 4, 5]
@@ -460,26 +463,26 @@ def test_a_segment_is_summed_up_while_the_one_before_it_is_read(
     many(log, 18)
     plainly.compact(log)
     seen: dict[str, str] = {}
-    real = holding.sum_of
+    real = holding.file_checksum
 
     def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
         assert reader.path not in seen, "once each"
         seen[reader.path] = threading.current_thread().name
         return real(reader, over)
 
-    monkeypatch.setattr(holding, "sum_of", summing)
+    monkeypatch.setattr(holding, "file_checksum", summing)
     assert len(view(log)) == 18
     first, *others = seen.values()
     assert first == threading.current_thread().name
     assert len(others) >= 2 and all(each.startswith("ledger") for each in others)
 
 
-def test_a_reader_that_is_closed_does_not_wait_for_the_sum_of_what_comes_next(
+def test_a_reader_that_is_closed_does_not_wait_for_the_file_checksum_what_comes_next(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many(log, 12)
     plainly.compact(log)
-    begun, real = threading.Event(), holding.sum_of
+    begun, real = threading.Event(), holding.file_checksum
 
     def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
         if over is not None:
@@ -487,7 +490,7 @@ def test_a_reader_that_is_closed_does_not_wait_for_the_sum_of_what_comes_next(
             assert over.wait(60), "nobody says that it is over"
         return real(reader, over)
 
-    monkeypatch.setattr(holding, "sum_of", summing)
+    monkeypatch.setattr(holding, "file_checksum", summing)
     reader = log.reader(read_compacted=True)
     assert reader.poll() is not None
     assert begun.wait(60)

@@ -92,8 +92,8 @@ def write_segment(
     builder = IndexBuilder(base, interval, room)
     builder.add_batches(scan.batches)
     indexes = builder.finish()
-    (partition / segment_file(base, "index")).write_bytes(indexes.offset_index)
-    (partition / segment_file(base, "timeindex")).write_bytes(indexes.time_index)
+    (partition / segment_file(base, "index")).write_bytes(indexes["index"])
+    (partition / segment_file(base, "timeindex")).write_bytes(indexes["timeindex"])
 
 
 def write_log(

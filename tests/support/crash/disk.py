@@ -17,7 +17,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,3 +252,27 @@ def _rename_or_link(
         del names[entry.name]
     names[entry.other] = content
     folders.add(entry.folder)
+
+
+class Raising:
+    """Lets ``count`` operations happen; then the process is gone. The lock is the system's to drop."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, operation: Operation) -> None:
+        if operation[1].endswith("/.lock"):
+            return
+        if self.left <= 0:
+            raise Crash
+        self.left -= 1
+
+
+def crash_after(count: int, act: Callable[[], Any]) -> bool:
+    """Do it, gone after ``count`` operations; did it come to that?"""
+    try:
+        with files.observe(Raising(count)):
+            act()
+    except Crash:
+        return True
+    return False

@@ -125,7 +125,7 @@ def _index_of(log: bytes, name: str, interval: int) -> bytes:
     builder = IndexBuilder(int(name[:20]), interval, 1 << 20)
     builder.add_batches(scan_batches(np.frombuffer(log, np.uint8)).batches)
     found = builder.finish()
-    return found.offset_index if name.endswith(".index") else found.time_index
+    return found["index"] if name.endswith(".index") else found["timeindex"]
 
 
 def nothing_else_moved(ours: dict[str, bytes], before: dict[str, bytes], end: int) -> None:

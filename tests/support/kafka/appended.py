@@ -25,7 +25,7 @@ _KINDS = {
     "message without key": "keyless",
     "has no key": "keyless",
     "is out of range": "time",
-    "is not within": "time",
+    "has a timestamp outside": "time",
     "Invalid timestamp type": "time type",
     "claims log-append time": "time type",
 }

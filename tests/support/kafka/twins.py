@@ -231,7 +231,7 @@ def _indexes(base: int, data: bytes, interval: int) -> tuple[bytes, bytes]:
     builder = IndexBuilder(base, interval, 4096)
     builder.add_batches(scanned(data)[1])
     built = builder.finish()
-    return built.offset_index, built.time_index
+    return built["index"], built["timeindex"]
 
 
 def _segments(partition: Path, end: int) -> dict[int, dict[str, bytes]]:

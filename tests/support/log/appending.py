@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import LogError, RecordRefusedError
+from siltstone.base.records.check import Fault
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.layout import BATCH, Bytes
-from siltstone.base.records.scan import ScanEnd, scan_batches
-from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
+from siltstone.log.validation import FAULT_REASON, Origin, Validated, validate_and_assign
+from tests.support.errors import raises_error
 from tests.support.log.batches import TIME
 
 LARGE = 200
@@ -37,15 +37,28 @@ def append(
 
 
 def assert_refused(
-    data: Bytes, kind: type[LogError], reason: str, index: int | None = None, **how: object
+    data: Bytes,
+    kind: type[LogError],
+    about: str | Fault | ScanEnd,
+    index: int | None = None,
+    **how: object,
 ) -> None:
+    """The batch is refused with this error, at this record, and its bytes are as they were.
+
+    ``about``: the fault, how the scan ended, or a name that reason or advice contain.
+    """
     before = data.tobytes()
-    with pytest.raises(kind, match=reason) as caught:
+    with raises_error(kind) as caught:
         append(data, **how)  # type: ignore[arg-type]
     assert data.tobytes() == before
-    assert type(caught.value) is kind
-    if isinstance(caught.value, RecordRefusedError):
-        assert caught.value.record_index == index
+    error = caught.value
+    if isinstance(about, str):
+        assert about in f"{error.reason}; {error.advice}"
+    else:
+        assert error.reason == (FAULT_REASON[about] if isinstance(about, Fault) else SCAN_REASON[about])
+        assert error.position is not None
+    if isinstance(error, RecordRefusedError):
+        assert error.record_index == index
 
 
 def assert_in_order(validated: Validated) -> None:

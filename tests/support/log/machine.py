@@ -295,7 +295,7 @@ class LogRules(RuleBasedStateMachine):
     @rule(unlink=st.booleans())
     def retain(self, unlink: bool) -> None:
         view = self.log.view
-        facts = retention.segment_facts(view)
+        facts = retention.segment_metadata(view)
         decisions = retention.decide(
             facts,
             now_ms=self.clock.now_ms(),

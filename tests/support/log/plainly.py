@@ -44,8 +44,8 @@ def stage_segment(directory: Path, records: Sequence[Rec], per_batch: int, codec
     builder.add_batches(scan_batches(np.frombuffer(bytearray(data), np.uint8)).batches)
     indexes = builder.finish()
     put(directory / segment_file(base, "log"), data)
-    put(directory / segment_file(base, "index"), indexes.offset_index)
-    put(directory / segment_file(base, "timeindex"), indexes.time_index)
+    put(directory / segment_file(base, "index"), indexes["index"])
+    put(directory / segment_file(base, "timeindex"), indexes["timeindex"])
 
 
 def segment_entry(directory: Path, base_offset: int) -> SegmentEntry:

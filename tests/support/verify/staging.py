@@ -9,7 +9,7 @@ from pathlib import Path
 from siltstone.base.config import Config, parse_assignments
 from siltstone.verify.checking import Checker, check_here, verify
 from siltstone.verify.findings import LogVerdict
-from siltstone.verify.pairs import Terms, terms_of
+from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 from tests.support import golden_sets
 
 LATER = 1 << 60
@@ -22,7 +22,7 @@ class Pair:
     before: Path
     after: Path
     where: str
-    terms: Terms
+    settings: CleaningSettings
 
     @property
     def partition(self) -> Path:
@@ -37,12 +37,12 @@ class Pair:
     @property
     def interval(self) -> int:
         """Its ``index.interval.bytes``."""
-        assert self.terms.index_interval is not None
-        return self.terms.index_interval
+        assert self.settings.index_interval is not None
+        return self.settings.index_interval
 
     def verdict(self, checker: Checker = check_here) -> LogVerdict:
         """Check it."""
-        (found,) = verify(self.before, self.after, checker, lambda _: self.terms).logs
+        (found,) = verify(self.before, self.after, checker, lambda _: self.settings).logs
         return found
 
 
@@ -63,9 +63,9 @@ def stage_pair(
             golden_sets.write_checkpoint(after / name, {(case.topic, case.partition): offset})
     exact = round_.now_is_exact if now_is_exact is None else now_is_exact
     config = [f"{key}={value}" for key, value in round_.command_config.items()]
-    terms = terms_of(
+    settings = cleaning_settings(
         Config(parse_assignments(config, "case.json")),
         LATER if round_.now_ms is None or not exact else round_.now_ms,
         now_is_exact=exact and round_.now_ms is not None,
     )
-    return Pair(before=before, after=after, where=partition.name, terms=terms)
+    return Pair(before=before, after=after, where=partition.name, settings=settings)

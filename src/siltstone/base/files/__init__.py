@@ -48,16 +48,16 @@ from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (
     KINDS,
-    REAL_FILE,
+    NOFOLLOW_FLAGS,
+    OpenedParent,
     OpenFile,
-    ParentOf,
     PathLike,
-    about_to,
+    before_change,
     closing,
+    lstat_at,
     open_for_writing,
-    open_real,
+    open_nofollow,
     open_regular,
-    own_stat,
     set_owner,
 )
 from siltstone.base.files.opening import LINK as LINK
@@ -346,8 +346,8 @@ class Writer(OpenFile):
 
     def __init__(self, path: PathLike, *, lasting: bool = True) -> None:
         self.path = os.fspath(path)
-        about_to("create", path)
-        with ParentOf(path) as (parent, name):
+        before_change("create", path)
+        with OpenedParent(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         self._lasting = lasting
         self.size = self._written_back = self._dropped = 0
@@ -356,7 +356,7 @@ class Writer(OpenFile):
         """Append all of ``data``, however much the system takes at a time. Raises OSError (a full disk,
         …)."""
         view = memoryview(data).cast("B")
-        about_to("write", self.path)
+        before_change("write", self.path)
         while len(view):
             done = os.write(self.descriptor, view)
             self.size += done
@@ -382,7 +382,7 @@ class Writer(OpenFile):
 
     def sync(self) -> None:
         """Make the contents durable."""
-        about_to("fsync", self.path)
+        before_change("fsync", self.path)
         os.fsync(self.descriptor)
 
 
@@ -415,7 +415,7 @@ class Appender:
         """Append bytes (anything with a contiguous buffer). Raises OSError; the file is as before then."""
         if self._broken:
             self._refuse_broken()
-        about_to("write", self.path)
+        before_change("write", self.path)
         view = memoryview(data)
         size = view.nbytes
         if self._reserved < self.size + size <= self._reserve_up_to:
@@ -451,7 +451,7 @@ class Appender:
     def truncate(self, size: int) -> None:
         """Cut the file off at ``size`` bytes, durably. Raises OSError."""
         self._refuse_broken()
-        about_to("truncate", self.path, str(size))
+        before_change("truncate", self.path, str(size))
         os.ftruncate(self._descriptor, size)
         self.size, self._reserved = size, 0
         self.sync()
@@ -462,7 +462,7 @@ class Appender:
         self._refuse_broken()
         if self._descriptor < 0:
             raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
-        about_to("fsync", self.path)
+        before_change("fsync", self.path)
         try:
             os.fsync(self._descriptor)
         except OSError:
@@ -472,7 +472,7 @@ class Appender:
     def _refuse_broken(self) -> None:
         if self._broken:
             raise OSError(
-                errno.EIO, "an fsync of this file failed before; it is not written any more", self.path
+                errno.EIO, "an fsync of this file has failed; nothing more is written to it", self.path
             )
 
     def close(self) -> None:
@@ -539,19 +539,19 @@ def replace(path: PathLike, data: bytes) -> None:
 
 def rename(source: PathLike, target: PathLike) -> None:
     """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
-    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
+    with OpenedParent(source) as (there, old), OpenedParent(target) as (here, new):
         with contextlib.suppress(FileNotFoundError):
             # rename(2) of one hard link onto another of the same file does nothing and reports success.
-            if os.path.samestat(own_stat(new, here), own_stat(old, there)):
+            if os.path.samestat(lstat_at(new, here), lstat_at(old, there)):
                 return unlink(source)
-        about_to("rename", source, target)
+        before_change("rename", source, target)
         os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
 
 
 def link(source: PathLike, target: PathLike) -> None:
     """A second name for the same file. Raises OSError across file systems."""
-    about_to("link", source, target)
-    with ParentOf(source) as (there, old), ParentOf(target) as (here, new):
+    before_change("link", source, target)
+    with OpenedParent(source) as (there, old), OpenedParent(target) as (here, new):
         os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
 
 
@@ -563,21 +563,21 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
         make_directory(target.parent, parents=True)
     if target.name in ("", ".."):
         return
-    with ParentOf(target) as (parent, name):
+    with OpenedParent(target) as (parent, name):
         with contextlib.suppress(FileNotFoundError):
-            if modes.S_ISDIR(own_stat(name, parent).st_mode):
+            if modes.S_ISDIR(lstat_at(name, parent).st_mode):
                 return
-            raise NotADirectoryError(errno.ENOTDIR, "exists, and is no directory (or is a link to one)")
-        about_to("mkdir", path)
+            raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
+        before_change("mkdir", path)
         os.mkdir(name, 0o755, dir_fd=parent)
-        with closing(os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)) as made:
+        with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as made:
             set_owner(made, os.fstat(parent))
 
 
 def remove_directory(path: PathLike) -> None:
     """Remove an empty directory. Raises OSError when it is not empty."""
-    about_to("rmdir", path)
-    with ParentOf(path) as (parent, name):
+    before_change("rmdir", path)
+    with OpenedParent(path) as (parent, name):
         os.rmdir(name, dir_fd=parent)
 
 
@@ -587,15 +587,15 @@ def remove_tree(path: PathLike) -> None:
 
     Another process may still make or remove files in it: a task that outlives its job. Raises OSError.
     """
-    with ParentOf(path) as (parent, name):
+    with OpenedParent(path) as (parent, name):
         _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
 
 
 def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
     if depth == 0:
-        raise OSError(errno.ELOOP, "directories too deep to be Siltstone's own; remove them by hand", path)
+        raise OSError(errno.ELOOP, "has more levels than Siltstone creates; remove it by hand", path)
     with _with_path(path):
-        opened = os.open(name, REAL_FILE | os.O_DIRECTORY, dir_fd=parent)
+        opened = os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)
     with closing(opened) as here:
         for _ in range(_REMOVAL_ROUNDS):
             for entry in entries(here):
@@ -604,18 +604,18 @@ def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
                     if entry.is_directory:
                         _remove_tree(here, entry.name, inside, depth - 1)
                     else:
-                        about_to("unlink", inside)
+                        before_change("unlink", inside)
                         with _with_path(inside):
                             os.unlink(entry.name, dir_fd=here)
             try:
-                about_to("rmdir", path)
+                before_change("rmdir", path)
                 with _with_path(path):
                     return os.rmdir(name, dir_fd=parent)
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
     raise OSError(
-        errno.ENOTEMPTY, "another process keeps making files in it; stop it, and remove the directory", path
+        errno.ENOTEMPTY, "another process keeps creating files in it; stop it and remove the directory", path
     )
 
 
@@ -624,9 +624,9 @@ def folder_refusal(path: PathLike) -> str | None:
 
     None where it is one, or there is nothing of that name. Raises OSError.
     """
-    with ParentOf(path) as (parent, name):
+    with OpenedParent(path) as (parent, name):
         try:
-            facts = own_stat(name, parent)
+            facts = lstat_at(name, parent)
         except FileNotFoundError:
             return None
         if modes.S_ISLNK(facts.st_mode):
@@ -648,7 +648,7 @@ def tree_size(path: PathLike) -> int:
 
 def sync_directory(path: PathLike) -> None:
     """Make the directory's names durable."""
-    about_to("fsync", path)
+    before_change("fsync", path)
     with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
 
@@ -663,25 +663,25 @@ def sync_files(paths: Iterable[PathLike]) -> None:
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
-            opened.append((path, stack.enter_context(closing(open_real(path)))))
+            opened.append((path, stack.enter_context(closing(open_nofollow(path)))))
             start_writeback(opened[-1][1], 0, 0)
         for path, descriptor in opened:
-            about_to("fsync", path)
+            before_change("fsync", path)
             os.fsync(descriptor)
 
 
 def set_modified(path: PathLike, modified_ns: int) -> None:
     """Set the modification time (ns), of a link its own."""
-    about_to("utime", path)
-    with ParentOf(path) as (parent, name):
+    before_change("utime", path)
+    with OpenedParent(path) as (parent, name):
         os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
 
 
 def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
     ``source``, not its times. Raises OSError, also where one of the two is a link."""
-    about_to("attributes", target, source)
-    with closing(open_real(source)) as old, closing(open_real(target)) as new, _with_path(target):
+    before_change("attributes", target, source)
+    with closing(open_nofollow(source)) as old, closing(open_nofollow(target)) as new, _with_path(target):
         facts = os.fstat(old)
         set_owner(new, facts)
         os.fchmod(new, facts.st_mode & 0o7777)
@@ -697,7 +697,10 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
 
 def inherit_owner(path: PathLike) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
-    with ParentOf(path) as (parent, name), closing(os.open(name, REAL_FILE, dir_fd=parent)) as descriptor:
+    with (
+        OpenedParent(path) as (parent, name),
+        closing(os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)) as descriptor,
+    ):
         set_owner(descriptor, os.fstat(parent))
 
 

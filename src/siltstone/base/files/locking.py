@@ -14,14 +14,7 @@ import struct
 import sys
 import threading
 
-from siltstone.base.files.opening import (
-    OpenFile,
-    PathLike,
-    closing,
-    open_for_writing,
-    open_regular,
-    unlink,
-)
+from siltstone.base.files.opening import OpenFile, PathLike, closing, open_for_writing, open_regular, unlink
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""

@@ -1,13 +1,14 @@
-"""Opens files and directories so that a planted symbolic link cannot redirect an operation.
+"""Opens files and directories so that a planted symbolic link cannot redirect a change.
 
-The owner of a directory may replace a subdirectory by a symbolic link at any moment. So a path is never first
-checked and then used: the directory that a name is in is opened, and the operation is done in it
-(``openat(2)`` and its like), on the name itself and never on the target of a link of that name.
+Operations that change something never go through another user's symbolic link; reads (``open_regular``)
+follow links as usual. The owner of a directory may replace a subdirectory by a symbolic link at any moment.
+So a path is never first checked and then used: the parent directory of a name is opened, and the operation is
+done in it (``openat(2)`` and its like), on the name itself and never on the target of a link of that name.
 
-On the way to that directory a symbolic link is followed only when root or the user of this process made it;
-another user's link makes the operation fail. (Linux's ``protected_symlinks`` has the same rule, but only for
-directories that everyone may write to.) The observer of the crash tests is here, too: every operation that
-changes something calls ``about_to`` first.
+In the path of the parent a symbolic link is followed only when root or the user of this process made it;
+another user's link makes the operation fail. (Linux's ``fs.protected_symlinks`` has the same rule, but only
+for directories that everyone may write to.) The test hook of the crash tests is here, too: every operation
+that changes something calls ``before_change`` first.
 """
 
 from __future__ import annotations
@@ -22,23 +23,22 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
-_DIRECTORY = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_LINKS_MAX = 40
+_OPEN_DIRECTORY_FLAGS = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MAX_SYMLINKS = 40
 """Linux follows as many in one path."""
 _OPENAT2 = 437
 """The number of Linux's system call, the same on every processor that Python is built for but Alpha."""
-_NO_LINKS = 4
-"""``RESOLVE_NO_SYMLINKS``"""
-_AT_WORKING_DIRECTORY = -100
-_WALK_INSTEAD = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
-"""``openat2`` met a link on the way, is not known to the kernel, or is not allowed (as in some
-containers)."""
-REAL_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_RESOLVE_NO_SYMLINKS = 4
+_AT_FDCWD = -100
+_FALL_BACK_ERRNOS = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
+"""Errors of ``openat2`` after which the path is walked: a link in it (ELOOP), an older kernel (ENOSYS,
+EINVAL, E2BIG), a container that does not allow the call (EPERM), a rename at the same time (EAGAIN)."""
+NOFOLLOW_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags to open an existing file or directory itself: no link, and no wait for the other end of a pipe."""
 
 PathLike = str | os.PathLike[str]
 Operation = tuple[str, str, str]
-"""What is about to happen: (verb, path, second path or empty)."""
+"""A change that follows: (verb, path, second path or empty)."""
 
 _observer: Callable[[Operation], None] | None = None
 
@@ -46,7 +46,7 @@ _observer: Callable[[Operation], None] | None = None
 @contextlib.contextmanager
 def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
     """Within the block, call ``observer`` before every changing operation; it may raise to stop it."""
-    global _observer  # noqa: PLW0603 - one seam for the crash tests
+    global _observer  # noqa: PLW0603 - a test hook
     previous, _observer = _observer, observer
     try:
         yield
@@ -54,7 +54,7 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
         _observer = previous
 
 
-def about_to(verb: str, path: PathLike, other: PathLike = "") -> None:
+def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
     """Tell the observer, if there is one, before an operation that changes something."""
     if _observer is not None:
         _observer((verb, os.fspath(path), os.fspath(other)))
@@ -97,11 +97,11 @@ class _OpenHow(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-_open_how = _OpenHow(flags=_DIRECTORY, mode=0, resolve=_NO_LINKS)
+_open_how = _OpenHow(flags=_OPEN_DIRECTORY_FLAGS, mode=0, resolve=_RESOLVE_NO_SYMLINKS)
 
 
-class ParentOf:
-    """As a context: the directory that ``path`` is in, open, and its name there. Raises OSError.
+class OpenedParent:
+    """As a context: the open parent directory of ``path``, and the name in it. Raises OSError.
 
     The path must end in a name: neither in ``..`` nor in a slash. An OSError of the block that has the bare
     name, or none, gets the whole path. (A class and no generator: every operation on a file uses it.)
@@ -125,13 +125,13 @@ class ParentOf:
             error.filename = self._path
 
 
-def open_real(path: PathLike) -> int:
+def open_nofollow(path: PathLike) -> int:
     """A descriptor, for reading, of the file or directory itself. Raises OSError: ELOOP for a link."""
     if os.path.basename(os.fspath(path)) in ("", ".", ".."):
-        return os.open(path, REAL_FILE)
-    with ParentOf(path) as (parent, name):
+        return os.open(path, NOFOLLOW_FLAGS)
+    with OpenedParent(path) as (parent, name):
         try:
-            return os.open(name, REAL_FILE, dir_fd=parent)
+            return os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise OSError(errno.ELOOP, "is a symbolic link") from None
@@ -140,17 +140,17 @@ def open_real(path: PathLike) -> int:
 
 def open_directory(path: str) -> int:
     """A descriptor for ``dir_fd`` of a directory, reached without another user's links. Raises OSError."""
-    if _libc is not None:  # one system call where no link is on the way, which is nearly always
+    if _libc is not None:  # one system call where no link is in the path, which is nearly always
         name = os.fsencode(path)
         if b"\0" in name:
             raise ValueError("embedded null byte")
         descriptor = _libc.syscall(
-            _OPENAT2, _AT_WORKING_DIRECTORY, name, ctypes.byref(_open_how), ctypes.sizeof(_open_how)
+            _OPENAT2, _AT_FDCWD, name, ctypes.byref(_open_how), ctypes.sizeof(_open_how)
         )
         if descriptor >= 0:
             return int(descriptor)
         number = ctypes.get_errno()
-        if number not in _WALK_INSTEAD:
+        if number not in _FALL_BACK_ERRNOS:
             raise OSError(number, os.strerror(number), path)
     return _walk(path)
 
@@ -158,55 +158,56 @@ def open_directory(path: str) -> int:
 def _walk(path: str) -> int:
     """``open_directory`` name by name: a link is resolved here, and only where it may be followed."""
     left, links = path.split("/")[::-1], 0
-    here = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
+    parent = os.open("/" if path.startswith("/") else ".", _OPEN_DIRECTORY_FLAGS)
     try:
         while left:
             name = left.pop()
             if name in ("", "."):
                 continue
-            there, target = _step(here, name)
+            child, target = _open_component(parent, name)
             if target is not None:
                 links += 1
-                if links > _LINKS_MAX:
+                if links > _MAX_SYMLINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 left += target.split("/")[::-1]  # a stack: the next name is the last
                 if not target.startswith("/"):
                     continue
-                there = os.open("/", _DIRECTORY)
-            os.close(here)
-            here = there
+                child = os.open("/", _OPEN_DIRECTORY_FLAGS)
+            os.close(parent)
+            parent = child
     except OSError as error:
-        os.close(here)
+        os.close(parent)
         error.filename = path
         raise
-    return here
+    return parent
 
 
-def _step(here: int, name: str) -> tuple[int, str | None]:
+def _open_component(parent: int, name: str) -> tuple[int, str | None]:
     """The directory ``name``, open, or -1 and the target of the symbolic link ``name``. Raises OSError, also
     for a link of another user."""
-    if _PATH_ONLY == os.O_RDONLY:  # without O_PATH a link cannot be held: it may be swapped between the calls
-        facts = os.stat(name, dir_fd=here, follow_symlinks=False)
-        if not stat.S_ISLNK(facts.st_mode):
-            return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here), None
-        return -1, _trusted(facts, name, os.readlink(name, dir_fd=here))
+    if (
+        _PATH_ONLY == os.O_RDONLY
+    ):  # without O_PATH a link cannot be opened, so it may be swapped between the calls
+        status = lstat_at(name, parent)
+        if not stat.S_ISLNK(status.st_mode):
+            return os.open(name, _OPEN_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=parent), None
+        return -1, _checked_target(status, name, os.readlink(name, dir_fd=parent))
     # Owner and target are read from one descriptor of the link, so they belong to the same link.
-    held = os.open(name, _PATH_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-    facts = os.fstat(held)
-    if stat.S_ISDIR(facts.st_mode):
-        return held, None
-    try:
-        if not stat.S_ISLNK(facts.st_mode):
+    descriptor = os.open(name, _PATH_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        return descriptor, None
+    with closing(descriptor):
+        if not stat.S_ISLNK(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return -1, _trusted(facts, name, os.readlink("", dir_fd=held))
-    finally:
-        os.close(held)
+        return -1, _checked_target(status, name, os.readlink("", dir_fd=descriptor))
 
 
-def _trusted(facts: os.stat_result, name: str, target: str) -> str:
-    if facts.st_uid not in (0, os.geteuid()):
-        reason = f"{name} on the way is a symbolic link of user {facts.st_uid}, which is not followed"
-        raise OSError(errno.ELOOP, f"{reason}; give the real path")
+def _checked_target(status: os.stat_result, name: str, target: str) -> str:
+    """``target``, if root or this user made the link: the rule of ``fs.protected_symlinks``. Else OSError."""
+    if status.st_uid not in (0, os.geteuid()):
+        reason = f"{name}, a component of the path, is a symbolic link owned by user {status.st_uid}"
+        raise OSError(errno.ELOOP, f"{reason}; links of other users are not followed: give the real path")
     return target
 
 
@@ -222,8 +223,8 @@ KINDS = {
 }
 
 
-def own_stat(name: str, parent: int) -> os.stat_result:
-    """The facts of a name in an open directory: of a link, not of what it points to. Raises OSError."""
+def lstat_at(name: str, parent: int) -> os.stat_result:
+    """``lstat(2)`` of a name in an open directory: of a link, not of its target. Raises OSError."""
     return os.stat(name, dir_fd=parent, follow_symlinks=False)
 
 
@@ -233,25 +234,26 @@ def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = Tru
     Raises OSError, for any other kind of file too. Nothing waits: a FIFO without a writer would otherwise
     stop its reader for ever.
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK) if follow else open_real(path)
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK) if follow else open_nofollow(path)
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind == stat.S_IFREG:
         return descriptor
     os.close(descriptor)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, f"a {KINDS.get(kind, 'special file')}, no regular file", os.fspath(path))
+    reason = f"is a {KINDS.get(kind, 'special file')}, not a regular file"
+    raise OSError(errno.EINVAL, reason, os.fspath(path))
 
 
 def open_for_writing(path: PathLike) -> tuple[int, bool]:
     """A descriptor of a file that is read and written, and whether it had to be made: it belongs to the owner
     of its directory then. Raises OSError, also where the name is that of a link."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with ParentOf(path) as (parent, name):
+    with OpenedParent(path) as (parent, name):
         try:
             return _open_existing(name, flags, parent), False
         except FileNotFoundError:
-            about_to("create", path)
+            before_change("create", path)
         try:
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
         except FileExistsError:  # another process was faster
@@ -265,27 +267,27 @@ def open_for_writing(path: PathLike) -> tuple[int, bool]:
 
 
 def _open_existing(name: str, flags: int, parent: int) -> int:
-    if not stat.S_ISREG(own_stat(name, parent).st_mode):
-        raise OSError(errno.EINVAL, "is no regular file (but a link, a directory, a pipe): remove it")
+    if not stat.S_ISREG(lstat_at(name, parent).st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file (but a link, a directory, a pipe): remove it")
     return os.open(name, flags, dir_fd=parent)
 
 
 def set_owner(descriptor: int, to: os.stat_result) -> None:
     """Give an open file, which is new, the owner and group that ``to`` has.
 
-    A new file has one name. With several it may be a hard link to another user's file that was put in its
-    place: OSError.
+    A new file has one name. With several it may be a hard link to another user's file that has replaced it:
+    OSError.
     """
     own = os.fstat(descriptor)
     if (to.st_uid, to.st_gid) == (own.st_uid, own.st_gid):
         return
     if own.st_nlink > 1 and not stat.S_ISDIR(own.st_mode):
-        raise OSError(errno.EMLINK, "is not the new file that it was: it has other names, too")
+        raise OSError(errno.EMLINK, "is not the file that was created: it has other names, too")
     os.fchown(descriptor, to.st_uid, to.st_gid)
 
 
 def unlink(path: PathLike) -> None:
     """Remove one name. Raises FileNotFoundError."""
-    about_to("unlink", path)
-    with ParentOf(path) as (parent, name):
+    before_change("unlink", path)
+    with OpenedParent(path) as (parent, name):
         os.unlink(name, dir_fd=parent)

@@ -23,26 +23,12 @@ from typing import Any
 import numpy as np
 
 from siltstone.base.codec_table import CODECS
+from siltstone.base.records import layout
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
 from siltstone.base.records.columns import record_fields, record_head
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    ATTRIBUTES_POSITION,
-    BATCH_OVERHEAD,
-    CHECKED_FROM,
-    CODEC_MASK,
-    CONTROL_BIT,
-    CRC_POSITION,
-    DELETE_HORIZON_BIT,
-    LEADER_EPOCH_POSITION,
-    MAX_TIMESTAMP_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    BatchHeaders,
-    Bytes,
-    Int64,
-)
+from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import scan_into
 from siltstone.base.records.varint import load_word
 
@@ -58,9 +44,9 @@ Assigned = tuple[int, int, bool, int]
 """What the log assigns: next offset, leader epoch, whether log-append time holds, and the time now (ms)."""
 REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
 """What the caller of ``check_batches`` has to look into, as bits."""
-_SET_BY_THE_LOG = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
+_SET_BY_THE_LOG = layout.TIMESTAMP_TYPE_BIT | layout.DELETE_HORIZON_BIT
 """The bits for log-append time and for a delete horizon."""
-_KEPT_WHEN_REWRITTEN = CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
+_KEPT_WHEN_REWRITTEN = layout.CODEC_MASK | layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT
 """Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
 
 
@@ -93,17 +79,17 @@ def _header_fault(row: Any, client: bool) -> int:
     A transaction and a marker need a producer with an epoch: without one, no marker could end the
     transaction, and its producer could not be fenced.
     """
-    if row.attributes & CODEC_MASK > _LAST_CODEC:
+    if row.attributes & layout.CODEC_MASK > _LAST_CODEC:
         return Fault.CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
         return Fault.COUNT
-    if client and row.attributes & CONTROL_BIT:
+    if client and row.attributes & layout.CONTROL_BIT:
         return Fault.CONTROL
     if client and row.producer_id >= 0 and row.base_sequence < 0:
         return Fault.SEQUENCE
-    if row.attributes & TRANSACTIONAL_BIT and row.producer_id < 0:
+    if row.attributes & layout.TRANSACTIONAL_BIT and row.producer_id < 0:
         return Fault.NO_PRODUCER
-    fenced = row.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)
+    fenced = row.attributes & (layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT)
     return Fault.EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
@@ -265,7 +251,7 @@ def refused_records(
 
 @kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
-    return bool(crc32c_of(data, row.position + CHECKED_FROM, row.position + row.size) == row.crc)
+    return bool(crc32c_of(data, row.position + layout.CHECKED_FROM, row.position + row.size) == row.crc)
 
 
 @kernel
@@ -298,12 +284,12 @@ def check_batches(
             finding[FAULT] = Fault.CHECKSUM
         if finding[FAULT] == 0:
             finding[FAULT] = _header_fault(row, client)
-        if row.attributes & TIMESTAMP_TYPE_BIT:
+        if row.attributes & layout.TIMESTAMP_TYPE_BIT:
             bits |= APPEND_TIMED
-        if finding[FAULT] == 0 and row.attributes & CODEC_MASK:
+        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK:
             bits |= COMPRESSED
         elif finding[FAULT] == 0:
-            start, end_of_row = row.position + BATCH_OVERHEAD, row.position + row.size
+            start, end_of_row = row.position + layout.BATCH_OVERHEAD, row.position + row.size
             check_records(data, start, end_of_row, rows, i, least, most, finding)
         if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
             bits |= REFUSED
@@ -331,7 +317,7 @@ def check_replicated(
             bits |= UNCHECKED
         elif not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
-        if finding[FAULT] == 0 and row.attributes & CODEC_MASK > _LAST_CODEC:
+        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK > _LAST_CODEC:
             finding[FAULT] = Fault.CODEC
         if finding[FAULT] == 0 and row.base_offset < next_offset:
             finding[FAULT] = Fault.OFFSETS
@@ -360,22 +346,24 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
         row.leader_epoch = leader_epoch
         next_offset = row.last_offset + 1
         write_int(data, position, row.base_offset, 8)
-        write_int(data, position + LEADER_EPOCH_POSITION, leader_epoch, 4)
+        write_int(data, position + layout.LEADER_EPOCH_POSITION, leader_epoch, 4)
         largest = now_ms if log_append else findings[i, LARGEST]
         findings[i, PENDING] = 0
         # No checksum covers offsets and leader epoch: most batches are done here.
         if row.max_timestamp == largest and not log_append and not row.attributes & _SET_BY_THE_LOG:
             continue
         row.max_timestamp = largest
-        write_int(data, position + MAX_TIMESTAMP_POSITION, largest, 8)
-        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (TIMESTAMP_TYPE_BIT if log_append else 0)
-        write_int(data, position + ATTRIBUTES_POSITION, row.attributes, 2)
+        write_int(data, position + layout.MAX_TIMESTAMP_POSITION, largest, 8)
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (
+            layout.TIMESTAMP_TYPE_BIT if log_append else 0
+        )
+        write_int(data, position + layout.ATTRIBUTES_POSITION, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
             findings[i, PENDING] = 1
             pending += 1
         else:
-            row.crc = crc32c_of(data, position + CHECKED_FROM, position + row.size)
-            write_int(data, position + CRC_POSITION, row.crc, 4)
+            row.crc = crc32c_of(data, position + layout.CHECKED_FROM, position + row.size)
+            write_int(data, position + layout.CRC_POSITION, row.crc, 4)
     return pending
 
 

@@ -179,9 +179,13 @@ def first_bad_checksum(data: Bytes, batches: BatchHeaders) -> int | None:
     return int(bad[0]) if len(bad) else None
 
 
+BAD_CHECKSUM = "checksum does not match"
+"""The reason of every error about a batch with a wrong checksum."""
+
+
 def refuse_bad_checksum(data: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> None:
     """Raises CorruptRecordError for the first such batch, with its position in the file ``path``, where
     ``data`` begins at ``origin``."""
     bad = first_bad_checksum(data, batches)
     if bad is not None:
-        raise CorruptRecordError(path, origin + int(batches["position"][bad]), "checksum does not match")
+        raise CorruptRecordError(path, origin + int(batches["position"][bad]), BAD_CHECKSUM)

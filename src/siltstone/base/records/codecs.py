@@ -13,7 +13,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cramjam
 import numpy as np
@@ -21,8 +21,8 @@ import xxhash
 import zstandard
 from zlib_ng import zlib_ng
 
-from siltstone.base.codec_table import GZIP, LZ4, SNAPPY, ZSTD
-from siltstone.base.records.kernel import call_of_five, kernel
+from siltstone.base.codec_table import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from siltstone.base.records.kernel import call_c5, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
@@ -49,7 +49,8 @@ class Scratch:
     """A buffer for decompressed records, which grows and is used for many windows (Kafka's
     ``BufferSupplier``).
 
-    The array may move when it grows: ``array()`` is valid until the next write.
+    Its first ``used`` bytes hold records. The array may move when it grows: ``array()`` is valid until the
+    next write.
     """
 
     def __init__(self, capacity: int = 1 << 20) -> None:
@@ -62,29 +63,29 @@ class Scratch:
         self.used = 0
 
     def array(self) -> Bytes:
-        """The bytes in use: uint8, a view."""
+        """The used bytes: uint8, a view."""
         return self._array[: self.used]
 
     def reserve(self, size: int) -> Bytes:
-        """At least ``size`` free bytes after those in use: uint8, a view."""
+        """At least ``size`` free bytes after the used ones: uint8, a view."""
         self._grow(size)
         return self._array[self.used :]
 
-    def room(self, size: int) -> memoryview:
-        """``size`` free bytes after those in use; who writes there adds to ``used``."""
+    def view(self, size: int) -> memoryview:
+        """``size`` free bytes after the used ones; a caller that writes there adds to ``used``."""
         self._grow(size)
         return self._view[self.used : self.used + size]
 
-    def make_room(self, size: int) -> None:
-        """Allocate ``size`` free bytes at once; no bytes may be in use."""
-        assert self.used == 0, "the bytes in use would be lost"
+    def allocate(self, size: int) -> None:
+        """Make at least ``size`` bytes free at once; none may be used."""
+        assert self.used == 0, "the used bytes would be lost"
         if len(self._view) < size:
             self._array, self._view = np.empty(0, np.uint8), memoryview(b"")  # frees the old memory first
             self._array = np.empty(size, np.uint8)
             self._view = self._array.data
 
     def append(self, data: memoryview | bytes) -> int:
-        """Copy ``data`` after the bytes in use; returns its size."""
+        """Copy ``data`` after the used bytes; returns its size."""
         size, used = len(data), self.used
         self._grow(size)
         self._view[used : used + size] = data
@@ -174,7 +175,7 @@ def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
                 raise DecompressedTooLargeError("snappy", limit)
             if size > _SNAPPY_RATIO * (len(block) + 1):
                 raise DecompressionError("snappy: impossible block size")
-            room = scratch.room(used + size)[used:]
+            room = scratch.view(used + size)[used:]
             if int(cramjam.snappy.decompress_raw_into(block, room)) != size:
                 raise DecompressionError("snappy: a block is shorter than its size says")
             used += size
@@ -248,7 +249,7 @@ def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
         header, packed = _LZ4_HEAD.unpack_from(data)
         size_max, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_HEAD.size + packed
         if size_max and len(data) == end + len(_LZ4_END) and data[end:] == _LZ4_END:
-            block, room = data[_LZ4_HEAD.size : end], scratch.room(size_max)
+            block, room = data[_LZ4_HEAD.size : end], scratch.view(size_max)
             try:
                 size = int(cramjam.lz4.decompress_block_into(block, room, output_len=size_max))
                 scratch.used += size
@@ -291,7 +292,6 @@ def _compress_lz4(data: memoryview, level: int | None) -> Any:
 
 _ZSTD_LEVEL = 3
 _ROOM_MIN, _TIMES_MAX = 1 << 16, 16
-_REPEATED_BYTE, _HAS_CHECKSUM = 1, 4
 
 
 def _load_libzstd() -> ctypes.CDLL | None:
@@ -342,7 +342,9 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     size_max = min(max(_TIMES_MAX * len(data), _ROOM_MIN), limit)
     try:
         declared = zstandard.frame_content_size(data)
-        if declared <= size_max and (declared >= 0 or _is_one_frame(data)):
+        # The library checks that nothing follows the frame only where the frame has its size.
+        is_one = declared >= 0 or _zstd_frame(np.frombuffer(data, np.uint8), 0, len(data))[0] == len(data)
+        if declared <= size_max and is_one:
             plain = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
             if plain:  # the library checks nothing of a frame whose size is 0
                 return scratch.append(plain)
@@ -351,81 +353,62 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     return _decompress_into(cramjam.zstd.decompress_into, "zstd", data, scratch, limit)
 
 
-def _is_one_frame(data: memoryview) -> bool:
-    """Does the data end with its first frame? The library checks this only for frames that have their size.
-
-    Block by block (RFC 8878, 3.1.1.2): three bytes with a flag for the last one, a type and a size. Raises
-    ZstdError.
-    """
-    at, is_last = zstandard.frame_header_size(data), 0
-    while not is_last and at < len(data):
-        head = int.from_bytes(data[at : at + 3], "little")
-        is_last, kind = head & 1, (head >> 1) & 3
-        at += 3 + (1 if kind == _REPEATED_BYTE else head >> 3)
-    return at + (4 if data[4] & _HAS_CHECKSUM else 0) == len(data)
-
-
 def _compress_zstd(data: memoryview, level: int | None) -> bytes:
     """One frame, with its content size."""
     return _contexts.compressor(_ZSTD_LEVEL if level is None else level).compress(data)
 
 
+class RecordSpans(NamedTuple):
+    """Where the records of some batches are stored: ``data[start[i]:end[i]]``, in ``codec[i]`` (0: none);
+    int64, one a batch."""
+
+    start: Int64
+    end: Int64
+    codec: Int64
+
+
 @kernel
 def _decompress_spans(
-    function: int,
-    context: int,
-    data: Bytes,
-    starts: Int64,
-    ends: Int64,
-    codecs: Int64,
-    first: int,
-    out: Bytes,
-    limit: int,
-    sizes: Int64,
+    zstd: tuple[int, int], data: Bytes, spans: RecordSpans, first: int, out: Bytes, limit: int, sizes: Int64
 ) -> tuple[int, int]:
     """Decompress spans of ``data`` from number ``first`` on into ``out`` and copy those of codec 0; fills
-    ``sizes`` and returns (the first span that was not taken, the bytes in ``out``)."""
+    ``sizes`` and returns (the first span that was not taken, the bytes in ``out``). ``zstd``: addresses of
+    ``ZSTD_decompressDCtx`` and of a context."""
+    function, context = zstd
     source, target, used = data.ctypes.data, out.ctypes.data, 0
-    for i in range(first, len(starts)):
-        room, size = len(out) - used, ends[i] - starts[i]
-        if codecs[i] == ZSTD:
-            size = call_of_five(function, context, target + used, min(room, limit), source + starts[i], size)
+    for i in range(first, len(spans.start)):
+        start, free, size = spans.start[i], len(out) - used, spans.end[i] - spans.start[i]
+        if spans.codec[i] == ZSTD:
+            # ZSTD_decompressDCtx(context, target, its capacity, source, its size)
+            size = call_c5(function, context, target + used, min(free, limit), source + start, size)
             if size <= 0:  # libzstd's error codes are negative as int64
                 return i, used
-        elif codecs[i] == 0 and size <= room:
-            out[used : used + size] = data[starts[i] : ends[i]]
+        elif spans.codec[i] == NONE and size <= free:
+            out[used : used + size] = data[start : start + size]
         else:
             return i, used
         sizes[i] = size
         used += size
-    return len(starts), used
+    return len(spans.start), used
 
 
 def decompress_run(
-    data: Bytes,
-    starts: Int64,
-    ends: Int64,
-    codecs: Int64,
-    first: int,
-    scratch: Scratch,
-    limit: int,
-    sizes: Int64,
+    data: Bytes, spans: RecordSpans, first: int, scratch: Scratch, limit: int, sizes: Int64
 ) -> int:
     """Decompress spans of ``data`` into ``scratch``, from number ``first`` up to a span that is not taken;
     returns that span's number.
 
-    ``codecs`` (int64, one a span): spans of 0 are copied. Fills ``sizes``. A frame is taken when it is valid,
-    holds 1 to ``limit`` bytes, and fits into ``scratch`` without growing it.
+    Fills ``sizes`` (int64, one a span). Spans that are not compressed are copied. A zstd frame is taken when
+    it is valid, holds 1 to ``limit`` bytes, and fits into ``scratch`` without growing it.
     """
     libzstd = _contexts.libzstd
     if _libzstd is None or libzstd is None or libzstd.function is None or libzstd.address is None:
         return first
     out = scratch.reserve(0)[: max(SPANS_END - scratch.used, 0)]
-    behind, used = _decompress_spans(
-        libzstd.function, libzstd.address, data, starts, ends, codecs, first, out, limit, sizes
-    )
+    addresses = libzstd.function, libzstd.address
+    next_span, used = _decompress_spans(addresses, data, spans, first, out, limit, sizes)
     scratch.used += used
-    return int(behind)
+    return int(next_span)
 
 
 _Compress = Callable[[memoryview, int | None], Any]
@@ -442,7 +425,7 @@ _FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
 def decompress(
     codec: int, data: Bytes | memoryview, scratch: Scratch, limit: int = DEFAULT_LIMIT, magic: int = 2
 ) -> int:
-    """Decompress one batch's records (uint8) after the bytes in use in ``scratch``; returns their size.
+    """Decompress one batch's records (uint8) after the used bytes of ``scratch``; returns their size.
 
     ``codec`` is the number in the attributes of a batch or message of this ``magic``. Raises
     DecompressionError for bytes that are no such stream and for output over ``limit`` bytes; ``scratch.used``
@@ -485,8 +468,8 @@ def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
 # valid stream. A size that the stream cannot reach (deflate grows by 1032 at most, an lz4 block by 255, a
 # zstd block to 128 KiB) is replaced by the one that it can, so a few forged bytes cannot make us allocate.
 
-UNDECLARED = -1
-"""No size: the bytes are not a stream of the codec, or truncated."""
+UNREADABLE_SIZE = -1
+"""The bytes are not a stream of the codec, or they are truncated."""
 _ZSTD_MAGIC_NUMBER, _LZ4_MAGIC_NUMBER, _SKIPPABLE = 0xFD2FB528, 0x184D2204, 0x184D2A50
 _XERIAL_MAGIC_NUMBER = int.from_bytes(_XERIAL_MAGIC[:7], "little")
 _ZSTD_BLOCK_MAX, _LZ4_RATIO, _DEFLATE_RATIO = 1 << 17, 255, 1032
@@ -562,16 +545,16 @@ def _frames(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool
     at, most, exact = start, 0, True
     while at < end:
         if end - at < 8:
-            return UNDECLARED, False
+            return UNREADABLE_SIZE, False
         magic = _little(data, at, 4)
         if magic & 0xFFFFFFF0 == _SKIPPABLE:
             at += 8 + _little(data, at + 4, 4)
             continue
         if magic != (_ZSTD_MAGIC_NUMBER if is_zstd else _LZ4_MAGIC_NUMBER):
-            return UNDECLARED, False
+            return UNREADABLE_SIZE, False
         at, size, is_exact = _zstd_frame(data, at, end) if is_zstd else _lz4_frame(data, at, end)
         if at < 0:
-            return UNDECLARED, False
+            return UNREADABLE_SIZE, False
         most += size
         exact = exact and is_exact
     return most, exact
@@ -585,7 +568,7 @@ def _snappy_block(data: Bytes, start: int, end: int) -> int:
         size |= (int(data[start + i]) & 0x7F) << (7 * i)
         if data[start + i] < 0x80:
             return min(size, _SNAPPY_RATIO * (end - start))
-    return UNDECLARED
+    return UNREADABLE_SIZE
 
 
 @kernel
@@ -596,14 +579,14 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
     at, most = start + 16, 0
     while at < end:
         if end - at < 4:
-            return UNDECLARED
+            return UNREADABLE_SIZE
         size = read_int32(data, at)
         at += 4
         if size < 0 or size > end - at:
-            return UNDECLARED
+            return UNREADABLE_SIZE
         plain = _snappy_block(data, at, at + size)
         if plain < 0:
-            return UNDECLARED
+            return UNREADABLE_SIZE
         most += plain
         at += size
     return most
@@ -613,7 +596,7 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
 def _gzip(data: Bytes, start: int, end: int) -> tuple[int, bool]:
     """The trailer's size, unless there may be a second member: (most bytes, is that exact)."""
     if end - start < 18:
-        return UNDECLARED, False
+        return UNREADABLE_SIZE, False
     # A member's header and trailer take 18 bytes; after them, a gzip header (1F 8B 08) may begin another
     # member.
     for i in range(start + 18, end - 2):
@@ -623,9 +606,9 @@ def _gzip(data: Bytes, start: int, end: int) -> tuple[int, bool]:
 
 
 @kernel
-def _declared(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int64, exact: Flags) -> None:
-    for i in range(len(starts)):
-        start, end, codec = starts[i], ends[i], codecs[i]
+def _declared(data: Bytes, spans: RecordSpans, sizes: Int64, exact: Flags) -> None:
+    for i in range(len(spans.start)):
+        start, end, codec = spans.start[i], spans.end[i], spans.codec[i]
         exact[i], sizes[i] = True, max(end - start, 0)
         if start >= end:
             continue
@@ -636,17 +619,16 @@ def _declared(data: Bytes, starts: Int64, ends: Int64, codecs: Int64, sizes: Int
             exact[i] = sizes[i] >= 0
         elif codec in (LZ4, ZSTD):
             sizes[i], exact[i] = _frames(data, start, end, codec == ZSTD)
-        elif codec != 0:
-            sizes[i], exact[i] = UNDECLARED, False
+        elif codec != NONE:
+            sizes[i], exact[i] = UNREADABLE_SIZE, False
 
 
-def declared_sizes(data: Bytes, starts: Int64, ends: Int64, codecs: Int64) -> tuple[Int64, Flags]:
-    """Most bytes that the spans ``data[starts[i]:ends[i]]`` decompress to: (int64, is that exact), one a
-    span.
+def declared_sizes(data: Bytes, spans: RecordSpans) -> tuple[Int64, Flags]:
+    """Most bytes that the spans of ``data`` decompress to: (int64, is that exact), one a span.
 
-    ``codecs``: int64, one a span, 0 for plain ones. ``UNDECLARED`` where the span has no readable size.
-    Raises nothing: decompression refuses what is damaged.
+    ``UNREADABLE_SIZE`` for bytes that are no stream of the codec. Raises nothing: decompression refuses what
+    is damaged.
     """
-    sizes, exact = np.empty(len(starts), np.int64), np.empty(len(starts), np.bool_)
-    _declared(data, starts, ends, codecs, sizes, exact)
+    sizes, exact = np.empty(len(spans.start), np.int64), np.empty(len(spans.start), np.bool_)
+    _declared(data, spans, sizes, exact)
     return sizes, exact

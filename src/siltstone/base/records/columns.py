@@ -6,8 +6,9 @@ window itself when none of its batches is compressed, else the decompressed reco
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -96,22 +97,11 @@ class TimeColumns:
         return len(self.offset)
 
 
-class ColumnArrays(NamedTuple):
-    """The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
-
-    batch: Int32
-    offset: Int64
-    key_start: Int32
-    key_size: Int32
-    timestamp: Int64
-    start: Int32
-    size: Int32
-    value_start: Int32
-    value_size: Int32
-    headers_start: Int32
-    header_count: Int32
-
-
+ColumnArrays = namedtuple(
+    "ColumnArrays",
+    "batch offset key_start key_size timestamp start size value_start value_size headers_start header_count",
+)
+"""The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
 KEY_COLUMNS = ColumnArrays._fields[:4]
 """The columns of ``KeyColumns``."""
 

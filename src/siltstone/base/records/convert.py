@@ -20,24 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from siltstone.base.records import layout
 from siltstone.base.records.build import Spans, compress_batches, encode_record, write_header, write_int
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import ColumnArrays, RecordColumns, select
-from siltstone.base.records.inflate import corrupt
+from siltstone.base.records.decompression import corrupt_batch
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    DELETE_HORIZON_BIT,
-    LAST_OFFSET_DELTA_POSITION,
-    TIMESTAMP_TYPE_BIT,
-    BatchHeaders,
-    Bytes,
-    Flags,
-    Int64,
-    codec_of,
-)
+from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, codec_of
 
 NO_HORIZON = -1
 _OFFSET_DELTA_MAX = (1 << 31) - 1
@@ -90,29 +80,30 @@ def _convert(
     values = Spans(data, columns.value_start, columns.value_size)
     headers = Spans(data, columns.headers_start, columns.header_count)  # messages have none
     for i in range(len(entries)):
-        first, behind = bounds[i], bounds[i + 1]
+        first, end = bounds[i], bounds[i + 1]
         made.start[i], made.size[i] = position, 0
-        if first == behind and not keep_empty[i]:
+        if first == end and not keep_empty[i]:
             continue
         # A batch without records keeps the entry's offset.
         base, last, largest = entries[i].base_offset, entries[i].last_offset, entries[i].max_timestamp
-        base_time, bits = -1, attributes[i] & ~CODEC_MASK
-        if first < behind:
-            base, last, largest = offset[first], offset[behind - 1], timestamp[first]
+        base_time, bits = -1, attributes[i] & ~layout.CODEC_MASK
+        if first < end:
+            base, last, largest = offset[first], offset[end - 1], timestamp[first]
             base_time, bits = horizon[i] if horizon[i] >= 0 else timestamp[first], attributes[i]
         if last - base > _OFFSET_DELTA_MAX:
             return i
-        end = position + BATCH_OVERHEAD
-        for row in range(first, behind):
+        next_position = position + layout.BATCH_OVERHEAD
+        for row in range(first, end):
             delta, time = offset[row] - base, timestamp[row] - base_time
-            end = encode_record(row, delta, time, keys, values, headers, out, end)
+            next_position = encode_record(row, delta, time, keys, values, headers, out, next_position)
             largest = max(largest, timestamp[row])
-        write_header(out, position, end - position, entries[i], bits, base_time, largest, behind - first)
+        size = next_position - position
+        write_header(out, position, size, entries[i], bits, base_time, largest, end - first)
         # ``write_header`` took the entry's offsets; a wrapper's are both its last message's.
         write_int(out, position, base, 8)
-        write_int(out, position + LAST_OFFSET_DELTA_POSITION, last - base, 4)
-        made.last_offset[i], made.max_timestamp[i], made.size[i] = last, largest, end - position
-        position = end
+        write_int(out, position + layout.LAST_OFFSET_DELTA_POSITION, last - base, 4)
+        made.last_offset[i], made.max_timestamp[i], made.size[i] = last, largest, size
+        position = next_position
     return -1
 
 
@@ -120,40 +111,39 @@ def convert_entries(
     entries: BatchHeaders,
     columns: RecordColumns,
     *,
-    keep: Flags | None = None,
-    horizon_ms: Int64 | None = None,
-    keep_empty: Flags | None = None,
-    path: str = "",
-    origin: int = 0,
+    keep: Flags,
+    horizon_ms: Int64,
+    keep_empty: Flags,
+    path: str,
+    origin: int,
 ) -> Converted:
-    """The records of message set ``entries`` (magic 0 and 1) as record batches, one for each with records.
+    """Convert message set ``entries`` (magic 0 and 1) into record batches, one for each with records.
 
     ``columns`` are the decoded records of exactly these entries; ``keep`` (bool, one a record) says which
-    stay, by default all. ``horizon_ms`` (int64, one an entry) is its delete horizon, or NO_HORIZON.
-    ``keep_empty`` (bool, one an entry): an entry of which none stays becomes a batch without records. The
-    window begins at ``origin`` in ``path``. Raises CorruptRecordError for offsets too far apart for a batch.
+    stay. ``horizon_ms`` (int64, one an entry) is its delete horizon, or NO_HORIZON. ``keep_empty`` (bool,
+    one an entry): an entry of which none stays becomes a batch without records. The window begins at
+    ``origin`` in ``path``. Raises CorruptRecordError for offsets too far apart for a batch.
     """
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
-    kept = columns if keep is None else select(columns, keep)
-    horizon = np.full(total, NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms
-    room = int((kept.size.astype(np.int64) + RECORD_GROWTH).sum())
-    out = np.empty(BATCH_OVERHEAD * total + room, np.uint8)
+    records = select(columns, keep)
+    records_size = int((records.size.astype(np.int64) + RECORD_GROWTH).sum())
+    out = np.empty(layout.BATCH_OVERHEAD * total + records_size, np.uint8)
     made = _Batches(*np.empty((4, total), np.int64))
     bad = _convert(
         entries,
-        _attributes(entries, horizon),
-        horizon,
-        np.searchsorted(kept.batch, np.arange(total + 1)),
-        kept.data,
-        kept.arrays,
-        np.zeros(total, np.bool_) if keep_empty is None else keep_empty,
+        _attributes(entries, horizon_ms),
+        horizon_ms,
+        np.searchsorted(records.batch, np.arange(total + 1)),
+        records.data,
+        records.arrays,
+        keep_empty,
         out,
         made,
     )
     if bad >= 0:
-        raise corrupt(entries, bad, TOO_FAR_APART, path, origin)
-    codecs = np.where(made.size > BATCH_OVERHEAD, codec_of(entries), 0)
+        raise corrupt_batch(entries, bad, TOO_FAR_APART, path, origin)
+    codecs = np.where(made.size > layout.BATCH_OVERHEAD, codec_of(entries), 0)
     data, starts, sizes = out[: int(made.size.sum())], made.start, made.size
     if codecs.any():
         data, starts, sizes = compress_batches(data, starts, sizes, codecs, Scratch(len(data) + 1))
@@ -170,6 +160,7 @@ def convert_entries(
 
 def _attributes(entries: BatchHeaders, horizon: Int64) -> Int64:
     """The batches' attributes: of the entries' those that are known to magic 2, and the horizon's bit."""
-    kept_bits = np.where(entries["magic"] == 0, CODEC_MASK, CODEC_MASK | TIMESTAMP_TYPE_BIT)
-    attributes = (entries["attributes"] & kept_bits) | np.where(horizon >= 0, DELETE_HORIZON_BIT, 0)
+    known_to_v1 = layout.CODEC_MASK | layout.TIMESTAMP_TYPE_BIT
+    known = np.where(entries["magic"] == 0, layout.CODEC_MASK, known_to_v1)
+    attributes = (entries["attributes"] & known) | np.where(horizon >= 0, layout.DELETE_HORIZON_BIT, 0)
     return attributes.astype(np.int64)

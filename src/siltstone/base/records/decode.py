@@ -30,7 +30,7 @@ from siltstone.base.records.columns import (
     record_head,
     select,
 )
-from siltstone.base.records.inflate import corrupt, inflate, refuse_impossible_counts
+from siltstone.base.records.decompression import corrupt_batch, decompress_batches, refuse_impossible_counts
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT, BatchHeaders, Bytes, Int32, Int64
 from siltstone.base.records.legacy import LEGACY_REASON, count_messages, decode_messages
@@ -70,8 +70,8 @@ class ChosenRecords:
 
 class DecodeOptions(TypedDict, total=False):
     """Options of every decoder. ``limit`` bounds what one batch may decompress to, in bytes, and how many
-    records it may have (``inflate.records_max``). ``path`` and ``origin`` (the file position of the window's
-    first byte) are for errors."""
+    records it may have (``decompression.records_max``). ``path`` and ``origin`` (the file position of the
+    window's first byte) are for errors."""
 
     limit: int
     path: str
@@ -172,8 +172,8 @@ def decode_records(
 ) -> RecordColumns:
     """Decode every record of ``batches`` (rows of a scan over ``window``, any magic) in log order.
 
-    Memory is bounded by how many batches are decoded at a time (``inflate.pieces``). ``scratch`` takes
-    decompressed bytes and may be used again when the columns are no longer needed. Control batches are
+    Memory is bounded by how many batches are decoded at a time (``decompression.slices_within``). ``scratch``
+    takes decompressed bytes and may be used again when the columns are no longer needed. Control batches are
     decoded like others. Raises CorruptRecordError with the position of a batch that cannot be decoded.
     """
     source = _Source.of(window, batches, None, scratch, **options)
@@ -265,14 +265,14 @@ class _Source:
         origin: int = 0,
     ) -> _Source:
         mine = batches if rows is None else batches[rows]
-        data, starts, ends = inflate(
+        data, starts, ends = decompress_batches(
             window, mine, scratch or Scratch(), limit=limit, path=path, origin=origin
         )
         assert len(data) <= SPANS_END, "spans are int32"
         counts = mine["count"].astype(np.int64)
         bad, reason = count_messages(data, mine, starts, ends, counts)
         if reason:
-            raise corrupt(mine, bad, LEGACY_REASON[reason], path, origin)
+            raise corrupt_batch(mine, bad, LEGACY_REASON[reason], path, origin)
         refuse_impossible_counts(mine, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         plain = _PlainBatches(data, starts, ends, rows, batches)
@@ -293,7 +293,7 @@ class _Source:
         data, starts, _, rows, batches = self.plain
         bad, reason = decode_messages(data, starts, self.counts, rows, batches, columns.arrays)
         if reason:
-            raise corrupt(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
+            raise corrupt_batch(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
     def most_chosen(self, chosen: ChosenOffsets) -> int:
         """The most records that can be chosen."""
@@ -316,7 +316,7 @@ class _Source:
             raise CheckFailedError(_NOT_THERE, path=self.path)
         if bad >= 0:
             row = self.plain.rows[bad]
-            raise corrupt(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
+            raise corrupt_batch(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
         count, met, left_out, keyless = counts
         return count, met, left_out, keyless
 

@@ -163,48 +163,45 @@ def siphash128_each(
 
 # The partition of a key (Kafka's ``BuiltInPartitioner`` and ``Utils.murmur2``).
 
-_SEED, _MULTIPLIER, _SHIFT = 0x9747B28C, 0x5BD1E995, 24
-_MASK32 = 0xFFFFFFFF
+_SEED, _MULTIPLIER, _SHIFT = np.uint32(0x9747B28C), np.uint32(0x5BD1E995), np.uint32(24)
 
 
-def murmur2(data: bytes) -> int:
-    """The 32-bit hash of ``data``, from 0 to 2³² − 1: what a Java client has, read as unsigned."""
-    whole = len(data) & ~3
-    mixed = (_SEED ^ len(data)) & _MASK32
-    for start in range(0, whole, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER & _MASK32
-        word = (word ^ word >> _SHIFT) * _MULTIPLIER & _MASK32
-        mixed = (mixed * _MULTIPLIER & _MASK32) ^ word
-    if whole < len(data):
-        mixed = (mixed ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK32
-    mixed = (mixed ^ mixed >> 13) * _MULTIPLIER & _MASK32
-    return mixed ^ mixed >> 15
+@kernel
+def murmur2(data: Bytes, start: int, size: int) -> np.uint32:
+    """The 32-bit hash of ``data[start:start + size]``: what a Java client has, read as unsigned.
 
-
-def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition, of so many, that Kafka's default partitioner gives a key."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    Products and shifts are cut to 32 bits again: numba computes them in 64.
+    """
+    mixed = np.uint32(_SEED ^ np.uint32(size))
+    whole = start + (size & ~3)
+    for at in range(start, whole, 4):
+        word = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
+        word |= np.uint32(data[at + 2]) << np.uint32(16) | np.uint32(data[at + 3]) << np.uint32(24)
+        word = np.uint32(word * _MULTIPLIER)
+        word = np.uint32((word ^ (word >> _SHIFT)) * _MULTIPLIER)
+        mixed = np.uint32(np.uint32(mixed * _MULTIPLIER) ^ word)
+    # Up to three bytes are left; the product follows only if there is one.
+    for at in range(start + size - 1, whole - 1, -1):
+        mixed = np.uint32(mixed ^ np.uint32(data[at]) << np.uint32(8 * (at - whole)))
+    if size & 3:
+        mixed = np.uint32(mixed * _MULTIPLIER)
+    mixed = np.uint32((mixed ^ (mixed >> np.uint32(13))) * _MULTIPLIER)
+    return np.uint32(mixed ^ (mixed >> np.uint32(15)))
 
 
 @kernel
 def partitions_for_keys(data: Bytes, start: Int64 | Int32, size: Int32, partitions: int, out: Int32) -> None:
-    """``partition_for_key`` of each span into ``out``; -1 where there is no key (size -1)."""
+    """The partition, of so many, that Kafka's default partitioner gives the key in each span, into ``out``;
+    -1 where there is no key (size -1)."""
     for row in range(len(start)):
         out[row] = -1
-        if size[row] < 0:
-            continue
-        mixed = np.uint32(np.uint32(_SEED) ^ np.uint32(size[row]))
-        whole = start[row] + (size[row] & ~3)
-        for at in range(start[row], whole, 4):
-            word = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
-            word |= np.uint32(data[at + 2]) << np.uint32(16) | np.uint32(data[at + 3]) << np.uint32(24)
-            word = np.uint32(word * np.uint32(_MULTIPLIER))
-            word = np.uint32((word ^ (word >> np.uint32(_SHIFT))) * np.uint32(_MULTIPLIER))
-            mixed = np.uint32(np.uint32(mixed * np.uint32(_MULTIPLIER)) ^ word)
-        for at in range(start[row] + size[row] - 1, whole - 1, -1):
-            mixed = np.uint32(mixed ^ np.uint32(data[at]) << np.uint32(8 * (at - whole)))
-        if size[row] & 3:
-            mixed = np.uint32(mixed * np.uint32(_MULTIPLIER))
-        mixed = np.uint32((mixed ^ (mixed >> np.uint32(13))) * np.uint32(_MULTIPLIER))
-        mixed = np.uint32(mixed ^ (mixed >> np.uint32(15)))
-        out[row] = (mixed & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)
+        if size[row] >= 0:
+            positive = murmur2(data, start[row], size[row]) & np.uint32(0x7FFFFFFF)
+            out[row] = positive % np.uint32(partitions)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """``partitions_for_keys`` of one key."""
+    out, size = np.empty(1, np.int32), np.array([len(key)], np.int32)
+    partitions_for_keys(np.frombuffer(key, np.uint8), np.zeros(1, np.int32), size, partitions, out)
+    return int(out[0])

@@ -109,7 +109,7 @@ HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(conf
 ``NUMBA_CPU_NAME``."""
 
 
-def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
@@ -118,7 +118,7 @@ def _call_of_five(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e:
     return types.int64(*[types.int64] * 6), code
 
 
-call_of_five: Any = intrinsic(_call_of_five)
+call_c5: Any = intrinsic(_call_c5)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from siltstone.base.codec_table import CODECS
 from siltstone.base.records import layout
+from siltstone.base.records.codecs import RecordSpans
 from siltstone.base.records.columns import ColumnArrays
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
@@ -77,11 +78,9 @@ def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, 
 
 
 @kernel
-def record_spans(
-    data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, codecs: Int64
-) -> tuple[int, int]:
-    """Find each batch's records as they are stored, and their codec, 0 for none; returns (-1, 0), or the
-    first bad wrapper's row and the reason.
+def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) -> tuple[int, int]:
+    """Find each batch's records as they are stored, and their codec; returns (-1, 0), or the first bad
+    wrapper's row and the reason.
 
     A record batch has them after its header, a wrapper in its value (an empty span where that cannot be
     read); a plain message is a set of one.
@@ -99,13 +98,13 @@ def record_spans(
                 reason = _NULL_SET
             elif reason == 0 and codec > _LAST_CODEC:
                 reason = _CODEC
-            # The walk goes on: ``plain_sizes`` needs a span for every batch, damaged ones too.
+            # The walk goes on: ``decompressed_size_bounds`` needs a span for damaged batches too.
             if reason != 0:
                 start = end
                 if bad < 0:
                     bad, bad_reason = i, reason
         # A message's value is its last field, so a wrapper's set ends where the wrapper does.
-        starts[i], ends[i], codecs[i] = start, end, codec
+        spans.start[i], spans.end[i], spans.codec[i] = start, end, codec
     return bad, bad_reason
 
 

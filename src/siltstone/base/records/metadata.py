@@ -22,8 +22,8 @@ FRAME_VERSION = 1
 _VARINT_BYTES = 5
 
 
-class DamagedMetadataError(ValueError):
-    """A frame that cannot be parsed; ``position`` counts from its first byte."""
+class UndecodableMessageError(ValueError):
+    """A message that cannot be decoded; ``position`` counts from its first byte."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -80,32 +80,35 @@ MetadataRecord = (
 )
 
 
-class _Frame:
-    """A reader of one frame's bytes; ``position`` is where it reads next."""
+class MessageReader:
+    """A reader of one message in Kafka's protocol format; ``position`` is where it reads next."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.position = 0
 
     def take(self, size: int, what: str) -> bytes:
+        """The next ``size`` bytes, which are ``what``, for errors."""
         if size > len(self._data) - self.position:
-            raise DamagedMetadataError(self.position, f"{what} ends beyond the record")
+            raise UndecodableMessageError(self.position, f"{what} ends beyond the record")
         self.position += size
         return self._data[self.position - size : self.position]
 
     def varint(self) -> int:
+        """An unsigned varint of up to 32 bits."""
         start, value = self.position, 0
         for shift in range(0, 7 * _VARINT_BYTES, 7):
             byte = self.take(1, "a number")[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80 and value <= 0xFFFFFFFF:
                 return value
-        raise DamagedMetadataError(start, "a varint is too long")
+        raise UndecodableMessageError(start, "a varint is too long")
 
     def int8(self) -> int:
         return int.from_bytes(self.take(1, "a number"), "big", signed=True)
 
     def uuid(self) -> str:
+        """A UUID as 22 characters of URL-safe base64."""
         return base64.urlsafe_b64encode(self.take(16, "an id")).rstrip(b"=").decode()
 
     def nullable_string(self) -> str | None:
@@ -114,21 +117,24 @@ class _Frame:
         try:
             return None if size == 0 else self.take(size - 1, "a string").decode()
         except UnicodeDecodeError as error:
-            raise DamagedMetadataError(start + error.start, "a string that is not UTF-8") from None
+            raise UndecodableMessageError(start + error.start, "a string that is not UTF-8") from None
 
     def string(self) -> str:
         start, text = self.position, self.nullable_string()
         if text is None:
-            raise DamagedMetadataError(start, "null for a string that may not be null")
+            raise UndecodableMessageError(start, "null for a string that may not be null")
         return text
 
 
-_Read = Callable[[_Frame], Any]
+_Read = Callable[[MessageReader], Any]
 # Api key → the record, and how its fields are read. Kafka 4.3 has only version 0 of each.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[_Read, ...]]] = {
-    2: (TopicRecord, (_Frame.string, _Frame.uuid)),
-    4: (ConfigRecord, (_Frame.int8, _Frame.string, _Frame.string, _Frame.nullable_string)),
-    9: (RemoveTopicRecord, (_Frame.uuid,)),
+    2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
+    4: (
+        ConfigRecord,
+        (MessageReader.int8, MessageReader.string, MessageReader.string, MessageReader.nullable_string),
+    ),
+    9: (RemoveTopicRecord, (MessageReader.uuid,)),
     23: (BeginTransactionRecord, ()),
     24: (EndTransactionRecord, ()),
     25: (AbortTransactionRecord, ()),
@@ -139,25 +145,25 @@ assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.value
 def decode_metadata(value: bytes) -> MetadataRecord | None:
     """Parse a frame; None for a record that does not concern topics or settings.
 
-    Raises DamagedMetadataError for a frame that cannot be parsed, and for an unknown version of a record
+    Raises UndecodableMessageError for a frame that cannot be parsed, and for an unknown version of a record
     whose meaning matters.
     """
-    frame = _Frame(value)
+    frame = MessageReader(value)
     version = frame.varint()
     if version != FRAME_VERSION:
-        raise DamagedMetadataError(0, f"frame version {version}; only {FRAME_VERSION} is known")
+        raise UndecodableMessageError(0, f"frame version {version}; only {FRAME_VERSION} is known")
     schema = _SCHEMAS.get(frame.varint())
     start, version = frame.position, frame.varint()
     if schema is None:
         return None
     record, reads = schema
     if version:
-        raise DamagedMetadataError(start, f"{record.__name__} version {version}; only 0 is known")
+        raise UndecodableMessageError(start, f"{record.__name__} version {version}; only 0 is known")
     fields_read = [read(frame) for read in reads]
     for _ in range(frame.varint()):
         frame.varint()
         frame.take(frame.varint(), "a tagged field")
     if frame.position < len(value):
         left_over = len(value) - frame.position
-        raise DamagedMetadataError(frame.position, f"{left_over} bytes are left after the record")
+        raise UndecodableMessageError(frame.position, f"{left_over} bytes are left after the record")
     return record(*fields_read)

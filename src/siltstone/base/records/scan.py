@@ -73,7 +73,7 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.count = read_int32(data, position + layout.COUNT_POSITION)
     if row.base_offset > _OFFSET_MAX - max(delta, 0):
         return False
-    # A compressed record may take less than a byte: ``inflate`` checks these counts, after decompression.
+    # A compressed record may take less than a byte: ``decompression`` checks these counts afterwards.
     return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
 
 

@@ -19,9 +19,9 @@ from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.staging import Rewritten
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
+from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, SegmentFile, TopicPartition, segment_file
-from siltstone.log.overflow import overflowed, split_overflowed
+from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
 _SWAP_THREADS = 4
@@ -166,7 +166,9 @@ class InPlace(Destination):
 
     def tidy(self, state: LogState) -> list[str]:
         """Finish an interrupted swap or deletion as a broker does, and remove what earlier runs staged."""
-        done = finish_replacement(state.path)
+        finished, removed = finish_replacement(state.path)
+        done = [f"finished the swap of {name}" for name in finished]
+        done += [f"removed {name}" for name in removed]
         if drop_staged(state.path):
             done.append(DROPPED)
         return done + (self._split(state) if self._originals is None else [])
@@ -176,8 +178,8 @@ class InPlace(Destination):
         assert state.config is not None
         interval, size = (state.config.integer(name) for name in INDEX_SETTINGS)
         done = []
-        for segment in overflowed(state.segments()):
-            bases = split_overflowed(state.path, segment, interval=interval, index_bytes=size)
+        for segment in overflowed_segments(state.segments()):
+            bases = split_overflowed_segment(state.path, segment, interval=interval, index_bytes=size)
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
 
@@ -325,7 +327,7 @@ class CleanedCopy(Destination):
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
         facts = files.stat(source, follow=False)
         if facts.kind != files.DIRECTORY:
-            refuse_kind(source, facts, files.FILE)
+            require_kind(source, facts, files.FILE)
             return files.copy(source, target)
         try:
             refuse_unsafe_files(source)

@@ -33,7 +33,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import Rewritten
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.retention import SegmentFacts, decide
+from siltstone.log.retention import SegmentMetadata, decide
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
@@ -152,8 +152,8 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
         now_ms=choices.now_ms,
         log_start_offset=checkpoints.log_start.get(state.where, 0),
         high_watermark=choices.committed_below(state.where, checkpoints) or 0,
-        held_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
-        keeps_active=True,
+        retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
+        retain_active=True,
     )
     decisions = deciding(config=config)
     guessed = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
@@ -178,12 +178,12 @@ def expired(state: LogState, result: LogResult, choices: Choices, left: Sequence
     )
 
 
-def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentFacts]:
+def _facts(left: Sequence[Left], *, with_times: bool) -> list[SegmentMetadata]:
     """The facts for ``log.retention``. The active segment stays, so its end and its time are not needed."""
     ends = [*(later.base_offset for _, later in pairwise(left)), LONG_MAX]
     last = len(left) - 1
     return [
-        SegmentFacts(
+        SegmentMetadata(
             base_offset=segment.base_offset,
             end_offset=end,
             size=segment.size,

@@ -28,10 +28,10 @@ from siltstone.compaction.staging import Rewritten
 from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.ledger.store import uncovered
+from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLUSTER_METADATA, LOG_START_CHECKPOINT, STAGING, TopicPartition
-from siltstone.log.overflow import overflowed
+from siltstone.log.overflow import overflowed_segments
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.segments import (
@@ -40,7 +40,7 @@ from siltstone.log.segments import (
     has_message_sets,
     largest_timestamp,
     list_segments,
-    unchanged,
+    open_unchanged,
     windows,
 )
 from siltstone.log.transactions import transaction_indexes
@@ -103,7 +103,7 @@ def _newest_in(segment: Segment) -> int | None:
 
 def _has_something_to_remove(segment: Segment, tombstones_from: int, limit: int) -> bool:
     scratch = Scratch()
-    with unchanged(segment) as reader:
+    with open_unchanged(segment) as reader:
         for window in windows(reader):
             batches = window.batches[np.flatnonzero(_has_horizon(window.batches))]
             if not len(batches):
@@ -241,7 +241,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
     reason = _refusal_by_settings(state)
     if reason is not None:
         return reason
-    wide = [] if state.opened else overflowed(state.segments() if segments is None else segments)
+    wide = [] if state.opened else overflowed_segments(state.segments() if segments is None else segments)
     if wide:
         return f"{wide[0].path}: {OVERFLOWED}"
     left = swap_leftovers(state.path)
@@ -320,7 +320,7 @@ def log_facts(
     Raises CorruptFileError, OSError.
     """
     bounds = [committed_below, producers.first_open_transaction(), producers.end_offset]
-    bounds.append(uncovered(state.path).clean_below)
+    bounds.append(cleaning_bounds(state.path).clean_below)
     assert state.config is not None
     lagging = state.config.integer("min.compaction.lag.ms") > 0
     hurried = state.config.setting("max.compaction.lag.ms").value != LONG_MAX
@@ -376,7 +376,10 @@ def _decide(
         )
     why_not_now = _ineligible(state.config, choices, cleanable)
     if why_not_now is not None:
-        tombstones_from, limit = uncovered(state.path).tombstones_from, state.config.integer(LIMIT_SETTING)
+        tombstones_from, limit = (
+            cleaning_bounds(state.path).tombstones_from,
+            state.config.integer(LIMIT_SETTING),
+        )
         if not find_horizons(segments, cleanable.clean_end, choices.now_ms, tombstones_from, limit).is_due:
             return result.stop(*why_not_now)
         result.notes.append("the delete horizons of all its tombstones have passed")
@@ -433,7 +436,7 @@ def _work(
             last_offset=min(cleanable.end, choices.map_end) - 1,
             producers=np.array(alive, np.int64).reshape(-1, 3),
             map_end=choices.map_end,
-            tombstones_from=uncovered(state.path).tombstones_from,
+            tombstones_from=cleaning_bounds(state.path).tombstones_from,
             legacy_horizon_ms=plan.legacy_delete_horizon(facts.segments, cleanable.first_dirty, retention_ms),
             drop_keyless=choices.drop_keyless or state.drop_keyless,
         ),

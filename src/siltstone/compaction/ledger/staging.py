@@ -29,7 +29,7 @@ from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
 from siltstone.base.records.columns import DECODE_REASON, record_head
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.inflate import inflate, pieces
+from siltstone.base.records.decompression import decompress_batches, slices_within
 from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, BatchHeaders, Bytes, Flags, Int64, codec_of
 from siltstone.base.records.scan import scan_batches
@@ -153,7 +153,7 @@ def _pass(at: int, end: int, count: int) -> int:
 def _coalesce(
     window: Bytes,
     batches: BatchHeaders,
-    inflated: tuple[Bytes, Int64, Int64],
+    decompressed: tuple[Bytes, Int64, Int64],
     action: Int64,
     wanted: tuple[Int64, Int64, bool],
     limit: int,
@@ -162,13 +162,13 @@ def _coalesce(
 ) -> tuple[int, int]:
     """Coalesce v2 batches: (records kept, 0), or (number of the bad batch, ``_MISSED`` or ``_MALFORMED``).
 
-    ``inflated``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``. ``action``: 1
-    for a batch that is copied as it is. ``wanted``: (listed, until, keep): ascending offsets that are kept,
-    or dropped where ``keep`` is False; ``until[i]`` of them are at or below batch i's last offset. ``into``:
-    (out, state, rows): the output's bytes, the open batch's state, a row for each finished batch, as
-    ``_close`` writes it. Fills ``offsets`` with those that are kept.
+    ``decompressed``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``.
+    ``action``: 1 for a batch that is copied as it is. ``wanted``: (listed, until, keep): ascending offsets
+    that are kept, or dropped where ``keep`` is False; ``until[i]`` of them are at or below batch i's last
+    offset. ``into``: (out, state, rows): the output's bytes, the open batch's state, a row for each finished
+    batch, as ``_close`` writes it. Fills ``offsets`` with those that are kept.
     """
-    data, starts, ends = inflated
+    data, starts, ends = decompressed
     listed, until, keep_listed = wanted
     out, open_, rows = into
     kept, origin = 0, data.ctypes.data
@@ -274,9 +274,9 @@ class Coalescer:
             if not len(batches):
                 return None
         plain, limit = self._plain, self._batch_limit
-        inflated = inflate(window, batches, plain, limit=limit, path=path, origin=origin)
+        decompressed = decompress_batches(window, batches, plain, limit=limit, path=path, origin=origin)
         counts = int(batches["count"].sum())
-        room = int((inflated[2] - inflated[1]).sum()) + int(batches["size"].sum()) + GROWTH * counts
+        room = int((decompressed[2] - decompressed[1]).sum()) + int(batches["size"].sum()) + GROWTH * counts
         most = 2 * len(batches) + 2 * room // self._limit + 4
         self._make_room(room + BATCH_OVERHEAD * most)
         rows = np.empty((most, 6), np.int64)
@@ -286,7 +286,7 @@ class Coalescer:
         self._open[ROWS] = 0
         wanted = self._listed, until, self._keep_listed
         into = self._room, self._open, rows
-        kept, wrong = _coalesce(window, batches, inflated, action, wanted, self._limit, into, offsets)
+        kept, wrong = _coalesce(window, batches, decompressed, action, wanted, self._limit, into, offsets)
         if wrong:
             position = origin + int(batches["position"][kept])
             if wrong == _MISSED:
@@ -412,8 +412,8 @@ class _Sink:
             return
         writer, self._writer = self._writer, None
         indexes = self._indexes.finish()
-        files.write_new(f"{self._stem}.index", indexes.offset_index)
-        files.write_new(f"{self._stem}.timeindex", indexes.time_index)
+        for kind, data in indexes.items():
+            files.write_new(f"{self._stem}.{kind}", data)
         for kind in KINDS:
             files.inherit_owner(f"{self._stem}.{kind}")
         writer.sync()
@@ -422,8 +422,8 @@ class _Sink:
             base_offset=self._base,
             size=writer.size,
             crc=self._crc,
-            index_crc=crc32c(indexes.offset_index),
-            time_index_crc=crc32c(indexes.time_index),
+            index_crc=crc32c(indexes["index"]),
+            time_index_crc=crc32c(indexes["timeindex"]),
         )
 
     def drop(self) -> None:
@@ -484,12 +484,12 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
     """Coalesce one source; batches without a record to keep are passed over unread."""
     following = source.base_offset
     with opened(source) as reader:
-        span = {"start": source.start, "size": source.size, "window_size": window_size}
+        span = {"start": source.start, "end": source.size, "window_size": window_size}
         for window in windows(reader, **span, verify=False):
             following = refuse_disorder(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
-            for part in pieces(window.data, chosen):
+            for part in slices_within(window.data, chosen):
                 batches = coalescer.take(window.data, chosen[part], path=source.path, origin=window.origin)
                 if batches is not None:
                     yield batches
@@ -514,8 +514,7 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
                     raise CheckFailedError(f"{path}: holds other records than were written")
                 seen += len(piece.columns)
                 following = int(piece.batches["last_offset"][-1]) + 1
-        built = again.finish()
-        for kind, data in (("index", built.offset_index), ("timeindex", built.time_index)):
+        for kind, data in again.finish().items():
             if files.read_bytes(f"{stem}.{kind}") != data:
                 raise CheckFailedError(f"{stem}.{kind}: is not the index of what was written")
     if seen != len(offsets):

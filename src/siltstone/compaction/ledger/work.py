@@ -215,7 +215,7 @@ def _extract_source(
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with opened(source) as reader:
-        read = windows(reader, start=source.start, size=source.size, window_size=settings.window_size)
+        read = windows(reader, start=source.start, end=source.size, window_size=settings.window_size)
         for piece in decoded(source.path, read, offsets, decode, limit=limit):
             columns = piece.columns
             wanted = _wanted(work, scan, piece, source.path, extracted)
@@ -355,10 +355,10 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
         if bases[number] >= end:
             break
         segment, size = view.segments[number], view.size_of(number)
-        place = segment.place_of(first, size)
+        place = segment.find_batch(first, size)
         if place is None:
             continue
-        until = segment.place_of(end, size)
+        until = segment.find_batch(end, size)
         sources.append(
             Source(
                 path=str(_link(segment, folder)),

@@ -27,6 +27,7 @@ from siltstone.base.records.layout import Int64
 # unnoticed: the SHA-256 covers the fields, the comparison all other bytes.
 
 VERSION = 1
+WRONG_CHECKSUM = "the checksum does not match"
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
@@ -43,17 +44,16 @@ def unseal(path: Path, data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        raise LedgerError(str(path), "damaged: it is no JSON") from None
+        raise LedgerError(str(path), "the file is not JSON") from None
     version = fields.pop("version", None) if isinstance(fields, dict) else None
     if not isinstance(version, int):
-        raise LedgerError(str(path), "damaged: it has no version")
+        raise LedgerError(str(path), "the file has no version")
     if version != VERSION:
-        raise LedgerError(
-            str(path), f"version {version}; only {VERSION} is known: use the newer Siltstone that wrote it"
-        )
+        advice = "use the newer Siltstone that wrote it"
+        raise LedgerError(str(path), f"unknown version {version}", advice=advice)
     fields.pop("sha256", None)
     if data != seal(fields):
-        raise LedgerError(str(path), "damaged: the checksum does not match")
+        raise LedgerError(str(path), WRONG_CHECKSUM)
     return dict(fields)
 
 
@@ -147,27 +147,27 @@ def manifest_name(ledger_id: int) -> str:
     return f"ledger-{ledger_id}.json"
 
 
-def what_is_wrong(ledger: Ledger) -> str:
-    """The first rule of ledgers that this one breaks; empty for a sound one."""
+def broken_rule(ledger: Ledger) -> str:
+    """The first rule of ledgers that this one breaks; empty for a valid one."""
     runs = ledger.runs
     bases, ends = [run.base_offset for run in runs], [run.end_offset for run in runs]
     rules = (
-        (ledger.order in ORDERS, f"order {ledger.order!r}"),
+        (ledger.order in ORDERS, f"unknown order {ledger.order!r}"),
         (ends[:-1] == bases[1:], "the runs leave gaps or overlap"),
         (all(0 <= run.base_offset < run.end_offset for run in runs), "a run has no offsets"),
         (ends[-1:] in ([], [ledger.horizon]), "the runs do not end at the horizon"),
-        (len({run.id for run in runs}) == len(runs), "a run is named twice"),
+        (len({run.id for run in runs}) == len(runs), "a run is listed twice"),
         (
             all(0 <= run.superseded <= run.records for run in runs),
-            "more records are superseded than it has",
+            "more superseded records than a run has",
         ),
         (all(_segments_fit(run) for run in runs), "a run's segments do not ascend, or are not of its size"),
         (
             any(run.superseded for run in runs) == (ledger.superseded_crc is not None),
-            "superseded records without their file, or the other way round",
+            "superseded records without a file of them, or the reverse",
         ),
     )
-    return next((wrong for holds, wrong in rules if not holds), "")
+    return next((broken for holds, broken in rules if not holds), "")
 
 
 def _segments_fit(run: Run) -> bool:
@@ -189,10 +189,10 @@ def decode_manifest(path: Path, data: bytes) -> Ledger:
         words = [int(word, 16) for word in fields["hash_key"]]
         ledger = msgspec.convert({**fields, "hash_key": words}, Ledger)
     except (KeyError, TypeError, ValueError):
-        raise LedgerError(str(path), "not a ledger's manifest") from None
-    wrong = what_is_wrong(ledger)
-    if wrong or path.name != manifest_name(ledger.id):
-        raise LedgerError(str(path), wrong or f"holds the manifest of ledger {ledger.id}")
+        raise LedgerError(str(path), "the file is not a ledger's manifest") from None
+    broken = broken_rule(ledger)
+    if broken or path.name != manifest_name(ledger.id):
+        raise LedgerError(str(path), broken or f"the file is the manifest of ledger {ledger.id}")
     return ledger
 
 
@@ -230,12 +230,12 @@ def decode_cursor(path: Path, data: bytes) -> Cursor:
         if not (isinstance(position, int) and isinstance(ledger_id, int) and position >= -1):
             raise ValueError
     except (KeyError, TypeError, ValueError):
-        raise LedgerError(str(path), "not a compaction cursor") from None
+        raise LedgerError(str(path), "the file is not a compaction cursor") from None
     return Cursor(horizon=position + 1, ledger_id=ledger_id)
 
 
-# The superseded offsets of a ledger: those of its runs that a reader passes over, since later runs have a
-# record with the same key.
+# The superseded offsets of a ledger: those of its runs that a reader skips, since later runs have a record
+# with the same key.
 #
 # ::
 #
@@ -274,7 +274,7 @@ def encode_superseded(ledger_id: int, bases: Mapping[int, int], superseded: Mapp
 def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
     """Run id → superseded offsets (int64, ascending), for those that have any. Raises LedgerError."""
     if crc32c(data) != ledger.superseded_crc:
-        raise LedgerError(str(path), "damaged: the checksum does not match")
+        raise LedgerError(str(path), WRONG_CHECKSUM)
     bases, superseded = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
     try:
         magic, of_ledger, count = _HEADER.unpack_from(data)
@@ -286,5 +286,5 @@ def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int6
             superseded[run] = relative.astype(np.int64) + bases[run]
             position += offsets * width
     except (KeyError, ValueError, struct.error):
-        raise LedgerError(str(path), f"not the superseded offsets of ledger {ledger.id}") from None
+        raise LedgerError(str(path), f"these are not the superseded offsets of ledger {ledger.id}") from None
     return superseded

@@ -3,7 +3,7 @@
 ::
 
     reader = log.reader("earliest", read_compacted=True)
-    for polled in reader:            # to the end as it is now; go on later with the same reader
+    for polled in reader:            # to the end as it is now; continue later with the same reader
         polled.columns.offset        # ascending, each record once
 
 (Pulsar's ``readCompacted``.) The ledger that is current at the start, or at the last ``seek``, is read up to
@@ -44,44 +44,44 @@ from siltstone.log.reading import (
 
 
 @kernel
-def _close_up(superseded: Int64, columns: ColumnArrays) -> int:
+def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
     """Move the rows that are not superseded to the front: how many, -1 where a superseded offset has no
     row."""
     batch, offset, key_start, key_size, timestamp = columns[:5]
     start, size, value_start, value_size, headers_start, header_count = columns[5:]
-    kept, at = 0, 0
+    count, skipped = 0, 0
     for row in range(len(offset)):
-        if at < len(superseded) and superseded[at] == offset[row]:
-            at += 1
+        if skipped < len(superseded) and superseded[skipped] == offset[row]:
+            skipped += 1
             continue
-        batch[kept] = batch[row]
-        offset[kept] = offset[row]
-        timestamp[kept] = timestamp[row]
-        start[kept] = start[row]
-        size[kept] = size[row]
-        key_start[kept] = key_start[row]
-        key_size[kept] = key_size[row]
-        value_start[kept] = value_start[row]
-        value_size[kept] = value_size[row]
-        headers_start[kept] = headers_start[row]
-        header_count[kept] = header_count[row]
-        kept += 1
-    return kept if at == len(superseded) else -1
+        batch[count] = batch[row]
+        offset[count] = offset[row]
+        timestamp[count] = timestamp[row]
+        start[count] = start[row]
+        size[count] = size[row]
+        key_start[count] = key_start[row]
+        key_size[count] = key_size[row]
+        value_start[count] = value_start[row]
+        value_size[count] = value_size[row]
+        headers_start[count] = headers_start[row]
+        header_count[count] = header_count[row]
+        count += 1
+    return count if skipped == len(superseded) else -1
 
 
-def without(polled: Polled, superseded: Int64, path: str) -> Polled:
+def without_superseded(polled: Polled, superseded: Int64, path: str) -> Polled:
     """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
 
     Raises LedgerError, with ``path``, for an offset between the first and the last one that has no record.
     """
     columns = polled.columns
-    first, behind = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
-    if first == behind:
+    first, end = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
+    if first == end:
         return polled
-    kept = _close_up(superseded[first:behind], columns.arrays)
-    if kept < 0:
-        raise LedgerError(path, "damaged: a superseded offset has no record")
-    return replace(polled, columns=select(columns, slice(0, kept)))
+    count = _drop_rows(superseded[first:end], columns.arrays)
+    if count < 0:
+        raise LedgerError(path, "a superseded offset has no record")
+    return replace(polled, columns=select(columns, slice(0, count)))
 
 
 class HasLedgers(HasView, Protocol):
@@ -104,8 +104,8 @@ def open_reader(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fixed:
-    """A log of which only this view is read."""
+class _FixedLog:
+    """A log whose view does not change."""
 
     view: LogView
 
@@ -115,7 +115,7 @@ class CompactedReader(RecordReader):
 
     The ``reset`` policy applies to an offset below the view's first one, and where retention deleted records
     of the log before they were read; "earliest" is the view's first record. Close it, or use it as a context:
-    below the horizon it holds a ledger, and retention back. One thread at a time.
+    below the horizon it holds a ledger, and with it the log's records from there on. One thread at a time.
     """
 
     def __init__(self, log: HasLedgers, start: Start = EARLIEST, **how: Unpack[ReaderSettings]) -> None:
@@ -140,8 +140,8 @@ class CompactedReader(RecordReader):
         return self._tail.buffer_bytes
 
     def seek(self, start: Start) -> None:
-        """Go on at another place, in the ledger that is current now. Raises as the constructor does."""
-        self._let_go()
+        """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
+        self._release()
         self._closed = False
         store, view = LedgerStore(self._log.directory), self._log.view
         held = store.open()
@@ -154,19 +154,21 @@ class CompactedReader(RecordReader):
             if view.log_end_offset < ledger.horizon:
                 raise LedgerError(
                     str(store.folder / manifest_name(ledger.id)),
-                    f"covers offsets below {ledger.horizon}, but the log ends at {view.log_end_offset}",
+                    f"the ledger covers offsets below {ledger.horizon}, but the log ends at "
+                    f"{view.log_end_offset}",
                 )
-            self.offset = self._place_of(start, view)
+            self.offset = self._start_offset(start, view)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         if self.offset >= ledger.horizon:
-            self._let_go()
+            self._release()
 
     def _offset_in(self, view: LogView, start: Start) -> int:
-        return LogReader(_Fixed(view), start, isolation=self._how.get("isolation", READ_UNCOMMITTED)).offset
+        isolation = self._how.get("isolation", READ_UNCOMMITTED)
+        return LogReader(_FixedLog(view), start, isolation=isolation).offset
 
-    def _place_of(self, start: Start, view: LogView) -> int:
+    def _start_offset(self, start: Start, view: LogView) -> int:
         assert self._held is not None
         if start == EARLIEST:
             return self._held.ledger.base_offset
@@ -181,10 +183,10 @@ class CompactedReader(RecordReader):
     def _first_since(self, part: Part, timestamp_ms: int) -> int | None:
         """The offset of the first record of a part, not superseded, at or after ``timestamp_ms``; None
         without one."""
-        place = fetch.offset_for_time(part.view, timestamp_ms)
-        if place is None:
+        position = fetch.offset_for_time(part.view, timestamp_ms)
+        if position is None:
             return None
-        self.offset = place.offset
+        self.offset = position.offset
         offset = None
         while offset is None and (polled := self._poll_part(part, None)) is not None:
             late = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
@@ -205,18 +207,20 @@ class CompactedReader(RecordReader):
             except OffsetOutOfRangeError as error:
                 if self._reset == "none":
                     raise OffsetOutOfRangeError(
-                        f"offset {self.offset} is not in the compacted view, or retention deleted it "
-                        f"before it was read: {error}"
+                        f"offset {self.offset} is not in the compacted view, or retention deleted it before "
+                        f"it was read: {error.reason}",
+                        path=error.path,
+                        advice="pass reset=earliest to continue at the first record of the view",
                     ) from error
                 self.resets += 1
                 self.seek(self._reset)
 
     def _poll(self, max_bytes: int | None) -> Polled | None:
         if self._held is not None and self.offset < self._held.ledger.base_offset:
-            raise OffsetOutOfRangeError(f"the compacted view begins at {self._held.ledger.base_offset}")
+            raise OffsetOutOfRangeError(f"its first offset is {self._held.ledger.base_offset}")
         while self._held is not None:
             if self._end is not None and self.offset >= self._end:
-                self._let_go()
+                self._release()
                 return None
             part = next((part for part in self._held.parts if part.view.log_end_offset > self.offset), None)
             if part is None:
@@ -227,7 +231,7 @@ class CompactedReader(RecordReader):
         return self._poll_tail(max_bytes)
 
     def _poll_part(self, part: Part, max_bytes: int | None) -> Polled | None:
-        """The next records of a part that are not superseded; None at its end, with ``offset`` behind it."""
+        """The next records of a part that are not superseded; None at its end, with ``offset`` after it."""
         path = part.view.segments[0].reader.path
         if self._reading is None or self._reading[0] is not part:
             self._reading = part, self._begin(part)
@@ -235,11 +239,13 @@ class CompactedReader(RecordReader):
         try:
             while (polled := reader.poll(max_bytes)) is not None:
                 self.offset = reader.offset
-                shown = without(polled, part.superseded, path)
-                if len(shown):
-                    return shown
+                remaining = without_superseded(polled, part.superseded, path)
+                if len(remaining):
+                    return remaining
         except CorruptRecordError as error:
-            raise LedgerError(path, f"damaged: byte {error.position}: {error.reason}") from error
+            ledger_error = LedgerError(path, error.reason)
+            ledger_error.position = error.position
+            raise ledger_error from error
         self._tail.buffer_bytes = max(self._tail.buffer_bytes, reader.buffer_bytes)
         end = part.view.log_end_offset
         self.offset = max(self.offset, end if self._end is None else min(end, self._end))
@@ -250,7 +256,8 @@ class CompactedReader(RecordReader):
         if self._how.get("verify", True):
             self._held.verify_part(part)
             base = part.entry.base_offset
-            for following in [part for part in self._held.parts if part.entry.base_offset > base][:1]:
+            following = next((part for part in self._held.parts if part.entry.base_offset > base), None)
+            if following is not None:
                 self._held.verify_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
         how: ReaderSettings = {
@@ -261,27 +268,26 @@ class CompactedReader(RecordReader):
             "limit": self._how.get("limit") or self._log.view.batch_limit,
             "verify": False,  # ``verify_part`` has just checked all of it, or was not asked to
         }
-        return LogReader(_Fixed(part.view), self.offset, **how)
+        return LogReader(_FixedLog(part.view), self.offset, **how)
 
     def _poll_tail(self, max_bytes: int | None) -> Polled | None:
-        """The next records of the log itself. Releases the ledger, which has kept retention back until
-        now."""
+        """The next records of the log itself. Releases the ledger, which retention had to wait for."""
         try:
             if self._held is not None:
                 self.offset = max(self.offset, self._tail_from)
             self._tail.offset = self.offset
             polled = self._tail.poll(max_bytes)
         finally:
-            self._let_go()
+            self._release()
         self.offset = self._tail.offset
         return polled
 
     def close(self) -> None:
         """Release the ledger. May be called twice; a later ``poll`` opens the ledger that is current then."""
         self._closed = True
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._reading = None
         if self._held is not None:
             self._held.close()

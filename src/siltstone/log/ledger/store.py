@@ -1,19 +1,22 @@
 """The store of a partition's ledgers: commits a new one, opens the current one, deletes old ones.
 
-::
+Pulsar's counterparts: ``CompactedTopicImpl.newCompactedLedger`` moves the horizon, ``CompactorSubscription``
+(``__compaction``) has it as its position, and ``TwoPhaseCompactor`` deletes the old ledger::
 
-    commit    rename the runs ─► write superseded offsets and manifest ─► verify ─► replace the cursor
+    commit    1 rename the runs ─► 2 write superseded offsets and manifest ─► 3 verify ─► 4 replace the cursor
     collect   delete a manifest that is neither current nor held by a reader ─► runs that no manifest names
     forget    delete the cursor; ``collect`` deletes the rest
 
-Each arrow is a sync. A crash leaves the old cursor or the new one; ``collect`` deletes all files that no
-cursor leads to. The caller of ``commit``, ``collect`` and ``forget`` has the directory's lock, and compacts
-the partition alone. Readers need no lock: they hold a shared claim (``flock``) on the manifest.
+Each arrow is a sync. A crash leaves the old cursor or the new one, each with all of its files, since
+``collect`` deletes only files that no cursor leads to. The caller of ``commit``, ``collect`` and ``forget``
+has the directory's lock, and compacts the partition alone. Readers need no lock: they hold a shared claim
+(``flock``) on the manifest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import threading
@@ -35,10 +38,12 @@ from siltstone.log.directory import has_own_folder
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
     BY_TIME,
+    WRONG_CHECKSUM,
     Cursor,
     Ledger,
     Run,
     SegmentEntry,
+    broken_rule,
     decode_cursor,
     decode_manifest,
     decode_superseded,
@@ -47,7 +52,6 @@ from siltstone.log.ledger.manifest import (
     encode_superseded,
     manifest_name,
     superseded_name,
-    what_is_wrong,
 )
 from siltstone.log.names import COMPACTED, segment_file
 from siltstone.log.segment import LiveSegment
@@ -60,8 +64,9 @@ from siltstone.log.segments import find_segment
 # still at the segment before.
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
-INDEXES = ("index", "timeindex")
-_SUMMED_AT_ONCE = 256 << 10
+
+MISSING = "the file is missing"
+_BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
 
 
@@ -69,7 +74,7 @@ _logger = logging.getLogger("siltstone")
 class Part:
     """One segment of a ledger: ``view`` from where the one before it ends up to where the next one begins.
 
-    ``superseded``: the offsets of its run that are left out, int64, ascending; ``entry``: its manifest's.
+    ``superseded``: the superseded offsets of its run, int64, ascending; ``entry``: the one in the manifest.
     """
 
     view: LogView
@@ -78,8 +83,8 @@ class Part:
 
 
 class HeldLedger:
-    """A ledger under a shared claim on its manifest: ``ledger``; ``parts``: the segments of all runs,
-    in order. Together they reach over all that has records.
+    """A ledger under a shared claim on its manifest. ``parts``: the segments of all runs, in order, which
+    together have all records.
 
     Its logs are open, so that they can be read even when the partition is deleted. An index is opened at its
     first lookup.
@@ -91,10 +96,10 @@ class HeldLedger:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
         self._claim = claim
-        self._sound: set[str] = set()
+        self._verified: set[str] = set()
         self._ahead: dict[str, Future[int]] = {}
         self._thread = ThreadPoolExecutor(1, "ledger")  # begins with the first call
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self.parts = tuple(
             part
             for run in ledger.runs
@@ -104,22 +109,22 @@ class HeldLedger:
     def verify_part(self, part: Part) -> None:
         """Verify the checksum of a part's log, once. Raises LedgerError, OSError."""
         reader = part.view.segments[0].reader
-        if reader.path not in self._sound:
+        if reader.path not in self._verified:
             ahead = self._ahead.pop(reader.path, None)
-            checksum = sum_of(reader) if ahead is None else ahead.result()
+            checksum = file_checksum(reader) if ahead is None else ahead.result()
             if checksum != part.entry.crc:
-                raise LedgerError(reader.path, "damaged: the checksum does not match")
-            self._sound.add(reader.path)
+                raise LedgerError(reader.path, WRONG_CHECKSUM)
+            self._verified.add(reader.path)
 
     def verify_ahead(self, part: Part) -> None:
         """Begin to compute the checksum of the part that is read next."""
         reader = part.view.segments[0].reader
-        if reader.path not in self._sound and reader.path not in self._ahead:
-            self._ahead[reader.path] = self._thread.submit(sum_of, reader, self._over)
+        if reader.path not in self._verified and reader.path not in self._ahead:
+            self._ahead[reader.path] = self._thread.submit(file_checksum, reader, self._closed)
 
     def close(self) -> None:
         """Release the ledger. May be called twice."""
-        self._over.set()
+        self._closed.set()
         self._thread.shutdown(cancel_futures=True)
         self.parts = ()
         self._claim.release()
@@ -145,42 +150,50 @@ def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[Part]:
 
 
 def check_files(directory: Path, entry: SegmentEntry) -> None:
-    """Are a segment's files there, with their sizes, and the indexes with their checksums?
+    """Check that a segment's files exist, the log with its size, the indexes with their checksums.
 
     Raises LedgerError, OSError.
     """
-    log = directory / segment_file(entry.base_offset, "log")
-    check_size(log, entry.size)
-    for kind, crc in zip(INDEXES, (entry.index_crc, entry.time_index_crc), strict=True):
-        path = directory / segment_file(entry.base_offset, kind)
-        if crc32c(_read(path)) != crc:
-            raise LedgerError(str(path), "damaged: the checksum does not match")
+    _check_size(directory / segment_file(entry.base_offset, "log"), entry.size)
+    for kind, checksum in (("index", entry.index_crc), ("timeindex", entry.time_index_crc)):
+        _check_checksum(directory / segment_file(entry.base_offset, kind), checksum)
 
 
-def check_size(path: Path, expected: int) -> None:
-    """Raises LedgerError for a file that is missing or has another size, OSError."""
+def _check_checksum(path: Path, expected: int) -> None:
+    """Raises LedgerError for a file that is missing or has another checksum, OSError."""
+    with _must_exist(path), files.Reader(path) as reader:
+        if file_checksum(reader) != expected:
+            raise LedgerError(str(path), WRONG_CHECKSUM)
+
+
+@contextlib.contextmanager
+def _must_exist(path: Path) -> Iterator[None]:
     try:
-        size = files.stat(path).size
+        yield
     except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), "missing") from None
+        raise LedgerError(str(path), MISSING) from None
+
+
+def _check_size(path: Path, expected: int) -> None:
+    """Raises LedgerError for a file that is missing or has another size, OSError."""
+    with _must_exist(path):
+        size = files.stat(path).size
     if size != expected:
-        raise LedgerError(str(path), f"has {size} bytes and should have {expected}")
+        raise LedgerError(str(path), f"the file has {size} bytes instead of {expected}")
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with _must_exist(path):
         return files.read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), "missing") from None
 
 
-def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
-    """CRC32C of a whole file, or of a part of it once ``over`` is set."""
-    buffer = np.empty(_SUMMED_AT_ONCE, np.uint8)
+def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> int:
+    """CRC32C of a whole file, or of a part of it once ``stop`` is set."""
+    buffer = np.empty(_BUFFER_BYTES, np.uint8)
     crc, position = 0, 0
-    while (over is None or not over.is_set()) and (got := reader.read_into(buffer, position)):
-        crc = crc32c(buffer[:got].data, crc)
-        position += got
+    while (stop is None or not stop.is_set()) and (count := reader.read_into(buffer, position)):
+        crc = crc32c(buffer[:count].data, crc)
+        position += count
     return crc
 
 
@@ -188,48 +201,52 @@ def sum_of(reader: files.Reader, over: threading.Event | None = None) -> int:
 
 KEYS = "keys"
 """The key index of a run."""
+_COMMIT_FAILED = "the cursor has not moved: readers have the ledger before it; compact the log again"
 
 
-def refuse_unsound(
+def check_staged(
     folder: Path, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]
 ) -> None:
-    """Bounds and counts fit, staged files are what the manifest says. Raises CheckFailedError, OSError."""
-    wrong = what_is_wrong(ledger)
-    for run in () if wrong else ledger.runs:
-        wrong = wrong or _wrong_superseded(run, superseded.get(run.id, NONE_SUPERSEDED))
-    if wrong:
-        raise CheckFailedError(f"{folder}: ledger {ledger.id}: {wrong}; the cursor has not moved")
+    """Bounds and counts fit, staged files are as the manifest says. Raises CheckFailedError, OSError."""
+    broken = broken_rule(ledger)
+    for run in () if broken else ledger.runs:
+        broken = broken or _broken_superseded(run, superseded.get(run.id, NONE_SUPERSEDED))
+    if broken:
+        raise CheckFailedError(f"ledger {ledger.id}: {broken}", path=folder, advice=_COMMIT_FAILED)
     for run in ledger.runs:
         if run.id in staged:
-            _refuse_others(staged[run.id], run)
+            _check_run(staged[run.id], run)
 
 
-def _wrong_superseded(run: Run, offsets: Int64) -> str:
+def _broken_superseded(run: Run, offsets: Int64) -> str:
     if len(offsets) != run.superseded:
-        counts = f"{len(offsets)} offsets are superseded, {run.superseded} were counted"
-        return f"run {run.id}: {counts}"
+        return f"{len(offsets)} offsets of run {run.id} are superseded, but {run.superseded} were counted"
     bounded = np.concatenate(([run.base_offset - 1], offsets, [run.end_offset]))
     if (np.diff(bounded) <= 0).any():
-        return f"run {run.id}: superseded offsets do not ascend within its bounds"
+        return f"the superseded offsets of run {run.id} do not ascend within its bounds"
     return ""
 
 
-def _refuse_others(directory: Path, run: Run) -> None:
+def _check_sizes(directory: Path, run: Run) -> None:
+    """Check that a run's logs and its key index exist with their sizes. Raises LedgerError, OSError."""
+    for segment in run.segments:
+        _check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
+    if run.keys_size:
+        _check_size(directory / KEYS, run.keys_size)
+
+
+def _check_run(directory: Path, run: Run) -> None:
     """Compare staged files with their manifest entry. Raises CheckFailedError, OSError."""
     try:
+        _check_sizes(directory, run)
         for entry in run.segments:
             check_files(directory, entry)
-            log = directory / segment_file(entry.base_offset, "log")
-            with files.Reader(log) as reader:
-                if sum_of(reader) != entry.crc:
-                    raise LedgerError(str(log), "is not what was written")
+            _check_checksum(directory / segment_file(entry.base_offset, "log"), entry.crc)
         if run.keys_size:
-            keys = directory / KEYS
-            with files.Reader(keys) as reader:
-                if (reader.stat.size, sum_of(reader)) != (run.keys_size, run.keys_crc):
-                    raise LedgerError(str(keys), "is not what was written")
-    except (LedgerError, FileNotFoundError) as error:
-        raise CheckFailedError(f"run {run.id}: {error}; the cursor has not moved") from error
+            _check_checksum(directory / KEYS, run.keys_crc)
+    except LedgerError as error:
+        reason = f"run {run.id}: {error.reason}"
+        raise CheckFailedError(reason, path=error.path, advice=_COMMIT_FAILED) from error
 
 
 CURSOR = "cursor.json"
@@ -264,11 +281,7 @@ class LedgerStore:
             try:
                 ledger = self._named_by(cursor)
                 for run in ledger.runs:
-                    directory = self.folder / run_name(run.id)
-                    for segment in run.segments:
-                        check_size(directory / segment_file(segment.base_offset, "log"), segment.size)
-                    if run.keys_size:
-                        check_size(directory / KEYS, run.keys_size)
+                    _check_sizes(self.folder / run_name(run.id), run)
                 return ledger
             except LedgerError:
                 if self.cursor() == cursor:  # otherwise a commit replaced the cursor meanwhile: try again
@@ -280,8 +293,7 @@ class LedgerStore:
         if ledger.horizon != cursor.horizon:
             raise LedgerError(
                 str(self.folder / CURSOR),
-                f"says that ledger {ledger.id} covers offsets below {cursor.horizon}, "
-                f"which covers those below {ledger.horizon}",
+                f"the cursor has horizon {cursor.horizon}, but its ledger {ledger.id} has {ledger.horizon}",
             )
         return ledger
 
@@ -300,7 +312,7 @@ class LedgerStore:
         superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
         if {run: len(offsets) for run, offsets in superseded.items()} != counts:
-            raise LedgerError(str(path), "has other superseded offsets than the manifest counts")
+            raise LedgerError(str(path), "the superseded offsets are not as many as the manifest says")
         return superseded
 
     def open(self) -> HeldLedger | None:
@@ -326,10 +338,8 @@ class LedgerStore:
                     held = HeldLedger(self.folder, ledger, self.superseded(ledger), claim)
                     stack.pop_all()
                     return held
-        raise LedgerError(
-            str(self.folder / CURSOR),
-            "the ledger was replaced again and again while it was opened; try again",
-        )
+        reason = f"the ledger was replaced {_TRIES} times while it was opened"
+        raise LedgerError(str(self.folder / CURSOR), reason, advice="try again")
 
     def held_horizon(self) -> int | None:
         """The first offset of the log that the next compaction or a reader of a ledger still needs.
@@ -337,14 +347,12 @@ class LedgerStore:
         None without a ledger. Raises LedgerError, OSError: to replace a damaged ledger, all records of the
         log may be needed.
         """
-        if not files.exists(self.folder):
-            return None
         ledger = self.current()
         horizons = [] if ledger is None else [ledger.horizon]
         for number in self._ledgers():
             if ledger is not None and number == ledger.id:
                 continue
-            claim = self._claim_alone(number)
+            claim = self._claim_exclusively(number)
             if claim is not None:
                 claim.release()
                 continue
@@ -355,8 +363,8 @@ class LedgerStore:
                     raise
         return min(horizons, default=None)
 
-    def _claim_alone(self, ledger_id: int) -> files.Flock | None:
-        """An exclusive claim on a ledger; None while a reader holds it, or when it is no longer there."""
+    def _claim_exclusively(self, ledger_id: int) -> files.Flock | None:
+        """An exclusive claim on a ledger; None while a reader holds it, or when it no longer exists."""
         try:
             return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
@@ -392,7 +400,7 @@ class LedgerStore:
         self.make_folder()
         path = self.folder / f"run-{name}"
         if files.exists(path):
-            raise FileExistsError(17, "a compaction of this name is there", str(path))
+            raise FileExistsError(errno.EEXIST, "a compaction of this name exists", str(path))
         files.make_directory(path)
         files.sync_directory(self.folder)
         return path
@@ -400,24 +408,27 @@ class LedgerStore:
     def commit(self, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]) -> Ledger:
         """Make a ledger the current one, durably; returns it with its ``superseded_crc``.
 
-        ``superseded``: run id → offsets that are left out, int64, strictly ascending. ``staged``: the new
-        runs' ids → their directories, complete and durable. Raises CheckFailedError when a check fails,
-        OSError; the cursor is unchanged then.
+        ``superseded``: run id → superseded offsets, int64, strictly ascending. ``staged``: the new runs' ids
+        → their directories, complete and durable. Raises CheckFailedError when a check fails, OSError; the
+        cursor is unchanged then.
         """
         bases = {run.id: run.base_offset for run in ledger.runs}
-        shown = {number: offsets for number, offsets in superseded.items() if len(offsets)}
-        if strange := (set(shown) | set(staged)) - set(bases):
-            raise CheckFailedError(f"ledger {ledger.id} has no runs {sorted(strange)}")
-        packed = encode_superseded(ledger.id, bases, shown)
-        ledger = replace(ledger, superseded_crc=crc32c(packed) if shown else None)
-        refuse_unsound(self.folder, ledger, shown, staged)
+        superseded = {number: offsets for number, offsets in superseded.items() if len(offsets)}
+        if unknown := (set(superseded) | set(staged)) - set(bases):
+            reason = f"ledger {ledger.id} has no runs {sorted(unknown)}"
+            raise CheckFailedError(reason, path=self.folder, advice=_COMMIT_FAILED)
+        packed = encode_superseded(ledger.id, bases, superseded)
+        ledger = replace(ledger, superseded_crc=crc32c(packed) if superseded else None)
+        check_staged(self.folder, ledger, superseded, staged)
         self._refuse_overtaken(ledger)
-        self._move_in(staged)
-        if shown:
+        # Steps 1 to 3: nothing refers to the new files yet, and ``collect`` removes them after a crash.
+        self._rename_runs(staged)
+        if superseded:
             files.write_new(self.folder / superseded_name(ledger.id), packed)
         files.write_new(self.folder / manifest_name(ledger.id), encode_manifest(ledger))
         files.sync_directory(self.folder)
         self._check_written(ledger)
+        # Step 4: one rename moves readers and horizon to the new ledger.
         cursor = Cursor(horizon=ledger.horizon, ledger_id=ledger.id)
         files.replace(self.folder / CURSOR, encode_cursor(cursor))
         return ledger
@@ -426,11 +437,13 @@ class LedgerStore:
         cursor = self.cursor()
         if cursor is not None and (ledger.id <= cursor.ledger_id or ledger.horizon < cursor.horizon):
             raise CheckFailedError(
-                f"{self.folder}: ledger {ledger.id} up to {ledger.horizon} does not follow ledger "
-                f"{cursor.ledger_id} up to {cursor.horizon}: another compaction has committed; run again"
+                f"ledger {ledger.id} with horizon {ledger.horizon} does not follow ledger "
+                f"{cursor.ledger_id} with horizon {cursor.horizon}, which another compaction has committed",
+                path=self.folder,
+                advice=_COMMIT_FAILED,
             )
 
-    def _move_in(self, staged: Mapping[int, Path]) -> None:
+    def _rename_runs(self, staged: Mapping[int, Path]) -> None:
         for number, path in sorted(staged.items()):
             files.rename(path, self.folder / run_name(number))
         for folder in (*{path.parent for path in staged.values()}, self.folder):
@@ -444,12 +457,10 @@ class LedgerStore:
             for run in written.runs:
                 list(open_parts(self.folder, run, NONE_SUPERSEDED))
         except LedgerError as error:
-            raise CheckFailedError(f"{error.path}: {error.reason}; the cursor has not moved") from error
+            raise CheckFailedError(error.reason, path=error.path, advice=_COMMIT_FAILED) from error
         if written != ledger:
-            raise CheckFailedError(
-                f"{self.folder}: ledger {ledger.id} does not read back as it was written; "
-                "the cursor has not moved"
-            )
+            reason = f"the manifest of ledger {ledger.id} differs from what was written"
+            raise CheckFailedError(reason, path=self.folder, advice=_COMMIT_FAILED)
 
     def forget(self) -> None:
         """Remove the cursor, durably; ``collect`` deletes the ledger's files. Raises OSError."""
@@ -461,33 +472,35 @@ class LedgerStore:
     def collect(self, keep: Collection[str] = ()) -> list[str]:
         """Delete all files that neither the current ledger nor a reader needs; returns their names.
 
-        ``keep``: staging folders of compactions in progress. Where a manifest that has to stay is damaged,
-        all runs stay. Raises LedgerError for a damaged cursor, DirectoryRefusedError, OSError.
+        ``keep``: staging folders of compactions in progress. If a manifest that has to stay is corrupt, all
+        runs stay. Raises LedgerError for a corrupt cursor, DirectoryRefusedError, OSError.
         """
         if not has_own_folder(self._partition, COMPACTED):
             return []
         cursor = self.cursor()
         removed = []
         for number in self._ledgers():
-            claim = None if cursor is not None and number == cursor.ledger_id else self._claim_alone(number)
+            if cursor is not None and number == cursor.ledger_id:
+                continue
+            claim = self._claim_exclusively(number)
             if claim is not None:
                 with claim:
                     removed.append(self._remove(manifest_name(number)))
-        left = self._ledgers()
+        ledgers = self._ledgers()
         ledger_files = self._named(_LEDGER_FILE)
-        lone = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in left]
+        orphans = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in ledgers]
         staging = (*self._named(_STAGING), *self._named(_TEMPORARY))
-        runs = self._unnamed_runs(left)
+        runs = self._unnamed_runs(ledgers)
         if runs:
             # A deleted manifest must not come back after a crash without its runs.
             files.sync_directory(self.folder)
-        removed += [self._remove(name[0]) for name in (*lone, *runs, *staging) if name[0] not in keep]
+        removed += [self._remove(name[0]) for name in (*orphans, *runs, *staging) if name[0] not in keep]
         if removed:
             files.sync_directory(self.folder)
         return removed
 
     def _unnamed_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
-        """The directories of runs that no ledger has; none where a manifest is damaged."""
+        """The directories of runs that no ledger has; none if a manifest is corrupt."""
         try:
             named = {run.id for number in ledgers for run in self._load(number).runs}
         except LedgerError:
@@ -503,14 +516,14 @@ class LedgerStore:
         return name
 
 
-# What a log does with its ledger when it is opened, truncated or cleaned. A damaged ledger never stops it.
+# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger never stops it.
 #
 # A ledger that covers offsets beyond the log's end is forgotten, since new records are about to get these
 # offsets. It is forgotten before the log is truncated, so that a crash never leaves both; a log that a crash
 # has shortened is compared with its ledger when it is opened, before the first append.
 
 
-def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
+def forget_beyond(directory: Path, end_offset: int) -> Cursor | None:
     """Forget a partition's ledger when the log ends, or is about to end, below its horizon. Returns the
     removed cursor, or None. Raises OSError."""
     store = LedgerStore(directory)
@@ -523,52 +536,49 @@ def forget_behind(directory: Path, end_offset: int) -> Cursor | None:
         return None
     store.forget()
     _logger.warning(
-        "%s: the log now ends at offset %d: ledger %d, which covers offsets below %d, is forgotten; "
+        "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
         "compact the log again",
         directory,
-        end_offset,
         cursor.ledger_id,
         cursor.horizon,
+        end_offset,
     )
     return cursor
 
 
-def settle(directory: Path, end_offset: int) -> None:
+def recover_ledgers(directory: Path, end_offset: int) -> None:
     """Recover a partition's ledgers when its log is opened for writing: forget one that covers offsets beyond
     the log's end, delete leftover files. Raises OSError."""
-    store = LedgerStore(directory)
-    if not files.exists(store.folder):
-        return
-    forget_behind(directory, end_offset)
+    forget_beyond(directory, end_offset)
     try:
-        store.collect()
+        LedgerStore(directory).collect()
     except LedgerError as error:
         _logger.warning("%s", error)
 
 
-class Uncovered(NamedTuple):
-    """What cleaning in place leaves for the next compaction, so that both come to the same: tombstones from
-    offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
+class CleaningBounds(NamedTuple):
+    """What cleaning in place must leave for the next compaction, so that both have the same result:
+    tombstones from offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
 
-    A tombstone above the horizon of a ledger that may have its key stays until the ledger has met it. Where
-    the ledger goes by time, nothing above its horizon is cleaned: cleaning goes by offsets, and would take a
-    later event that an older one has overtaken.
+    A tombstone above the horizon stays until a compaction has applied it to the ledger, which may have its
+    key. If the ledger is ordered by time, nothing above its horizon is cleaned: cleaning compares offsets,
+    and would remove a record with a later timestamp that has a lower offset.
     """
 
     tombstones_from: int = LONG_MAX
     clean_below: int = LONG_MAX
 
 
-def uncovered(partition: Path) -> Uncovered:
-    """What cleaning in place must leave for a partition's ledger: all tombstones where it is damaged. Raises
-    OSError."""
+def cleaning_bounds(partition: Path) -> CleaningBounds:
+    """The bounds that a partition's ledger sets to cleaning in place: if it is corrupt, all tombstones stay.
+
+    Raises OSError.
+    """
     store = LedgerStore(partition)
-    if not files.exists(store.folder):
-        return Uncovered()
     try:
         ledger = store.current()
     except LedgerError:
-        return Uncovered(tombstones_from=0)
+        return CleaningBounds(tombstones_from=0)
     if ledger is None:
-        return Uncovered()
-    return Uncovered(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)
+        return CleaningBounds()
+    return CleaningBounds(ledger.horizon, ledger.horizon if ledger.order == BY_TIME else LONG_MAX)

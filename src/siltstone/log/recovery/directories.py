@@ -2,14 +2,14 @@
 
 ::
 
-    remove the clean-shutdown marker, durably        after a crash from here on, the stop was not clean
-    recover every partition                          some at a time; a bad one stops no other
-    write the checkpoints                            recovery point, log start, high watermark
-    write the marker again, last                     only if the logs are not opened now
+    1 remove the clean-shutdown marker, durably      after a crash from here on, the stop was not clean
+    2 recover every partition                        some at a time; a failed one stops no other
+    3 write the checkpoints                          log start, high watermark, the recovery point last
+    4 write the marker again                         only if the logs are not opened now
 
-An error of the file system takes its directory offline, with the reason, and the others are served. While a
-log cannot be served, the marker is not written: the next start must not take that log for one that was
-stopped cleanly.
+An error of the file system takes its directory offline, with the reason, and the others are served
+(``LogDirFailureChannel``). While a log cannot be served, the marker is not written: the next start must not
+take that log for one that was stopped cleanly.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from pathlib import Path
 
 from siltstone.base import files, interruption
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError
+from siltstone.base.errors import CorruptFileError, DirectoryRefusedError
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
-from siltstone.log.indexes import Finding, finding_of
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.recovery.partition import Recovered, recover_partition
 
@@ -41,14 +40,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecovery:
-    """The result of one log. ``recovered`` is None where it cannot be served; ``damage``: its bad places."""
+    """The result of one log. ``recovered`` is None if it cannot be served. ``damage``: what is corrupt."""
 
     where: TopicPartition
     path: Path
     status: str
     reason: str = ""
     recovered: Recovered | None = None
-    damage: tuple[Finding, ...] = ()
+    damage: tuple[CorruptFileError, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -127,18 +126,18 @@ class _DirectoryRun:
             with ThreadPoolExecutor(self._how.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
-            if result.offline is None and self._directory.is_marked and not self._how.dry_run:
+            if result.offline is None and self._directory.is_log_directory and not self._how.dry_run:
                 self._write_checkpoints()
                 self._write_marker(marker)
         except OSError as error:
             self._go_offline(error)
         if result.offline is not None:
             # The logs that recovery did not reach are not served either.
-            known, reason = {log.where for log in result.logs}, f"{result.path} is offline"
+            reached, reason = {log.where for log in result.logs}, f"{result.path} is offline"
             result.logs += [
                 LogRecovery(where=where, path=path, status=FAILED, reason=reason)
                 for where, path in partitions.items()
-                if where not in known
+                if where not in reached
             ]
             result.logs.sort(key=lambda log: log.where)
         return result
@@ -159,7 +158,7 @@ class _DirectoryRun:
         try:
             return read_checkpoint(self._directory.path / name)
         except CorruptFileError as error:
-            self.result.notes.append(f"{error}; taken for empty")
+            self.result.notes.append(f"{error}; the file is treated as empty")
             return {}
 
     # The logs
@@ -181,7 +180,7 @@ class _DirectoryRun:
         how, clean = self._how, self.result.was_clean
         log = LogRecovery(where=where, path=path, status=REFUSED)
         if where.topic == CLUSTER_METADATA:
-            return replace(log, status=SKIPPED, reason="the metadata log is its quorum's to recover")
+            return replace(log, status=SKIPPED, reason="its quorum recovers the metadata log")
         try:
             recovered = recover_partition(
                 path,
@@ -194,8 +193,8 @@ class _DirectoryRun:
                 dry_run=how.dry_run,
             )
         except CorruptFileError as error:
-            return replace(log, reason=str(error), damage=(finding_of(error),))
-        except (DirectoryRefusedError, UnsafeFileError) as error:
+            return replace(log, reason=str(error), damage=(error.with_traceback(None),))
+        except DirectoryRefusedError as error:
             return replace(log, reason=str(error))
         except OSError as error:
             self._go_offline(error)
@@ -205,7 +204,7 @@ class _DirectoryRun:
         if damage:
             status = DAMAGED
             more = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
-            reasons.insert(0, f"bad below the recovery point, left as it is: {damage[0]}{more}")
+            reasons.insert(0, f"corrupt below the recovery point, left as it is: {damage[0]}{more}")
         return replace(log, status=status, reason="; ".join(reasons), recovered=recovered, damage=damage)
 
     def _go_offline(self, error: OSError) -> None:
@@ -220,15 +219,15 @@ class _DirectoryRun:
 
         The recovery point goes last: with an older one the next start only reads more.
         """
-        partitions, everyone = self._directory.partitions, self._directory.is_partial
+        partitions, is_partial = self._directory.partitions, self._directory.is_partial
         marks = self._read(names.REPLICATION_CHECKPOINT)
         new_points, new_starts = (
-            {where: offset for where, offset in offsets.items() if everyone or where in partitions}
+            {where: offset for where, offset in offsets.items() if is_partial or where in partitions}
             for offsets in (self._points, self._starts)
         )
         new_marks = dict(marks)
         for where, log in ((log.where, log.recovered) for log in self.result.logs if log.recovered):
-            new_points[where] = log.recovery_point
+            new_points[where] = log.log_end_offset
             new_starts.pop(where, None)
             if log.log_start_offset > log.segments[0].base_offset:
                 new_starts[where] = log.log_start_offset
@@ -245,14 +244,14 @@ class _DirectoryRun:
     def _write_marker(self, marker: bytes | None) -> None:
         """Write the clean-shutdown marker: the old one's bytes, unless a log lost records.
 
-        Its broker epoch tells the controller that nothing was lost (KIP-966): a log that was cut off, or a
-        stop that was not clean, gets a marker of no broker's epoch.
+        Its broker epoch tells the controller that nothing was lost (KIP-966). If a log was truncated, or the
+        stop was not clean, the new marker has no broker's epoch.
         """
         served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
         if not self._how.close or self._directory.is_partial or None in served:
             return
         changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
-        words = names.MARKER_OF_NO_BROKER if marker is None or changed else marker
+        words = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
 
 

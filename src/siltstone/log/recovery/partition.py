@@ -1,16 +1,26 @@
 """Recovers a partition directory before its log is opened (Kafka's ``LogLoader``).
 
-::
+The steps, with those of ``LogLoader.load`` in parentheses::
 
-    files ─► finish a swap ─► split segments that are too wide ─► remove strays ─► segments
-      below the recovery point: can the indexes be right?          if not, they are rebuilt
-      from it on (after a crash): every batch's checksum           the log is cut at the first bad one
-      after a clean stop: the tail behind the last index entry     if it is not sound, as after a crash
-    ─► producer snapshots ─► leader epochs ─► Recovered
+    1 finish or drop an interrupted swap           (removeTempFilesAndCollectSwapFiles,
+                                                   completeSwapOperations)
+    2 split overflowed segments                    (retryOnOffsetOverflow)
+    3 remove orphaned files                        (loadSegmentFiles)
+    4 check what is durable: are its indexes possible? If not, they are rebuilt
+                                                   (LogSegment.sanityCheck)
+    5 after a crash: scan every segment from the recovery point on, truncate the log at the first corrupt
+      batch, rebuild the indexes                   (recoverLog, recoverSegment)
+      after a clean stop: check the active segment's tail, and scan that segment if the tail is corrupt
+    6 producer states and snapshots                (UnifiedLog.rebuildProducerState)
+    7 leader epochs: truncate to the log's start and end
 
-Records that were appended and not flushed may be missing, torn or garbage after a crash: the log ends before
-the first batch that is not sound. Damage below the recovery point was durable once, so that it is no torn
-write: it is never cut off, only reported. A log whose offsets go back is refused (CorruptRecordError).
+Where this differs from ``LogLoader.recoverLog``:
+
+- Kafka trusts a log that was stopped cleanly; here its tail is checked (steps 4 and 5).
+- A batch with a wrong magic byte is corrupt: no checksum covers that byte, and Kafka accepts it.
+- Corruption below the recovery point is reported and left as it is: what was durable is no torn write.
+- A log whose offsets decrease is refused (CorruptRecordError); Kafka does not start.
+- Indexes below the recovery point are rebuilt too.
 
 Every step can be repeated after a crash, and none of them declares that the log is in order: ``directories``
 writes the recovery point and the clean-shutdown marker, when everything that they vouch for is durable.
@@ -20,11 +30,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LogConfig
@@ -32,50 +40,53 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, TRANSACTION_ENTRY, Finding
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET
 from siltstone.log.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
     parse_segment_file,
     segment_file,
 )
-from siltstone.log.overflow import could_overflow, overflowed, split_overflowed
-from siltstone.log.producers import ProducerEntry, ProducerStates, read_snapshot
+from siltstone.log.overflow import could_overflow, overflowed_segments, split_overflowed_segment
+from siltstone.log.producers import ProducerEntry, ProducerStates, newest_snapshots, replay
 from siltstone.log.recovery.scan import (
     SegmentScan,
+    apply_batches,
     check_tail,
     contradict_markers,
-    fold,
     impossible_indexes,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
-from siltstone.log.segments import Segment, segment_holding, segments_among, windows
+from siltstone.log.segments import Segment, floor_segment_index, segments_among
+from siltstone.log.transactions import encode_aborted
 
-# Changes to a partition directory: carried out, or in a dry run only counted.
-#
-# Every change can be repeated: a crash between any two of them leaves a directory that recovers to the same
-# log. The caller writes the checkpoints and the clean-shutdown marker, which say that all of it is durable,
-# after them.
+_REPLACED_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA)
+"""Files of a partition, besides those of segments, that are first written under a temporary name."""
 
 
-class Changes:
-    """Changes one partition directory; ``removed`` and ``truncated_bytes`` count what was done.
+@dataclass(slots=True, kw_only=True)
+class DirectoryChanges:
+    """Changes one partition directory, or in a dry run only counts the changes.
 
-    ``listing``: the directory's files by name, as they are after each change. ``any``: something was changed.
+    ``removed`` and ``truncated_bytes``: what was done. ``listing``: the directory's files by name, as they
+    are after each change. ``any``: something was changed.
+
+    Every change can be repeated: a crash between any two of them leaves a directory that recovers to the same
+    log. The caller writes the checkpoints and the clean-shutdown marker, which say that all of it is durable,
+    after them.
     """
 
-    def __init__(self, directory: Path, listing: dict[str, files.FileStat], *, dry_run: bool) -> None:
-        self.directory = directory
-        self.listing = listing
-        self.dry_run = dry_run
-        self.removed: list[str] = []
-        self.truncated_bytes = 0
-        self.any = False
-        self._unsynced = False
+    directory: Path
+    listing: dict[str, files.FileStat]
+    dry_run: bool
+    removed: list[str] = field(default_factory=list)
+    truncated_bytes: int = 0
+    any: bool = False
+    _unsynced: bool = False
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists; ``settle`` makes that durable."""
+        """Remove a file if it exists; ``sync_names`` makes that durable."""
         if self.listing.pop(name, None) is None:
             return
         self.removed.append(name)
@@ -96,28 +107,28 @@ class Changes:
             self.truncated_bytes += log.size if log is not None else 0
             for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
                 self.remove(segment_file(base, kind))
-            self.settle()
+            self.sync_names()
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file's contents with ``data``, durably; a file with these bytes is left as it is."""
-        path, known = self.directory / name, self.listing.get(name)
-        begins_so = known is not None and known.size >= len(data)
-        begins_so = begins_so and (not data or files.read_slice(path, 0, len(data)) == data)
-        if begins_so and known is not None and known.size == len(data):
+        path = self.directory / name
+        size = self.listing[name].size if name in self.listing else -1
+        has_prefix = size >= len(data) and files.read_slice(path, 0, len(data)) == data
+        if has_prefix and size == len(data):
             return
         self.any = True
         if self.dry_run:
             return
         # An index that an unclean stop left preallocated, or with entries of records that were not flushed,
-        # is cut off in place; anything else is replaced by a rename.
-        if begins_so:
-            cut(path, len(data))
+        # is truncated in place; anything else is replaced by a rename.
+        if has_prefix:
+            _truncate(path, len(data))
         else:
             files.replace(path, data)
         self.listing[name] = files.stat(path)
 
     def create(self, name: str) -> None:
-        """Create an empty file; ``settle`` makes its name durable."""
+        """Create an empty file; ``sync_names`` makes its name durable."""
         self.any = True
         if not self.dry_run:
             files.write_new(self.directory / name, b"")
@@ -126,161 +137,136 @@ class Changes:
             self._unsynced = True
 
     def truncate_log(self, name: str, size: int) -> None:
-        """Cut a segment's log off, durably."""
+        """Truncate a segment's log, durably."""
         before = self.listing[name].size
         if size >= before:
             return
         self.truncated_bytes += before - size
         self.any = True
         if not self.dry_run:
-            cut(self.directory / name, size)
+            _truncate(self.directory / name, size)
             self.listing[name] = files.stat(self.directory / name)
 
     def sync(self, name: str) -> None:
-        """Flush a file: what was read from it may be in the page cache only."""
+        """Flush a file: what was read from it may be in the page cache alone."""
         if not self.dry_run:
             files.sync_file(self.directory / name)
 
-    def settle(self) -> None:
-        """Make the names that were created and removed durable."""
+    def sync_names(self) -> None:
+        """Sync the directory if names were created or removed."""
         if self._unsynced:
             files.sync_directory(self.directory)
             self._unsynced = False
 
 
-def cut(path: Path, size: int) -> None:
-    """Cut a file off at ``size`` bytes, durably. Raises OSError."""
-    appender = files.Appender(path)
-    try:
+def _truncate(path: Path, size: int) -> None:
+    """Truncate a file to ``size`` bytes, durably. Raises OSError."""
+    with contextlib.closing(files.Appender(path)) as appender:
         appender.truncate(size)
-    finally:
-        appender.close()
 
 
-# Producer states of a log that is recovered: from the newest sound snapshot, and the batches behind it.
-#
-# Kafka's ``ProducerStateManager`` as far as a start needs it. A snapshot that is not sound is removed and the
-# one before it is used; without any, the log is read from its start.
-
-
+@dataclass(slots=True, kw_only=True)
 class ProducerHistory:
-    """The producer states at offsets of one log. ``snapshots``: the offsets that have a snapshot file."""
+    """The producer states at offsets of one log (``ProducerStateManager``, as far as startup needs it).
 
-    def __init__(
-        self, changes: Changes, snapshots: Iterable[int], *, log_start: int, now_ms: int, expiration_ms: int
-    ) -> None:
-        self.snapshots = set(snapshots)
-        self._changes = changes
-        self._log_start = log_start
-        self._now_ms = now_ms
-        self._expiration_ms = expiration_ms
+    They are built from the newest valid snapshot and the batches after it. A corrupt snapshot is removed and
+    the one before it is used; without any, the log is read from its start. ``snapshots``: the offsets that
+    have a snapshot file.
+    """
 
-    def newest(self, upto: int) -> tuple[int, ProducerStates]:
-        """The newest sound snapshot at or below offset ``upto``: its offset, and its producers that have not
+    changes: DirectoryChanges
+    snapshots: set[int]
+    log_start: int
+    now_ms: int
+    expiration_ms: int
+
+    def _load_newest(self, upto: int) -> tuple[int, ProducerStates]:
+        """The newest valid snapshot at or below offset ``upto``: its offset, and its producers that have not
         expired. Without one: the log start, and no producer."""
-        for offset in sorted(self.snapshots, reverse=True):
-            if not self._log_start <= offset <= upto:
-                continue
-            path = f"{self._changes.directory}/{segment_file(offset, SNAPSHOT)}"
-            try:
-                entries = read_snapshot(files.read_bytes(path), path, offset)
-            except CorruptFileError:
-                self.remove(offset)
+        in_log = [offset for offset in self.snapshots if self.log_start <= offset <= upto]
+        for offset, entries in newest_snapshots(self.changes.directory, in_log):
+            if entries is None:
+                self.remove_snapshot(offset)
                 continue
             states = ProducerStates.load(entries)
-            states.expire(self._now_ms, self._expiration_ms)
+            states.expire(self.now_ms, self.expiration_ms)
             return offset, states
-        return self._log_start, ProducerStates()
+        return self.log_start, ProducerStates()
 
-    def at(self, offset: int, segments: Sequence[Segment], take: Sequence[int] = ()) -> ProducerStates:
-        """The states as of ``offset``; snapshots are written on the way at the base offsets in ``take``.
+    def rebuild_to(
+        self, offset: int, segments: Sequence[Segment], snapshots_at: Sequence[int] = ()
+    ) -> ProducerStates:
+        """The states as of ``offset``; on the way, snapshots are written at the base offsets
+        ``snapshots_at``.
 
-        Checksums are not checked: batches below ``offset`` count as they are, as far as they can be read.
+        Checksums are not verified: batches below ``offset`` count as they are, as far as they can be read.
         Raises OSError.
         """
-        start, states = self.newest(offset)
+        start, states = self._load_newest(offset)
         ends = [*(segment.base_offset for segment in segments[1:]), start + 1]
         for segment, end in zip(segments, ends, strict=False):
             if segment.base_offset >= offset or start >= offset or end <= start:
                 continue
-            if segment.base_offset in take and segment.base_offset > start:
-                self.take(segment.base_offset, states)
-            self._read(segment, start, offset, states)
+            if segment.base_offset in snapshots_at and segment.base_offset > start:
+                self.take_snapshot(segment.base_offset, states)
+            with contextlib.suppress(CorruptRecordError):
+                replay(states, segment, start, offset, apply_batches)
         return states
 
-    def _read(self, segment: Segment, start: int, end: int, states: ProducerStates) -> None:
-        with files.Reader(segment.path) as reader:
-            try:
-                for window in windows(reader, verify=False):
-                    bases = window.batches["base_offset"]
-                    # A batch in which the log starts counts as a whole, as in
-                    # ``UnifiedLog.rebuildProducerState``.
-                    mine = (window.batches["last_offset"] >= start) & (bases < end)
-                    fold(states, window.batches[mine], window.data)
-                    if int(bases[-1]) >= end:
-                        return
-            except CorruptRecordError:
-                return
-
-    def take(self, offset: int, states: ProducerStates) -> None:
-        """Write a snapshot, durably; at the log's start only if a producer is known there."""
-        if offset > self._log_start or (offset == self._log_start and len(states)):
-            self._changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
+    def take_snapshot(self, offset: int, states: ProducerStates) -> None:
+        """Write a snapshot, durably; at the log's start only if there is a producer."""
+        if offset > self.log_start or (offset == self.log_start and len(states)):
+            self.changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 
-    def remove(self, offset: int) -> None:
+    def remove_snapshot(self, offset: int) -> None:
         """Remove a snapshot."""
         self.snapshots.discard(offset)
-        self._changes.remove(segment_file(offset, SNAPSHOT))
+        self.changes.remove(segment_file(offset, SNAPSHOT))
 
-    def tidy(self, bases: set[int], end_offset: int) -> None:
+    def remove_stray_snapshots(self, bases: set[int], end_offset: int) -> None:
         """Remove snapshots that no start reads: outside the log, or at no segment's base unless it is the
         newest (``ProducerStateManager.removeStraySnapshots``)."""
         strays = self.snapshots - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
         for offset in sorted(self.snapshots):
-            outside = offset < self._log_start or offset > end_offset
-            stray = offset in strays and not (offset == newest and offset > max(bases))
-            if outside or stray:
-                self.remove(offset)
+            outside = offset < self.log_start or offset > end_offset
+            if outside or (offset in strays and not (offset == newest and offset > max(bases))):
+                self.remove_snapshot(offset)
 
 
-# The steps before segments are read: swaps, segments that are too wide, strays.
-
-_FINISHED = "finished the swap of "
-_REMOVED = "removed "
+# Steps 1 to 3, before segments are read.
 
 
-def finish_swap(changes: Changes) -> list[str]:
-    """Finish an interrupted swap; the names of the new segments' logs.
+def finish_swap(changes: DirectoryChanges) -> list[str]:
+    """Finish or drop an interrupted swap; the names of the new segments' logs.
 
     Raises UnsafeFileError, CorruptRecordError, OSError.
     """
     suffixes = (names.CLEANED, names.SWAP, names.DELETED)
-    left = [name for name in changes.listing if name.endswith(suffixes) and parse_segment_file(name)]
-    if not left:
+    leftovers = [name for name in changes.listing if name.endswith(suffixes) and parse_segment_file(name)]
+    if not leftovers:
         return []
     if changes.dry_run:
-        finished = sorted(
-            name.removesuffix(names.SWAP) for name in left if name.endswith(f".log{names.SWAP}")
-        )
-        removed = sorted(name for name in left if not name.endswith(names.SWAP))
+        swaps = [name for name in leftovers if name.endswith(f".log{names.SWAP}")]
+        finished = sorted(name.removesuffix(names.SWAP) for name in swaps)
+        removed = sorted(name for name in leftovers if not name.endswith(names.SWAP))
     else:
-        done = finish_replacement(changes.directory)
-        finished = [line.removeprefix(_FINISHED) for line in done if line.startswith(_FINISHED)]
-        removed = [line.removeprefix(_REMOVED) for line in done if line.startswith(_REMOVED)]
+        finished, removed = finish_replacement(changes.directory)
         changes.listing = files.list_files(changes.directory)
     changes.removed += removed
     changes.any |= bool(finished or removed)
     return finished
 
 
-def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> dict[int, list[int]]:
+def split_overflowed_segments(
+    changes: DirectoryChanges, config: LogConfig, *, all_candidates: bool
+) -> dict[int, list[int]]:
     """Split closed segments with offsets of 2³¹ and more above their base: {base: its parts' bases}.
 
-    Brokers before 1.1 wrote such, and no index entry can name those offsets. With ``everywhere`` the headers
-    of all candidates are read, else only those of a segment with an impossible index. A damaged one is left
-    to the scan. A dry run returns no new bases.
+    Brokers before 1.1 wrote such, and no index entry can name those offsets. With ``all_candidates`` the
+    headers of all segments are read that may be such; else only if one of their indexes is impossible. A
+    corrupt one is left to the scan. A dry run returns no new bases.
     """
     split: dict[int, list[int]] = {}
     listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
@@ -288,13 +274,15 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if not could_overflow(segment, following):
             continue
-        if not everywhere and not impossible_indexes(segment, limit, listing, every_entry=False):
+        if not all_candidates and not impossible_indexes(segment, limit, listing, all_entries=False):
             continue
         with contextlib.suppress(CorruptRecordError):
-            if overflowed([segment, following]):
+            if overflowed_segments([segment, following]):
                 bases = []
                 if not changes.dry_run:
-                    bases = split_overflowed(changes.directory, segment, interval=interval, index_bytes=size)
+                    bases = split_overflowed_segment(
+                        changes.directory, segment, interval=interval, index_bytes=size
+                    )
                 split[segment.base_offset] = bases
     if split:
         changes.any = True
@@ -302,25 +290,18 @@ def split_too_wide(changes: Changes, config: LogConfig, *, everywhere: bool) -> 
     return split
 
 
-def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
+def remove_orphans(changes: DirectoryChanges, segments: Sequence[Segment]) -> set[int]:
     """Remove indexes without a log and files that were being written; returns the snapshots' offsets."""
     bases = {segment.base_offset for segment in segments}
     snapshots = set()
     for name in list(changes.listing):
+        parsed = parse_segment_file(name.removesuffix(names.TEMPORARY))
         if name.endswith(names.TEMPORARY):
-            written = name.removesuffix(names.TEMPORARY)
-            if parse_segment_file(written) or written in (
-                names.LEADER_EPOCH_CHECKPOINT,
-                names.PARTITION_METADATA,
-            ):
+            if parsed or name.removesuffix(names.TEMPORARY) in _REPLACED_FILES:
                 changes.remove(name)
+        elif parsed is None or parsed.suffix or parsed.kind == "log":
             continue
-        if name.endswith(".log"):
-            continue
-        parsed = parse_segment_file(name)
-        if parsed is None or parsed.suffix:
-            continue
-        if parsed.kind == SNAPSHOT:
+        elif parsed.kind == SNAPSHOT:
             snapshots.add(parsed.base_offset)
         elif parsed.base_offset not in bases:
             changes.remove(name)
@@ -334,8 +315,9 @@ def remove_strays(changes: Changes, segments: list[Segment]) -> set[int]:
 class Recovered:
     """A recovered partition directory, and what recovery did to it.
 
-    ``producers`` are those at ``log_end_offset``. ``damage``: bad batches below the recovery point, which are
-    left as they are. ``notes``: what a person should know. ``changed``: recovery changed a file.
+    ``producers`` are those at ``log_end_offset``, below which everything is durable now. ``damage``: corrupt
+    batches below the recovery point, which are left as they are. ``notes``: what an operator should know.
+    ``changed``: recovery changed a file.
     """
 
     directory: Path
@@ -343,12 +325,11 @@ class Recovered:
     producers: tuple[ProducerEntry, ...]
     log_start_offset: int
     log_end_offset: int
-    recovery_point: int
     truncated_bytes: int
     rebuilt_indexes: tuple[str, ...]
     finished_swaps: tuple[str, ...]
     removed_files: tuple[str, ...]
-    damage: tuple[Finding, ...]
+    damage: tuple[CorruptFileError, ...]
     notes: tuple[str, ...]
     changed: bool
 
@@ -373,19 +354,20 @@ def recover_partition(
     CorruptRecordError for a log that cannot be served, UnsafeFileError for a link, a device or another user's
     file among its files, OSError.
     """
-    changes = Changes(directory, partition_files(directory, owned=owned), dry_run=dry_run)
+    listing = partition_files(directory, owned=owned)
+    changes = DirectoryChanges(directory=directory, listing=listing, dry_run=dry_run)
     finished = finish_swap(changes)
-    split = split_too_wide(changes, config, everywhere=check or not clean)
-    recovery = _Recovery(changes, clean=clean, log_start=log_start, config=config, now_ms=now_ms)
-    recovery.note_split(split)
-    end = recovery.run(recovery_point, check=check)
+    split = split_overflowed_segments(changes, config, all_candidates=check or not clean)
+    recovery = _Recovery(
+        changes, split, clean=clean, check=check, log_start=log_start, config=config, now_ms=now_ms
+    )
+    end = recovery.run(recovery_point)
     return Recovered(
         directory=directory,
         segments=tuple(segments_among(directory, changes.listing) if changes.any else recovery.segments),
         producers=tuple(recovery.states.entries()),
         log_start_offset=recovery.log_start,
         log_end_offset=end,
-        recovery_point=end,
         truncated_bytes=changes.truncated_bytes,
         rebuilt_indexes=tuple(recovery.rebuilt),
         finished_swaps=tuple(finished),
@@ -397,13 +379,22 @@ def recover_partition(
 
 
 class _Recovery:
-    """The recovery of one partition: ``run`` once."""
+    """Steps 3 to 7 for one partition: ``run`` once. ``split``: from ``split_overflowed_segments``."""
 
     def __init__(
-        self, changes: Changes, *, clean: bool, log_start: int, config: LogConfig, now_ms: int
+        self,
+        changes: DirectoryChanges,
+        split: Mapping[int, Sequence[int]],
+        *,
+        clean: bool,
+        check: bool,
+        log_start: int,
+        config: LogConfig,
+        now_ms: int,
     ) -> None:
         self._changes = changes
         self._clean = clean
+        self._check = check
         self._config = config
         self._checkpointed_start = max(log_start, 0)
         self.segments = segments_among(changes.directory, changes.listing)
@@ -411,92 +402,99 @@ class _Recovery:
         self.log_start = max(self._checkpointed_start, first)
         self.states = ProducerStates()
         self.rebuilt: list[str] = []
-        self.damage: list[Finding] = []
+        self.damage: list[CorruptFileError] = []
         self.notes: list[str] = []
+        for base, bases in split.items():
+            outcome = f"was split: {', '.join(map(str, bases))}" if bases else "is to be split"
+            log = segment_file(base, "log")
+            self.notes.append(f"{log}: its offsets are too far apart for its indexes; it {outcome}")
+        # A dry run reads these segments as they are.
+        self._overflowed = {base for base, bases in split.items() if not bases}
         self._epochs: LeaderEpochs | None = None
         with contextlib.suppress(CorruptFileError):
             self._epochs = LeaderEpochs(changes.directory)
-        self._too_wide: set[int] = set()
+        latest = self._epochs.latest_epoch if self._epochs else None
+        self._latest_epoch = -1 if latest is None else latest
+        self._new_epochs: list[tuple[int, int]] = []
+        self._previous_epoch = -1
         self._indexes_contradict_markers = False
-        self._seen_epochs: list[tuple[int, int]] = []
-        self._last_epoch = -1
         self._history = ProducerHistory(
-            changes,
-            remove_strays(changes, self.segments),
+            changes=changes,
+            snapshots=remove_orphans(changes, self.segments),
             log_start=self.log_start,
             now_ms=now_ms,
             expiration_ms=config.producer_id_expiration_ms,
         )
 
-    def note_split(self, split: Mapping[int, Sequence[int]]) -> None:
-        """Note the segments that were split; in a dry run they are read as they are."""
-        for base, new in split.items():
-            log = segment_file(base, "log")
-            what = f"was split: {', '.join(map(str, new))}" if new else "is to be split"
-            self.notes.append(f"{log}: its offsets are too far apart for its indexes; it {what}")
-            if not new:
-                self._too_wide.add(base)
+    def run(self, recovery_point: int) -> int:
+        """Recover the log; returns its end offset.
 
-    def run(self, recovery_point: int, *, check: bool) -> int:
-        """Recover the log; returns its end offset."""
-        self._indexes_contradict_markers = check and contradict_markers(self.segments)
+        ``durable``: how many segments are taken as durable, so that their indexes alone are checked. All
+        later ones are scanned::
+
+            clean stop, valid tail      all segments; the indexes of the active one were checked with its tail
+            clean stop, corrupt tail    all but the active segment: a clean stop has flushed them
+            crash                       those below the segment that the recovery point is in
+            no segment                  none: the log begins empty
+        """
+        self._indexes_contradict_markers = self._check and contradict_markers(self.segments)
         end = self._tail_end() if self._clean else None
-        # ``first``: the number of the segment from which on everything is scanned. A clean stop flushed all,
-        # so that an unsound tail concerns the active segment alone.
-        first = len(self.segments)
-        if end is None:
-            holding = segment_holding(self.segments, recovery_point)
-            first = len(self.segments) - 1 if self._clean else max(holding, 0)
-        tail_checked = end is not None and not check  # the active segment's indexes were, too
-        for number in range(min(first, len(self.segments) - tail_checked)):
-            self._check_durable(number, check=check)
-        if end is None and self.segments:
-            end = self._scan_from(first)
-        elif end is not None:
+        durable = len(self.segments) - 1
+        if end is not None:
+            durable += self._check
+        elif not self._clean:
+            durable = max(floor_segment_index(self.segments, recovery_point), 0)
+        for number in range(durable):
+            self._check_durable(number)
+        if end is not None:
             self._load_producers(end)
-        # As in Kafka's ``LogLoader``: nothing is left that readers may see.
+        elif self.segments:
+            end = self._scan_from(durable)
+        # As in ``LogLoader.load``: below the log start nothing is left that readers may see.
         if end is None or end < self._checkpointed_start:
             return self._start_empty()
-        self._history.tidy({segment.base_offset for segment in self.segments}, end)
+        self._history.remove_stray_snapshots({segment.base_offset for segment in self.segments}, end)
         self._write_epochs(end)
-        self._changes.settle()
+        self._changes.sync_names()
         return end
 
-    def _limit(self, number: int) -> int:
+    def _offset_limit(self, number: int) -> int:
         """An offset that is above all of a segment's."""
         base = self.segments[number].base_offset
         most = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
             return most
         following = self.segments[number + 1].base_offset
-        return following if base in self._too_wide else min(most, following)
+        return following if base in self._overflowed else min(most, following)
 
     def _tail_end(self) -> int | None:
         """After a clean stop: the end offset, None where the active segment has to be scanned."""
         if not self.segments or self._epochs is None:
             return None
         active = self.segments[-1]
-        limit = self._limit(len(self.segments) - 1)
-        if impossible_indexes(active, limit, self._changes.listing, every_entry=False):
+        limit = self._offset_limit(len(self.segments) - 1)
+        if impossible_indexes(active, limit, self._changes.listing, all_entries=False):
             return None
         return check_tail(active)
 
-    # Below the recovery point
+    # Step 4: below the recovery point
 
-    def _check_durable(self, number: int, *, check: bool) -> None:
+    def _check_durable(self, number: int) -> None:
         """Check a segment below the recovery point: its indexes, and with ``check`` its batches."""
         segment, listing = self.segments[number], self._changes.listing
-        every_entry = check or not self._clean
-        failing = impossible_indexes(segment, self._limit(number), listing, every_entry=every_entry)
-        if not failing and not check:
+        all_entries = self._check or not self._clean
+        invalid = impossible_indexes(segment, self._offset_limit(number), listing, all_entries=all_entries)
+        if not invalid and not self._check:
             return
-        scan = self._scan(number, self._history.at(segment.base_offset, self.segments), keep_going=True)
+        states = self._history.rebuild_to(segment.base_offset, self.segments)
+        scan = self._scan(number, states, keep_going=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
-        if check and scan.damage is None:
-            failing += wrong_indexes(segment, listing, scan.aborted, exactly=self._indexes_contradict_markers)
-        if failing:
-            self._write_indexes(segment, scan, failing)
-        if check:
+        if self._check and scan.damage is None:
+            exact = self._indexes_contradict_markers
+            invalid += wrong_indexes(segment, listing, scan.aborted, exact_transactions=exact)
+        if invalid:
+            self._write_indexes(segment, scan, invalid)
+        if self._check:
             self._note_gaps(number, scan)
 
     def _note_gaps(self, number: int, scan: SegmentScan) -> None:
@@ -504,62 +502,57 @@ class _Recovery:
             return
         log = segment_file(self.segments[number].base_offset, "log")
         if scan.gaps and not scan.skipped:
-            self.notes.append(f"{log}: {scan.gaps} gaps between offsets, such as cleaning leaves")
+            self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
         if number + 1 < len(self.segments) and scan.damage is None:
             following = self.segments[number + 1].base_offset
             if scan.next_offset < following:
                 self.notes.append(
-                    f"{log}: offsets {scan.next_offset} to {following - 1} are missing behind it"
+                    f"{log}: offsets {scan.next_offset} to {following - 1} are missing after it"
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, keep_going: bool = False) -> SegmentScan:
-        limit = self._limit(number)
+        limit = self._offset_limit(number)
         scan = SegmentScan(self.segments[number], self._config, limit_offset=limit, keep_going=keep_going)
         scan.run(states)
         return scan
 
     def _write_indexes(
-        self, segment: Segment, scan: SegmentScan, failing: Sequence[str] | None = None
+        self, segment: Segment, scan: SegmentScan, invalid: Sequence[str] | None = None
     ) -> None:
-        """Write a scanned segment's indexes: those ``failing`` and those that are missing; None: all."""
-        indexes = scan.indexes.finish()
-        built = {
-            "index": indexes.offset_index,
-            "timeindex": indexes.time_index,
-            "txnindex": np.array(scan.aborted, TRANSACTION_ENTRY).tobytes(),
-        }
+        """Write a scanned segment's indexes: those ``invalid`` and those that are missing; None: all."""
+        built = scan.indexes.finish()
+        built["txnindex"] = encode_aborted(scan.aborted)
         for kind, data in built.items():
             name = segment_file(segment.base_offset, kind)
-            known = name in self._changes.listing
-            if kind == "txnindex" and not known and not data:
+            exists = name in self._changes.listing
+            if kind == "txnindex" and not exists and not data:
                 continue
-            if failing is not None and known and name not in failing:
+            if invalid is not None and exists and name not in invalid:
                 continue
-            # A dry run did not split a segment that is too wide: no index of it can be right.
-            wrong = kind != "txnindex" and segment.base_offset in self._too_wide
-            if wrong or name in (failing or ()) or not (known and self._was_of(name, kind, data)):
+            # A dry run did not split an overflowed segment: no index of it can be right.
+            wrong = kind != "txnindex" and segment.base_offset in self._overflowed
+            wrong = wrong or name in (invalid or ()) or not exists
+            if wrong or not self._is_prefix_or_extension(name, kind, data):
                 self.rebuilt.append(name)
             self._changes.write(name, data)
 
-    def _was_of(self, name: str, kind: str, data: bytes) -> bool:
-        """Was an index right, but for preallocated zeros, or for entries that its end has or lacks?"""
-        before = files.read_bytes(self._changes.directory / name)
-        whole = len(before) % ENTRY_OF_KIND[kind].itemsize == 0
-        return whole and (data.startswith(before.rstrip(b"\0")) or before.startswith(data))
+    def _is_prefix_or_extension(self, name: str, kind: str, data: bytes) -> bool:
+        """Is an index on disk right, but for preallocated zeros, or for entries that its end has or lacks?"""
+        existing = files.read_bytes(self._changes.directory / name)
+        whole = len(existing) % ENTRY_OF_KIND[kind].itemsize == 0
+        return whole and (data.startswith(existing.rstrip(b"\0")) or existing.startswith(data))
 
-    # From the recovery point on
+    # Step 5: from the recovery point on
 
     def _scan_from(self, first: int) -> int:
-        """Scan the segments from number ``first`` on and cut the log at the first damage; its end offset."""
+        """Scan the segments from number ``first`` on and truncate the log at the first damage; its end."""
         bases = [segment.base_offset for segment in self.segments]
-        self.states = self._history.at(bases[first], self.segments, take=bases[-2:])
-        if bases[first] not in self._history.snapshots:
-            self._history.take(bases[first], self.states)
         end = bases[first]
+        self._rebuild_producers(end)
         for number in range(first, len(bases)):
             segment = self.segments[number]
             if number > first:
-                self._history.take(segment.base_offset, self.states)
+                self._history.take_snapshot(segment.base_offset, self.states)
             scan = self._scan(number, self.states)
             self._note_epochs(scan.epochs)
             end = scan.next_offset
@@ -567,19 +560,18 @@ class _Recovery:
                 # After a killed process the page cache has bytes that the disk may not have.
                 self._changes.sync(segment_file(segment.base_offset, "log"))
             else:
-                self._cut(number, scan)
+                self._truncate_after(number, scan)
             self._note_gaps(number, scan)
             self._write_indexes(segment, scan)
             if scan.damage is not None:
                 break
-        self._history.take(end, self.states)
+        self._history.take_snapshot(end, self.states)
         return end
 
-    def _cut(self, number: int, scan: SegmentScan) -> None:
-        """End the log at a damage. Later segments are removed first: after a crash in between, the next start
-        finds the damage again and removes the rest."""
-        assert scan.damage is not None
-        self.notes.append(f"cut at {scan.damage}")
+    def _truncate_after(self, number: int, scan: SegmentScan) -> None:
+        """End the log where the scan of a segment ended. Later segments are removed first: after a crash in
+        between, the next start finds the damage again and removes the rest."""
+        self.notes.append(f"truncated at {scan.damage}")
         later = [segment.base_offset for segment in self.segments[number + 1 :]]
         self._history.snapshots -= set(later)
         self._changes.remove_segments(later)
@@ -587,42 +579,45 @@ class _Recovery:
         self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
     def _note_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """Collect the leader epochs that ``leader-epoch-checkpoint`` lacks; note those that go back."""
-        known = self._epochs.latest_epoch if self._epochs is not None else None
+        """Collect the leader epochs that ``leader-epoch-checkpoint`` lacks; note those that decrease."""
         for epoch, base in epochs:
-            latest = self._seen_epochs[-1][0] if self._seen_epochs else known
-            if epoch > (-1 if latest is None else latest):
-                self._seen_epochs.append((epoch, base))
-            if 0 <= epoch < self._last_epoch:
+            if epoch > self._latest_epoch:
+                self._new_epochs.append((epoch, base))
+                self._latest_epoch = epoch
+            if 0 <= epoch < self._previous_epoch:
                 self.notes.append(
-                    f"leader epoch {epoch} at offset {base}, though {self._last_epoch} came before"
+                    f"the leader epoch decreases from {self._previous_epoch} to {epoch} at offset {base}"
                 )
-            self._last_epoch = epoch
+            self._previous_epoch = epoch
 
-    # Producers and epochs at the log's end
+    # Steps 6 and 7: producers and epochs at the log's end
 
     def _load_producers(self, end: int) -> None:
-        """After a clean stop: from the snapshot at the end. Without any snapshot no producer is known, as in
-        Kafka (``UnifiedLog.rebuildProducerState``): the log was written before there were snapshots."""
-        bases = [segment.base_offset for segment in self.segments]
-        if not self._history.snapshots:
-            for offset in (*bases[-2:], end):
-                self._history.take(offset, self.states)
+        """After a clean stop: from the snapshot at the end. Without any snapshot there is no producer, as in
+        ``UnifiedLog.rebuildProducerState``: the log was written before there were snapshots."""
+        if self._history.snapshots:
+            self._rebuild_producers(end)
             return
-        self.states = self._history.at(end, self.segments, take=bases[-2:])
-        if end not in self._history.snapshots:
-            self._history.take(end, self.states)
+        for offset in (*(segment.base_offset for segment in self.segments[-2:]), end):
+            self._history.take_snapshot(offset, self.states)
+
+    def _rebuild_producers(self, offset: int) -> None:
+        """The states as of ``offset``, with snapshots there and, as in Kafka, at the last two segments."""
+        last_two = [segment.base_offset for segment in self.segments[-2:]]
+        self.states = self._history.rebuild_to(offset, self.segments, snapshots_at=last_two)
+        if offset not in self._history.snapshots:
+            self._history.take_snapshot(offset, self.states)
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
             self._changes.remove(names.LEADER_EPOCH_CHECKPOINT)
-            self._changes.settle()
+            self._changes.sync_names()
             if not self._changes.dry_run:
                 self._epochs = LeaderEpochs(self._changes.directory)
         if self._changes.dry_run or self._epochs is None:
             return
         before = self._epochs.entries
-        for epoch, base in self._seen_epochs:
+        for epoch, base in self._new_epochs:
             self._epochs.assign(epoch, base)
         # The start first: an epoch that it moves to the end of an empty log is removed with the end.
         self._epochs.truncate_from_start(self.log_start)
@@ -632,14 +627,15 @@ class _Recovery:
     def _start_empty(self) -> int:
         """Make the log one empty segment at its start: it had none, or ended below its start."""
         if self.segments:
-            self.notes.append(f"ended below its start {self._checkpointed_start}: starts empty there")
+            start = self._checkpointed_start
+            self.notes.append(f"ended below its log start offset {start}; it is empty now and starts there")
         self._changes.remove_segments([segment.base_offset for segment in self.segments])
         self.log_start = self._checkpointed_start
         for offset in sorted(self._history.snapshots):
-            self._history.remove(offset)
+            self._history.remove_snapshot(offset)
         for kind in SEGMENT_KINDS[:3]:
             self._changes.create(segment_file(self.log_start, kind))
-        self._changes.settle()
+        self._changes.sync_names()
         self.states = ProducerStates()
         self._write_epochs(self.log_start)
         return self.log_start

@@ -1,9 +1,9 @@
-"""Reads one segment at a start: how far its log is sound, and whether its indexes can be right.
+"""Reads one segment at startup: where its log ends validly, and whether its indexes are possible.
 
-Kafka's ``LogSegment.recover`` and ``sanityCheck``. Damage (an impossible length or magic byte, a checksum
-that does not match, a batch that goes on beyond the file) is where a crash may have cut a write: it ends the
-scan. An offset that goes back is none of this, since its batch is whole: nothing says which of the two is
-right, so that is an error.
+Kafka's ``LogSegment.recover`` (``SegmentScan``) and ``sanityCheck`` (``impossible_indexes``). Damage (an
+impossible size or magic byte, a wrong checksum, a batch that goes on beyond the file) is where a crash may
+have cut a write: it ends the scan. An offset that decreases is no damage, since its batch is whole: nothing
+says which of the two batches is right, so that is an error.
 
 ``check_tail`` is the small version for a log that was stopped cleanly: it starts at one of the last index
 entries, so that the bytes read are bounded.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.base.records.checksum import first_bad_checksum
+from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.log.indexes import (
@@ -27,47 +27,51 @@ from siltstone.log.indexes import (
     ENTRY_STRUCTS,
     LARGEST_RELATIVE_OFFSET,
     OFFSET_ENTRY,
-    TRANSACTION_ENTRY,
-    Finding,
+    AbortedTransaction,
     IndexBuilder,
     NamedFile,
     differs_from_log,
-    entries_before_base,
-    entries_until_damage,
-    finding_of,
+    entries_before_damage,
     read_entries,
+    sanity_check,
 )
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.log.transactions import (
+    Aborted,
+    TransactionScan,
+    carried_by_group,
+    encode_aborted,
+    transaction_indexes,
+)
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
 _TAIL_ENTRIES = 64
 _LARGEST_TAIL = 16 << 20
-UNWRITTEN = "the first bytes of its base offset were never written"
-BAD_CHECKSUM = "checksum does not match"
+UNWRITTEN = "the first bytes of the batch's base offset were never written"
+_RESTORE = "restore the partition from a replica, or move it away, and recover again"
 
-AbortedEntry = tuple[int, int, int, int, int]
-"""A row of a ``.txnindex``: version, producer id, first, last and last stable offset."""
 Listing = Mapping[str, files.FileStat]
 """The files of a partition directory."""
 
 
-def fold(states: ProducerStates, batches: BatchHeaders, data: Bytes, path: str = "") -> list[AbortedEntry]:
-    """Add batches of ``data`` to ``states``, as far as they matter; returns the transactions that they
+def apply_batches(
+    states: ProducerStates, batches: BatchHeaders, data: Bytes, path: str = ""
+) -> list[AbortedTransaction]:
+    """Apply batches of ``data`` to ``states``, as far as they change them; returns the transactions that they
     aborted.
 
-    Raises CorruptRecordError for a marker that makes no sense.
+    Raises CorruptRecordError for an invalid marker.
     """
-    rows = rows_that_matter(batches)
-    mattering = batches if len(rows) == len(batches) else batches[rows]
-    return [(0, *aborted) for aborted in states.update(mattering, data, path)]
+    rows = state_changing_rows(batches)
+    return states.update(batches if len(rows) == len(batches) else batches[rows], data, path)
 
 
-def rows_that_matter(batches: BatchHeaders) -> Int64:
-    """Rows that change a producer's state: of a run of one producer's like batches the first and the last.
+def state_changing_rows(batches: BatchHeaders) -> Int64:
+    """Rows that change a producer's state: of consecutive batches of one producer with the same epoch and
+    flags the first and the last.
 
     The last one overwrites what those in between set, and they open no transaction that the first has not
     opened. Ascending; all markers are among them.
@@ -91,40 +95,40 @@ def rows_that_matter(batches: BatchHeaders) -> Int64:
 
 
 class SegmentScan:
-    """A scan of a segment's log: ``run`` it once. ``size`` bytes are sound, the next record gets
+    """A scan of a segment's log: ``run`` it once. ``size`` bytes are valid, the next record gets
     ``next_offset``.
 
-    ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with bad checksums that were
-    passed over. ``gaps``: offsets before which some are missing inside the segment. ``aborted``: the
-    transactions that were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
+    ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with wrong checksums that were
+    skipped. ``gaps``: how often offsets are missing between two batches. ``aborted``: the transactions that
+    were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
     """
 
     def __init__(
         self, segment: Segment, config: LogConfig, *, limit_offset: int, keep_going: bool = False
     ) -> None:
-        """``limit_offset``: no offset is as high. ``keep_going``: bad checksums are noted and passed over."""
+        """``limit_offset``: all offsets are below. ``keep_going``: wrong checksums are noted and skipped."""
         base, interval = segment.base_offset, config.index_interval_bytes
         self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
         self.size, self.next_offset, self.gaps = 0, base, 0
-        self.damage: Finding | None = None
-        self.skipped: list[Finding] = []
-        self.aborted: list[AbortedEntry] = []
+        self.damage: CorruptFileError | None = None
+        self.skipped: list[CorruptFileError] = []
+        self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
         self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
 
     def run(self, states: ProducerStates) -> None:
-        """Read the log up to its end or its first damage; its producers are folded into ``states``.
+        """Read the log up to its end or its first damage; its batches are applied to ``states``.
 
-        Raises CorruptRecordError where offsets go back or cannot belong to the segment, OSError.
+        Raises CorruptRecordError where offsets decrease or cannot belong to the segment, OSError.
         """
-        for window in self._sound():
+        for window in self._valid_batches():
             batches = window.batches if self._keep_going else self._before_unwritten(window)
             if not len(batches):
                 return
             self._refuse_disorder(batches, window.origin)
             self.indexes.add_batches(batches)
             try:
-                self.aborted += fold(states, batches, window.data, self._segment.path)
+                self.aborted += apply_batches(states, batches, window.data, self._segment.path)
             except CorruptRecordError as error:
                 position = window.origin + error.position
                 raise CorruptRecordError(error.path, position, error.reason) from None
@@ -136,8 +140,8 @@ class SegmentScan:
             if len(batches) < len(window.batches):
                 return
 
-    def _sound(self) -> Iterator[Window]:
-        """Runs of batches with good checksums; notes what ends them in ``damage``, or in ``skipped``."""
+    def _valid_batches(self) -> Iterator[Window]:
+        """Batches with right checksums; what ends or interrupts them goes to ``damage`` or ``skipped``."""
         path = self._segment.path
         with files.Reader(path) as reader:
             unchecked = windows(reader, verify=False)
@@ -145,7 +149,7 @@ class SegmentScan:
                 try:
                     window = next(unchecked, None)
                 except CorruptRecordError as error:
-                    self.damage = finding_of(error)
+                    self.damage = error.with_traceback(None)
                     return
                 if window is None:
                     return
@@ -154,7 +158,7 @@ class SegmentScan:
                     if bad:
                         yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
                     position = window.origin + int(rest["position"][bad])
-                    damage = Finding(path=path, position=position, reason=BAD_CHECKSUM)
+                    damage = CorruptRecordError(path, position, BAD_CHECKSUM)
                     if not self._keep_going:
                         self.damage = damage
                         return
@@ -168,19 +172,20 @@ class SegmentScan:
 
         No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
         is the only one that was not written, the first bytes of the offset are zeros and all the rest is
-        sound.
+        valid.
         """
         batches = window.batches
         expected = self._expected(batches)
-        back = np.flatnonzero(batches["base_offset"] < expected)
-        if not len(back):
+        decreasing = np.flatnonzero(batches["base_offset"] < expected)
+        if not len(decreasing):
             return batches
-        row = int(back[0])
-        base, wanted = int(batches["base_offset"][row]), int(expected[row])
-        if not any(base == wanted & ((1 << bits) - 1) for bits in range(0, 64, 8)):
+        row = int(decreasing[0])
+        base, whole = int(batches["base_offset"][row]), int(expected[row])
+        # Big-endian: unwritten first bytes leave the low bytes of the offset that was to be written.
+        if not any(base == whole & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
-        self.damage = Finding(path=self._segment.path, position=position, reason=UNWRITTEN)
+        self.damage = CorruptRecordError(self._segment.path, position, UNWRITTEN)
         return batches[:row]
 
     def _expected(self, batches: BatchHeaders) -> Int64:
@@ -190,25 +195,26 @@ class SegmentScan:
     def _refuse_disorder(self, batches: BatchHeaders, origin: int) -> None:
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
-        back = np.flatnonzero((bases < expected) | (lasts >= self._limit))
-        if not len(back):
+        invalid = np.flatnonzero((bases < expected) | (lasts >= self._limit))
+        if not len(invalid):
             return
-        row = int(back[0])
-        base, last = int(bases[row]), int(lasts[row])
-        if base >= expected[row]:
-            reason = f"offset {last} cannot be in this segment, whose offsets end before {self._limit}"
+        row = int(invalid[0])
+        base, last, least = int(bases[row]), int(lasts[row]), int(expected[row])
+        if base >= least:
+            reason = f"offset {last} cannot be in this segment, whose offsets are below {self._limit}"
         elif base < self._segment.base_offset:
-            reason = f"base offset {base} goes back: the segment starts at {self._segment.base_offset}"
+            reason = f"base offset {base} is below {self._segment.base_offset}, the segment's first offset"
         else:
-            reason = f"base offset {base} goes back: the batch before ends at {int(expected[row]) - 1}"
-        raise CorruptRecordError(self._segment.path, origin + int(batches["position"][row]), reason)
+            reason = f"base offset {base} is not above {least - 1}, the last offset of the batch before it"
+        position = origin + int(batches["position"][row])
+        raise CorruptRecordError(self._segment.path, position, reason, advice=_RESTORE)
 
 
 def check_tail(segment: Segment) -> int | None:
-    """The next offset of a segment whose tail is sound; None where it is not.
+    """The next offset of a segment whose tail is valid; None where it is not.
 
-    None too where an index entry in the tail points at no batch that it can be of, or where the tail is
-    large: then the whole segment has to be scanned. Raises OSError.
+    Also None if an index entry in the tail does not fit its batches, or the tail is larger than
+    ``_LARGEST_TAIL``: then the whole segment has to be scanned. Raises OSError.
     """
     if not segment.size:
         return segment.base_offset
@@ -239,7 +245,7 @@ def check_tail(segment: Segment) -> int | None:
 def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     """The position at which the tail of a segment starts, and the offset index's entries in it.
 
-    It starts at the last entry with ``_TAIL`` bytes or more behind it, or at the first one that is read.
+    It starts at the last entry with ``_TAIL`` bytes or more after it, or at the first one that is read.
     """
     width = OFFSET_ENTRY.itemsize
     count = min(segment.offset_index_size // width, _TAIL_ENTRIES)
@@ -253,7 +259,7 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     return int(entries["position"][first]), entries[first:]
 
 
-# The indexes of a segment: an index has no checksum, so they are checked by what they say.
+# The indexes of a segment: an index has no checksum, so its entries are checked for what they claim.
 #
 # ``impossible_indexes`` checks the size and the last entry, for a start after a clean stop, or all entries;
 # ``wrong_indexes`` compares each entry with the log, and ``contradict_markers`` all transaction indexes with
@@ -261,22 +267,21 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
 
 
 def impossible_indexes(
-    segment: Segment, limit_offset: int, listing: Listing, *, every_entry: bool
+    segment: Segment, limit_offset: int, listing: Listing, *, all_entries: bool
 ) -> list[str]:
     """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
 
-    ``limit_offset``: no offset of the segment is as high. ``every_entry``: read them all, not the last alone.
+    ``limit_offset``: all offsets of the segment are below. ``all_entries``: read them all, not the last
+    alone.
     """
     impossible = []
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(segment.base_offset, kind)
         size = listing[name].size if name in listing else 0
-        if name not in listing:
-            possible = kind == "txnindex"
-        else:
-            possible = not size or _last_is_possible(segment, kind, name, size, limit_offset)
-        if possible and size and every_entry:
-            possible = _all_are_possible(segment, kind, name, limit_offset)
+        possible = name in listing or kind == "txnindex"
+        if size:
+            possible = _last_is_possible(segment, kind, name, size, limit_offset)
+            possible = possible and (not all_entries or _all_are_possible(segment, kind, limit_offset))
         if not possible:
             impossible.append(name)
     return impossible
@@ -290,7 +295,7 @@ def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_o
     if kind == "txnindex":
         return raw[:2] == b"\0\0"
     if raw == bytes(width):
-        return False  # an index is preallocated, and a clean stop cuts the zeros off
+        return False  # an index is preallocated, and a clean stop truncates the zeros
     relative: int
     if kind == "index":
         relative, position = ENTRY_STRUCTS[kind].unpack(raw)
@@ -301,12 +306,12 @@ def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_o
     return possible and 0 <= relative < limit_offset - segment.base_offset
 
 
-def _all_are_possible(segment: Segment, kind: str, name: str, limit_offset: int) -> bool:
+def _all_are_possible(segment: Segment, kind: str, limit_offset: int) -> bool:
     """Do all entries ascend, within the segment?"""
     index = _named_index(segment, kind)
     data = files.read_bytes(index.path)
-    entries, damage = entries_until_damage(data, index)
-    if damage or len(entries) * entries.itemsize != len(data) or any(entries_before_base(index, entries)):
+    entries, damage = entries_before_damage(data, index)
+    if damage or len(entries) * entries.itemsize != len(data) or any(sanity_check(index, entries)):
         return False
     return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
 
@@ -317,12 +322,12 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 
 
 def wrong_indexes(
-    segment: Segment, listing: Listing, aborted: Sequence[AbortedEntry], *, exactly: bool
+    segment: Segment, listing: Listing, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
 ) -> list[str]:
-    """The names of a sound segment's indexes that say something else than its log. Raises OSError.
+    """The names of an undamaged segment's indexes that differ from its log. Raises OSError.
 
-    ``aborted``: what the log says, as rows of the transaction index. Unless ``exactly``, the index may say
-    more: cleaning takes the data of an aborted transaction before its entry.
+    ``aborted``: what the transaction index should list, by the log. It may list more unless
+    ``exact_transactions``: cleaning removes the data of an aborted transaction before its entry.
     """
     wrong = []
     for kind in ("index", "timeindex"):
@@ -331,20 +336,20 @@ def wrong_indexes(
             wrong.append(name)
     name = segment_file(segment.base_offset, "txnindex")
     data = files.read_bytes(f"{segment.directory}/{name}") if name in listing else b""
-    differs = exactly and name in listing and data != np.array(aborted, TRANSACTION_ENTRY).tobytes()
-    if differs or not _lists(data, aborted):
+    differs = exact_transactions and name in listing and data != encode_aborted(aborted)
+    if differs or not _has_entries(data, aborted):
         wrong.append(name)
     return wrong
 
 
-def _lists(data: bytes, aborted: Sequence[AbortedEntry]) -> bool:
+def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
     """Does a transaction index have all ``aborted`` transactions, none of them shortened?"""
     try:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
     listed = {(producer, last): first for _, producer, first, last, _ in entries}
-    return all(listed.get((producer, last), last + 1) <= first for _, producer, first, last, _ in aborted)
+    return all(listed.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 
 
 def contradict_markers(segments: Sequence[Segment]) -> bool:

@@ -7,7 +7,12 @@ import pytest
 
 from siltstone.base.records.codecs import DEFAULT_LIMIT
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import PIECE_BYTES, RECORD_BYTES, pieces, plain_sizes
+from siltstone.base.records.decompression import (
+    RECORD_BYTES,
+    SLICE_BYTES,
+    decompressed_size_bounds,
+    slices_within,
+)
 from siltstone.base.records.layout import BATCH
 from siltstone.base.records.scan import scan_batches
 from tests.support.records import twin
@@ -21,10 +26,10 @@ def zeros(offset: int, size: int, codec: int) -> bytes:
     return twin.batch([twin.record(0, 0, b"k", bytes(size))], base_offset=offset, codec=codec)
 
 
-def cut(log: bytes, budget: int = PIECE_BYTES) -> list[list[int]]:
+def cut(log: bytes, budget: int = SLICE_BYTES) -> list[list[int]]:
     data = array(log)
     batches = scan_batches(data).batches
-    found = [list(range(len(batches))[part]) for part in pieces(data, batches, budget)]
+    found = [list(range(len(batches))[part]) for part in slices_within(data, batches, budget)]
     assert [row for part in found for row in part] == list(range(len(batches)))
     return found
 
@@ -34,9 +39,9 @@ def test_every_batch_is_in_one_piece() -> None:
     rows["size"], rows["magic"] = 10, 2
     window = np.zeros(500, np.uint8)
     for budget in (1, 9, 35, 100, 10**6):
-        parts = [list(range(*part.indices(50))) for part in pieces(window, rows, budget)]
+        parts = [list(range(*part.indices(50))) for part in slices_within(window, rows, budget)]
         assert [row for part in parts for row in part] == list(range(50))
-    assert list(pieces(window, rows[:0])) == []
+    assert list(slices_within(window, rows[:0])) == []
 
 
 @pytest.mark.parametrize("codec", ALL)
@@ -74,9 +79,9 @@ def test_message_sets_count_as_what_is_in_them(magic: int, codec: int) -> None:
     )
     data = array(log)
     batches = scan_batches(data).batches
-    assert (plain_sizes(data, batches) >= 5 * MEBIBYTE).all()
+    assert (decompressed_size_bounds(data, batches) >= 5 * MEBIBYTE).all()
     assert all(len(part) <= 2 for part in cut(log))
-    for part in pieces(data, batches):
+    for part in slices_within(data, batches):
         assert len(decode_records(data, batches[part])) == len(batches[part])
 
 
@@ -87,7 +92,7 @@ def test_formats_are_not_mixed_and_what_is_damaged_is_alone() -> None:
     found = cut(log)
     assert found[0] == [0, 1, 2]
     data = array(log)
-    assert plain_sizes(data, scan_batches(data).batches)[4] == DEFAULT_LIMIT
+    assert decompressed_size_bounds(data, scan_batches(data).batches)[4] == DEFAULT_LIMIT
     assert not any({3, 4} <= set(part) for part in found)
 
 
@@ -100,4 +105,4 @@ def test_cut_fields_of_a_message_set_are_nobodys_trouble_here() -> None:
             data = array(bytes(log))
             batches = scan_batches(data).batches
             if len(batches):
-                assert plain_sizes(data, batches)[0] >= 0
+                assert decompressed_size_bounds(data, batches)[0] >= 0

@@ -10,6 +10,7 @@ import pytest
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log.metadata_log import BROKER, TOPIC, ClusterImage, read_cluster_metadata
 from tests.support.cleaning.logs import write_segment
+from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import (
     LEADER_CHANGE,
     control,
@@ -49,18 +50,18 @@ def test_the_last_value_of_a_setting_counts_and_null_removes_it(tmp_path: Path) 
     assert image.end_offset == 7
 
 
-def test_a_deleted_topic_takes_its_settings_along(tmp_path: Path) -> None:
+def test_deleting_a_topic_removes_its_settings(tmp_path: Path) -> None:
     image = read(tmp_path, topic("users", 1), COMPACT, remove_topic(1), topic("users", 2))
     assert image.topics == {"users": frames.topic_id(2)}
     assert settings_of(image) == {}
 
 
-def test_brokers_settings_are_kept_and_other_resources_are_not(tmp_path: Path) -> None:
+def test_settings_of_topics_and_brokers_are_retained_and_others_ignored(tmp_path: Path) -> None:
     image = read(tmp_path, *(frames.config(kind, "1", "a", "b") for kind in (4, 8, 16, 32)))
     assert dict(image.settings) == {(BROKER, "1"): {"a": "b"}}
 
 
-def test_a_transaction_counts_when_it_has_ended(tmp_path: Path) -> None:
+def test_the_records_of_a_transaction_are_applied_when_it_ends(tmp_path: Path) -> None:
     made = [topic("users", 1), COMPACT]
     assert settings_of(read(tmp_path / "ended", BEGIN, *made, END)) == {"cleanup.policy": "compact"}
     for name, rest in (("open", []), ("aborted", [ABORT])):
@@ -69,7 +70,9 @@ def test_a_transaction_counts_when_it_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[BEGIN, BEGIN], [END], [ABORT], [BEGIN, END, END], [remove_topic(3)]])
-def test_what_cannot_follow_is_refused_with_its_place(tmp_path: Path, values: list[bytes]) -> None:
+def test_a_record_that_cannot_follow_is_refused_with_its_position(
+    tmp_path: Path, values: list[bytes]
+) -> None:
     with pytest.raises(CorruptFileError) as caught:
         read(tmp_path, *values)
     size = len(values[-1])
@@ -77,7 +80,7 @@ def test_what_cannot_follow_is_refused_with_its_place(tmp_path: Path, values: li
     assert data[caught.value.position :][:size] == values[-1]
 
 
-def test_the_log_behind_the_newest_snapshot_is_applied(tmp_path: Path) -> None:
+def test_the_log_after_the_newest_snapshot_is_applied(tmp_path: Path) -> None:
     write_snapshot(tmp_path, 2, [topic("older", 1)])
     write_snapshot(tmp_path, 4, [topic("users", 1), COMPACT])
     write_metadata_log(tmp_path, [topic("not seen", 8), topic("nor this", 9)])
@@ -89,7 +92,7 @@ def test_the_log_behind_the_newest_snapshot_is_applied(tmp_path: Path) -> None:
     assert image.end_offset == 5
 
 
-def test_snapshots_go_by_offset_not_by_name_alone(tmp_path: Path) -> None:
+def test_unfinished_and_deleted_snapshots_are_ignored(tmp_path: Path) -> None:
     write_snapshot(tmp_path, 9, [topic("old", 1)])
     write_snapshot(tmp_path, 100, [topic("new", 1)])
     (tmp_path / f"{200:020d}-0000000001.checkpoint.part").write_bytes(b"unfinished")
@@ -98,7 +101,7 @@ def test_snapshots_go_by_offset_not_by_name_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no footer", "cut", "flipped", "empty"])
-def test_a_snapshot_that_is_not_complete_is_made_up_for_by_what_is_there(tmp_path: Path, damage: str) -> None:
+def test_an_older_snapshot_and_the_log_replace_an_incomplete_snapshot(tmp_path: Path, damage: str) -> None:
     write_snapshot(tmp_path, 1, [topic("users", 1)])
     newest = write_snapshot(tmp_path, 3, [topic("wrong", 9)], footer=damage != "no footer")
     data = newest.read_bytes()
@@ -114,37 +117,36 @@ def test_a_snapshot_that_is_not_complete_is_made_up_for_by_what_is_there(tmp_pat
     assert settings_of(image) == {"cleanup.policy": "compact", "segment.ms": "7"}
 
 
-def test_without_a_complete_snapshot_the_log_must_reach_back(tmp_path: Path) -> None:
+def test_without_a_complete_snapshot_the_log_must_start_at_0(tmp_path: Path) -> None:
     damaged = write_snapshot(tmp_path, 3, [topic("users", 1)], footer=False)
     write_metadata_log(tmp_path, [COMPACT], base=3)
-    with pytest.raises(CorruptFileError, match="not complete") as caught:
+    with raises_error(CorruptFileError, path=damaged, position=0, about="footer"):
         read_cluster_metadata(tmp_path)
-    assert caught.value.path == str(damaged)
     damaged.unlink()
-    with pytest.raises(CorruptFileError, match="begins at 3"):
+    with raises_error(CorruptFileError, path=tmp_path / f"{3:020d}.log", about="offset 3"):
         read_cluster_metadata(tmp_path)
 
 
 def test_a_directory_without_any_metadata_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFileError, match="neither"):
+    with raises_error(CorruptFileError, path=tmp_path, position=0):
         read_cluster_metadata(tmp_path)
 
 
-def test_a_missing_segment_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
     write_metadata_log(tmp_path, [topic("users", 1), COMPACT])
     write_metadata_log(tmp_path, [frames.NO_OP], base=3)
-    with pytest.raises(CorruptFileError, match="missing"):
+    with raises_error(CorruptFileError, path=tmp_path / f"{3:020d}.log", about="base offset 3, but 2"):
         read_cluster_metadata(tmp_path)
 
 
-def test_only_what_is_committed_counts(tmp_path: Path) -> None:
+def test_records_at_or_above_the_high_watermark_are_not_applied(tmp_path: Path) -> None:
     values = [topic("users", 1), COMPACT, WITHOUT_POLICY]
     assert settings_of(read(tmp_path, *values, high_watermark=2)) == {"cleanup.policy": "compact"}
     assert settings_of(read_cluster_metadata(tmp_path, high_watermark=3)) == {}
     assert not read_cluster_metadata(tmp_path, high_watermark=0).topics
 
 
-def test_control_batches_say_nothing_of_topics(tmp_path: Path) -> None:
+def test_control_batches_are_skipped(tmp_path: Path) -> None:
     data = control(0, LEADER_CHANGE) + records(1, [topic("users", 1)]) + control(2, LEADER_CHANGE)
     write_segment(tmp_path, 0, data)
     image = read_cluster_metadata(tmp_path)
@@ -171,7 +173,7 @@ def test_a_damaged_record_is_named_by_path_and_position(tmp_path: Path) -> None:
     assert path.read_bytes()[caught.value.position - 2 :][: len(bad)] == bad
 
 
-def test_a_torn_tail_is_damage_unless_the_log_was_not_stopped_cleanly(tmp_path: Path) -> None:
+def test_a_torn_tail_is_damage_only_after_a_clean_shutdown(tmp_path: Path) -> None:
     path = write_metadata_log(tmp_path, [topic("users", 1), COMPACT])
     whole = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-3])
@@ -182,7 +184,9 @@ def test_a_torn_tail_is_damage_unless_the_log_was_not_stopped_cleanly(tmp_path: 
     assert (list(image.topics), settings_of(image), image.end_offset) == (["users"], {}, 1)
 
 
-def test_a_real_log_says_the_same_with_and_without_its_snapshots(stopped_broker: tuple[Path, Path]) -> None:
+def test_a_real_log_has_the_same_image_with_and_without_its_snapshots(
+    stopped_broker: tuple[Path, Path],
+) -> None:
     partition = stopped_broker[0] / "__cluster_metadata-0"
     whole = read_cluster_metadata(partition)
     newest, *older = sorted(partition.glob("*.checkpoint"), reverse=True)

@@ -12,22 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from siltstone.base.clock import ManualClock
-from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
-from siltstone.base.records.build import BatchShape, Spans, build_batch
-from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
-from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.log.reading import LogReader
-from tests.support.cleaning.logs import Rec, batch, write_segment
+from tests.support.log.offset_values import append, clean_two, fill, opened
 from tests.support.log.views import FixedLog
-from tests.support.records import twin
 
 TOTAL = 900
-NOW = 1_800_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -36,46 +28,6 @@ def threads_take_turns_often() -> Iterator[None]:
     sys.setswitchinterval(1e-4)
     yield
     sys.setswitchinterval(before)
-
-
-def opened(tmp_path: Path, segment_bytes: int = 2000) -> PartitionLog:
-    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=200)
-    return open_partition(tmp_path / "topic-0", config, ManualClock(NOW))
-
-
-def append(log: PartitionLog, count: int = 3) -> None:
-    offsets = np.arange(count, dtype=np.int64)
-    here = log.log_end_offset
-    values = Spans.of([b"%d" % (here + at) for at in range(count)])
-    log.append(
-        build_batch(BatchShape(), offset=offsets, timestamp=offsets + NOW - 1000, keys=values, values=values)
-    )
-
-
-def fill(log: PartitionLog, total: int = TOTAL) -> None:
-    while log.log_end_offset < total:
-        append(log)
-
-
-def clean_two(log: PartitionLog, at: int) -> None:
-    """Swap one segment in for the closed ones ``at`` and behind it; only fifth records stay."""
-    going = log.view.segments[at : at + 2]
-    data = b"".join(segment.path().read_bytes() for segment in going)
-    batches = []
-    for entry in twin.decode_log(data):
-        kept = [record for record in entry.records if record.offset % 5 == 0]
-        records = [Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp) for r in kept]
-        if records:
-            batches.append(batch(records, base_offset=entry.first, last_offset=entry.last))
-    base = going[0].base_offset
-    folder = log.directory / "staging"
-    folder.mkdir()
-    write_segment(folder, base, b"".join(batches), 200)
-    for kind in SEGMENT_KINDS:
-        if (folder / segment_file(base, kind)).exists():
-            (folder / segment_file(base, kind)).rename(log.directory / segment_file(base, kind, CLEANED))
-    folder.rmdir()
-    log.replace([base], [segment.base_offset for segment in going])
 
 
 def check(offsets: list[int], values: list[bytes | None]) -> None:
@@ -114,7 +66,7 @@ def together(*actions: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("buffer", [1, 700, 1 << 20])
-def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
+def test_readers_continue_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
     log = opened(tmp_path)
     early, late, found = LogReader(log, buffer_bytes=buffer), LogReader(log, buffer_bytes=buffer), list[int]()
     second: list[int] = []
@@ -127,7 +79,7 @@ def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int)
                 at += 1
 
     together(
-        lambda: fill(log),
+        lambda: fill(log, TOTAL),
         clean,
         lambda: read_on(early, TOTAL, found),
         lambda: read_on(late, TOTAL, second),
@@ -140,7 +92,7 @@ def test_readers_go_on_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int)
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_readers_go_on_over_deletes(tmp_path: Path, reset: str) -> None:
+def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
     log = opened(tmp_path)
     reader, found, refused = LogReader(log, reset=reset, buffer_bytes=700), list[int](), list[int]()
 
@@ -157,7 +109,7 @@ def test_readers_go_on_over_deletes(tmp_path: Path, reset: str) -> None:
                 refused.append(reader.offset)
                 reader.seek("earliest")
 
-    together(lambda: fill(log), delete, read)
+    together(lambda: fill(log, TOTAL), delete, read)
     check(found, [b"%d" % at for at in found])
     assert found[-1] == TOTAL - 1
     jumps = sum(b - a > 1 for a, b in itertools.pairwise([-1, *found]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptFileError
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT
+from tests.support.errors import raises_error
 
 FIVE = [(2, 0), (3, 10), (5, 20), (6, 35), (9, 40)]
 
@@ -32,7 +33,7 @@ def test_a_change_is_in_the_file_when_it_returns(tmp_path: Path) -> None:
     assert LeaderEpochs(tmp_path).entries == ((0, 0), (4, 17))
 
 
-def test_what_is_known_is_no_news(tmp_path: Path) -> None:
+def test_assigning_a_known_epoch_changes_nothing(tmp_path: Path) -> None:
     epochs = of(tmp_path, (3, 10))
     assert not epochs.assign(3, 10)
     assert not epochs.assign(3, 99)
@@ -51,7 +52,7 @@ def test_what_is_known_is_no_news(tmp_path: Path) -> None:
         ((1, 99), [(1, 99)]),
     ],
 )
-def test_entries_that_cannot_be_followed_go(
+def test_a_new_epoch_removes_the_entries_that_it_cannot_follow(
     tmp_path: Path, entry: tuple[int, int], left: list[tuple[int, int]]
 ) -> None:
     epochs = of(tmp_path, *FIVE)
@@ -60,7 +61,7 @@ def test_entries_that_cannot_be_followed_go(
 
 
 @pytest.mark.parametrize(("end", "kept"), [(100, 5), (41, 5), (40, 4), (10, 1), (1, 1), (0, 0)])
-def test_a_cut_at_the_end(tmp_path: Path, end: int, kept: int) -> None:
+def test_truncating_the_end_removes_later_epochs(tmp_path: Path, end: int, kept: int) -> None:
     epochs = of(tmp_path, *FIVE)
     epochs.truncate_from_end(end)
     assert list(epochs.entries) == FIVE[:kept]
@@ -84,7 +85,7 @@ def test_the_epoch_that_covers_the_start_stays(
     assert list(epochs.entries) == left
 
 
-def test_a_log_that_starts_before_the_first_epoch_keeps_all(tmp_path: Path) -> None:
+def test_a_log_that_starts_before_the_first_epoch_retains_all_epochs(tmp_path: Path) -> None:
     epochs = of(tmp_path, *FIVE[1:])
     epochs.truncate_from_start(5)
     assert list(epochs.entries) == FIVE[1:]
@@ -111,7 +112,7 @@ DAMAGED = (
 def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / LEADER_EPOCH_CHECKPOINT
     path.write_bytes(raw)
-    with pytest.raises(CorruptFileError, match=LEADER_EPOCH_CHECKPOINT):
+    with raises_error(CorruptFileError, path=path):
         LeaderEpochs(tmp_path)
 
 
@@ -129,5 +130,5 @@ def test_whatever_is_assigned_ascends_and_is_on_disk(
     assert list(LeaderEpochs(path).entries) == entries
 
 
-def test_kafkas_own_file(golden: Path) -> None:
+def test_kafkas_own_file_is_read(golden: Path) -> None:
     assert LeaderEpochs(golden / "txn" / "before").entries == ((0, 0),)

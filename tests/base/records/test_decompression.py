@@ -14,7 +14,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.inflate import inflate, records_max, refuse_impossible_counts
+from siltstone.base.records.decompression import decompress_batches, records_max, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
 from tests.support.errors import raises_error
 from tests.support.records import twin
@@ -35,15 +35,17 @@ def laid_out(bodies: Bodies) -> tuple[Bytes, BatchHeaders]:
     return array(b"".join(bytes(BATCH_OVERHEAD) + body for _, body in bodies)), batches
 
 
-def inflated(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | None = None) -> list[bytes]:
+def decompressed(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | None = None) -> list[bytes]:
     window, batches = laid_out(bodies)
-    data, starts, ends = inflate(window, batches, scratch or Scratch(), limit=limit, path="a.log", origin=7)
+    data, starts, ends = decompress_batches(
+        window, batches, scratch or Scratch(), limit=limit, path="a.log", origin=7
+    )
     return [data[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def outcome(bodies: Bodies, limit: int = DEFAULT_LIMIT) -> list[bytes] | str:
     try:
-        return inflated(bodies, limit)
+        return decompressed(bodies, limit)
     except CorruptRecordError as error:
         return str(error)
 
@@ -65,10 +67,12 @@ def texts(count: int, seed: int = 5) -> list[bytes]:
 def test_libzstd_does_all_that_it_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch but those for which the scratch has to grow."""
     calls = []
-    monkeypatch.setattr("siltstone.base.records.inflate.decompress", lambda *given: calls.append(given) or 0)
+    monkeypatch.setattr(
+        "siltstone.base.records.decompression.decompress", lambda *given: calls.append(given) or 0
+    )
     data = texts(300)
     assert (
-        inflated([(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data], scratch=Scratch(1 << 22))
+        decompressed([(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data], scratch=Scratch(1 << 22))
         == data
     )
     assert not calls
@@ -84,7 +88,7 @@ def test_batches_of_all_codecs_side_by_side(library: str, capacity: int) -> None
     ]
     bodies[17] = bodies[250] = (twin.ZSTD, b"")  # a batch without records has no frame
     expected = ["" if not body else text for (_, body), text in zip(bodies, data, strict=True)]
-    assert inflated(bodies, scratch=Scratch(capacity)) == [text or b"" for text in expected]
+    assert decompressed(bodies, scratch=Scratch(capacity)) == [text or b"" for text in expected]
 
 
 def test_frames_without_a_size_several_and_those_to_be_skipped(library: str) -> None:
@@ -93,7 +97,7 @@ def test_frames_without_a_size_several_and_those_to_be_skipped(library: str) -> 
     whole = zstandard.ZstdCompressor(write_checksum=True).compress(other)
     skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
     bodies = [(twin.ZSTD, each) for each in (streamed, streamed + whole, skipped + whole, whole + skipped)]
-    assert inflated(bodies) == [one, one + other, other, other]
+    assert decompressed(bodies) == [one, one + other, other, other]
 
 
 def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
@@ -104,14 +108,14 @@ def test_a_damaged_frame_is_named_wherever_it_is(library: str) -> None:
         with raises_error(
             CorruptRecordError, position=7 + place * (BATCH_OVERHEAD + len(good[1])), about="zstd"
         ):
-            inflated(bodies)
+            decompressed(bodies)
 
 
 def test_every_frame_is_bound_by_the_limit(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size))) for size in (1000, 999, 1000)]
-    assert [len(each) for each in inflated(bodies, limit=1000)] == [1000, 999, 1000]
+    assert [len(each) for each in decompressed(bodies, limit=1000)] == [1000, 999, 1000]
     with raises_error(CorruptRecordError, about="999 bytes", advice=LIMIT_SETTING):
-        inflated(bodies, limit=999)
+        decompressed(bodies, limit=999)
 
 
 def test_what_is_damaged_is_read_or_refused_as_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +144,7 @@ def test_threads_decompress_side_by_side(library: str) -> None:
     data = texts(200)
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data]
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(lambda _: inflated(bodies) == data, range(24)))
+        assert all(pool.map(lambda _: decompressed(bodies) == data, range(24)))
 
 
 @pytest.mark.parametrize("codec", [twin.GZIP, twin.SNAPPY, twin.ZSTD])
@@ -148,7 +152,7 @@ def test_who_says_that_it_is_too_large_is_refused_before_any_room_is_made(librar
     scratch = Scratch(64)
     bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
     with raises_error(CorruptRecordError, about="1048576 bytes", advice=LIMIT_SETTING):
-        inflated(bodies, limit=1 << 20, scratch=scratch)
+        decompressed(bodies, limit=1 << 20, scratch=scratch)
     assert len(scratch.reserve(0)) == 64
 
 
@@ -160,7 +164,7 @@ def test_room_is_made_once_for_what_is_told(library: str, monkeypatch: pytest.Mo
     scratch = Scratch(64)
     for size in (3 << 20, 1000, 5 << 20):
         bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size)))] * 3
-        assert [len(each) for each in inflated(bodies, scratch=scratch)] == [size] * 3
+        assert [len(each) for each in decompressed(bodies, scratch=scratch)] == [size] * 3
     assert len(scratch.reserve(0)) == 0
 
 
