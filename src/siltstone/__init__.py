@@ -22,17 +22,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "Log": "siltstone.runtime.embedded",
-    "LogManager": "siltstone.runtime.manager",
-    "NewRecord": "siltstone.runtime.embedded",
-    "append": "siltstone.runtime.embedded",
-    "open": "siltstone.runtime.embedded",
-    "read": "siltstone.spark.read",
-    "register_policy": "siltstone.log.retention",
-    "start_cleaner": "siltstone.spark.embedded",
-    "start_compaction": "siltstone.spark.embedded",
+_MODULES = {
+    "siltstone.log.retention": ("register_policy",),
+    "siltstone.runtime.embedded": ("Log", "NewRecord", "append", "open"),
+    "siltstone.runtime.manager": ("LogManager",),
+    "siltstone.spark.embedded": ("start_cleaner", "start_compaction"),
+    "siltstone.spark.read": ("read",),
 }
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 """The public names of the package, and the module of each, which is loaded when the name is first used."""
 __all__ = list(_EXPORTS)
 

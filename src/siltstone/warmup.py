@@ -1,8 +1,9 @@
 """Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup``.
 
-A small log is cleaned, compacted, appended to and read in a temporary directory. Where Spark is installed, it
-cleans the log as well and makes its class archive (``siltstone.spark.class_archive``). The archive only saves
-time: where it cannot be made, a line on standard error says why.
+A small log is cleaned (in one task, and in several), compacted, appended to and read in a temporary
+directory. If Spark is installed, it cleans the log as well and makes its class archive
+(``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
+error says why.
 """
 
 from __future__ import annotations
@@ -24,11 +25,6 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
-
-
-def _clean(directory: Path) -> None:
-    """Clean a log in one task and in several."""
-    clean_small_log(directory, InProcessEngine(), InProcessEngine(2))
 
 
 def _append_and_read(directory: Path) -> None:
@@ -75,7 +71,7 @@ def _start_spark(directory: Path) -> None:
 def main() -> None:
     """Compile every kernel that a cleaning, a compaction, an append and a read call; make the archive."""
     steps = (
-        ("cleaned-0", _clean),
+        ("cleaned-0", lambda log: clean_small_log(log, InProcessEngine(), InProcessEngine(2))),
         ("appended-0", _append_and_read),
         ("compacted-0", _compact),
         ("spark-0", _start_spark),

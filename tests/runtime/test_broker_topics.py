@@ -92,7 +92,7 @@ def test_no_retention_touches_a_compacted_topic(broker: tuple[Path, Path]) -> No
     assert metadata_of(broker[0]) == metadata
 
 
-def test_the_metadata_log_is_no_log_of_ours(broker: tuple[Path, Path]) -> None:
+def test_the_brokers_metadata_log_is_neither_served_nor_opened(broker: tuple[Path, Path]) -> None:
     where, before = TopicPartition("__cluster_metadata", 0), metadata_of(broker[0])
     with opened(*broker) as logs:
         assert where not in logs and where.topic not in logs.topics.names()
@@ -138,7 +138,7 @@ def test_an_altered_topic_keeps_what_its_broker_gave_it(broker: tuple[Path, Path
         assert logs["users", 0].config.delete_retention_ms == 43_200_000
 
 
-def test_what_is_left_of_a_deleted_topic_is_passed_over(broker: tuple[Path, Path]) -> None:
+def test_directories_of_deleted_topics_are_excluded(broker: tuple[Path, Path]) -> None:
     (broker[0] / "reborn-1").mkdir()
     (broker[0] / "reborn-1" / "partition.metadata").write_text(
         "version: 0\ntopic_id: DNBQGazITYep2N_VW9ngBQ\n"
@@ -153,7 +153,7 @@ def test_what_is_left_of_a_deleted_topic_is_passed_over(broker: tuple[Path, Path
     assert listing(broker[0] / "reborn-1") == before
 
 
-def test_a_topic_made_here_is_ours_beside_the_brokers(broker: tuple[Path, Path]) -> None:
+def test_a_topic_created_here_is_served_beside_the_brokers(broker: tuple[Path, Path]) -> None:
     with opened(*broker) as logs:
         logs.topics.create("mine", partitions=1)
         assert logs["mine", 0].config.retention_ms == 345_600_000
@@ -193,7 +193,7 @@ def test_a_bad_setting_refuses_only_its_topic(
         assert TopicPartition("audit", 0) in logs
 
 
-def test_without_the_directory_that_has_the_metadata_nothing_goes_by_age(broker: tuple[Path, Path]) -> None:
+def test_without_the_brokers_metadata_retention_by_time_is_off(broker: tuple[Path, Path]) -> None:
     before = logs_of(broker[1:], {path.name.rpartition("-")[0] for path in broker[1].glob("*-*")})
     with opened(broker[1]) as logs:
         assert logs["orders", 0].config.retention_ms == -1
@@ -201,13 +201,13 @@ def test_without_the_directory_that_has_the_metadata_nothing_goes_by_age(broker:
     assert logs_of(broker[1:], {path.name.rpartition("-")[0] for path in broker[1].glob("*-*")}) == before
 
 
-def test_a_default_that_the_program_knows_of_counts(broker: tuple[Path, Path]) -> None:
+def test_a_static_broker_setting_applies_without_the_metadata(broker: tuple[Path, Path]) -> None:
     said = Setting(value=5, source="server.properties", origin=ConfigSource.STATIC_BROKER_CONFIG)
     with opened(broker[1], config=Config(static={"log.retention.ms": said})) as logs:
         assert logs["audit", 0].config.retention_ms == 5
 
 
-def test_a_topic_made_here_keeps_kafkas_default(tmp_path: Path) -> None:
+def test_a_topic_created_here_has_kafkas_default_retention(tmp_path: Path) -> None:
     with opened(tmp_path / "own") as logs:
         logs.topics.create("mine", partitions=1)
         assert logs["mine", 0].config.retention_ms == 7 * 86_400_000

@@ -30,7 +30,7 @@ def test_pauses_count_up_and_down() -> None:
     assert seen == [NONE, paused(1), paused(2), paused(1), NONE]
 
 
-def test_an_abort_in_progress_waits_until_the_cleaner_has_let_go() -> None:
+def test_an_abort_waits_until_the_cleaners_change_has_ended() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None and states.state(WHERE) == IN_PROGRESS
@@ -47,7 +47,7 @@ def test_an_abort_in_progress_waits_until_the_cleaner_has_let_go() -> None:
     assert states.state(WHERE) == paused(1)
 
 
-def test_an_abort_while_only_files_of_its_own_are_written_waits_for_nothing() -> None:
+def test_an_abort_outside_of_a_change_takes_effect_at_once() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
@@ -152,7 +152,7 @@ def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
     assert states.state(WHERE) == NONE
 
 
-def test_nobody_resumes_what_is_not_paused() -> None:
+def test_a_log_that_is_not_paused_cannot_be_resumed() -> None:
     with pytest.raises(AssertionError, match="cannot be resumed: it is in state None"):
         CleaningStates().resume(WHERE)
 

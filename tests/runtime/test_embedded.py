@@ -44,7 +44,7 @@ def state_of(path: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def test_importing_is_light() -> None:
+def test_importing_the_package_loads_no_heavy_library() -> None:
     script = "import sys, siltstone; print({'numpy', 'numba', 'pyspark', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -56,7 +56,7 @@ def test_importing_is_light() -> None:
 # One partition
 
 
-def test_the_conventions_example(tmp_path: Path) -> None:
+def test_records_of_one_partition_are_appended_and_read(tmp_path: Path) -> None:
     with st.Log(tmp_path / "events-0") as log:
         assert log.append(key=b"k", value=b"v", sync=True) == 0
         assert log.log.recovery_point == 1
@@ -86,7 +86,7 @@ def test_records_come_back_as_they_went_in(tmp_path: Path, codec: str) -> None:
     ]
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_log_that_is_opened_again_continues_where_it_stopped(tmp_path: Path) -> None:
     with st.Log(tmp_path / "events-0") as log:
         log.append_many(st.NewRecord(key=b"%d" % number) for number in range(10))
         assert log.delete_records(4) == 4
@@ -99,7 +99,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
         assert log.read(9).size > 0
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_paths_settings_and_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefusedError, match="TOPIC-N"):
         st.Log(tmp_path / "events")
     with pytest.raises(UsageError):
@@ -118,7 +118,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / names.CLEAN_SHUTDOWN).exists()
 
 
-def test_strangers_beside_it_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_log_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "folder").mkdir()
     with st.Log(tmp_path / "events-0") as log:
@@ -200,7 +200,7 @@ def test_a_torn_tail_is_not_seen(tmp_path: Path, tail: bytes) -> None:
     assert state_of(tmp_path) == before
 
 
-def test_an_index_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
+def test_a_damaged_index_is_not_used_for_reading(tmp_path: Path) -> None:
     with opened(tmp_path, config={"index.interval.bytes": "100"}) as manager:
         manager.topics.create("events")
         for _ in range(9):
@@ -255,7 +255,7 @@ def test_one_partition_directory_can_be_read(golden: Path, tmp_path: Path) -> No
         assert len(list(LogReader(logs["basic", 0]).records())) > 100
 
 
-def test_a_swap_that_was_cut_off_is_for_recovery(tmp_path: Path) -> None:
+def test_an_interrupted_swap_has_to_be_recovered_before_reading(tmp_path: Path) -> None:
     with opened(tmp_path, config={"segment.bytes": "300"}) as manager:
         manager.topics.create("events")
         for _ in range(3):

@@ -59,7 +59,7 @@ def test_a_new_directory_and_its_identity(tmp_path: Path) -> None:
     assert read_properties(tmp_path / "c" / names.META_PROPERTIES)["cluster.id"] == first["cluster.id"]
 
 
-def test_what_is_not_ours_is_refused_and_stays_clean(tmp_path: Path) -> None:
+def test_directories_of_others_are_refused_and_keep_their_clean_shutdown_marker(tmp_path: Path) -> None:
     for each in "ab":
         opened(tmp_path / each).close()
     with pytest.raises(DirectoryRefusedError, match=r"cluster\.id"):
@@ -159,7 +159,7 @@ def test_a_crash_is_recovered_from(tmp_path: Path) -> None:
         assert manager.topics.names() == ["events"] and len(manager) == 2
 
 
-def test_a_log_that_makes_no_sense_is_refused_alone(tmp_path: Path) -> None:
+def test_a_log_with_damaged_metadata_is_refused_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)
         append(manager[EVENTS], 3)
@@ -191,7 +191,7 @@ def test_kafkas_metadata_log_and_leftovers_are_left_alone(stopped_broker: tuple[
     assert "siltstone-topics.json" not in names_in(data0)
 
 
-def test_one_partition_by_itself(tmp_path: Path) -> None:
+def test_a_single_open_partition_leaves_the_others_and_their_checkpoints_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)
         for where in manager:
@@ -257,7 +257,7 @@ def test_a_directory_that_fails_goes_offline_alone(tmp_path: Path) -> None:
         assert min(values(manager[where]) for where in of_a) == 2
 
 
-def test_a_directory_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     opened(a, b).close()
     with failing(a):
@@ -282,7 +282,7 @@ def test_a_full_disk_takes_nothing_offline(tmp_path: Path) -> None:
         assert not manager.offline and values(manager[EVENTS]) == 1
 
 
-def test_a_partition_of_a_directory_that_was_not_named_is_not_made_again(tmp_path: Path) -> None:
+def test_a_partition_of_a_directory_that_was_not_passed_is_not_created_again(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with opened(a, b) as manager:
         manager.topics.create("events", partitions=2)
@@ -317,7 +317,7 @@ def test_the_periodic_tasks_and_their_times(tmp_path: Path) -> None:
         assert sorted(manager.tick()) == ["checkpoint-log-starts", "checkpoint-recovery-points", "retention"]
 
 
-def test_retention_then_the_unlinking(tmp_path: Path) -> None:
+def test_retention_deletes_segments_and_unlinks_their_files_later(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:
         config = {"segment.bytes": "200", "retention.ms": str(HOUR), "file.delete.delay.ms": "60000"}
@@ -363,7 +363,7 @@ def test_flush_ms_also_without_further_appends(tmp_path: Path) -> None:
         assert manager[EVENTS].recovery_point == 2
 
 
-def test_checkpoints_are_written_as_time_passes_and_only_news(tmp_path: Path) -> None:
+def test_checkpoints_are_written_periodically_if_an_entry_has_changed(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:
         manager.topics.create("events")
@@ -394,7 +394,7 @@ def test_delete_records_is_durable_when_it_returns(tmp_path: Path) -> None:
         assert (manager[EVENTS].log_start_offset, manager[EVENTS].log_end_offset) == (3, 4)
 
 
-def test_delete_records_that_the_disk_refuses(tmp_path: Path) -> None:
+def test_delete_records_on_a_failing_disk_takes_the_directory_offline(tmp_path: Path) -> None:
     manager = opened(tmp_path)
     manager.topics.create("events")
     append(manager[EVENTS], 4)
@@ -408,7 +408,7 @@ def test_delete_records_that_the_disk_refuses(tmp_path: Path) -> None:
         assert manager[EVENTS].log_start_offset == 0
 
 
-def test_truncation_takes_the_checkpoints_along(tmp_path: Path) -> None:
+def test_a_truncation_lowers_the_checkpoints(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", config={"cleanup.policy": "compact", "segment.bytes": "200"})
         log = manager[EVENTS]
@@ -443,7 +443,7 @@ def test_a_damaged_cleaner_checkpoint_does_not_stop_a_truncation_half_way(tmp_pa
         assert read_checkpoint(tmp_path / names.REPLICATION_CHECKPOINT) == {EVENTS: 6}
 
 
-def test_a_running_manager(tmp_path: Path) -> None:
+def test_a_manager_with_its_own_threads_closes_in_order(tmp_path: Path) -> None:
     """With its own threads: a roll's flush in the background, ticks by the clock, an orderly end."""
     with LogManager.open([tmp_path]) as manager:
         manager.start()

@@ -10,7 +10,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.runtime.upkeep import Scheduler, Ticker
 
 
-def test_periods_and_single_tasks() -> None:
+def test_periodic_and_single_tasks_run_when_they_are_due() -> None:
     scheduler, done = Scheduler(), []
     scheduler.schedule("five", lambda: done.append("five"), due_ms=10, period=lambda: 5)
     scheduler.schedule("once", lambda: done.append("once"), due_ms=12)
@@ -22,7 +22,7 @@ def test_periods_and_single_tasks() -> None:
     assert scheduler.next_ms == 20 and done == ["five", "once", "five"]
 
 
-def test_what_was_missed_runs_once_and_keeps_its_turn() -> None:
+def test_missed_runs_of_a_task_run_once() -> None:
     scheduler = Scheduler()
     scheduler.schedule("ten", lambda: None, due_ms=0, period=lambda: 10)
     assert scheduler.tick(95) == ["ten"]
@@ -46,7 +46,7 @@ def test_a_period_may_change_and_a_task_may_add_tasks() -> None:
     assert scheduler.tick(3) == ["some"]
 
 
-def test_one_that_fails_keeps_nobody_from_its_turn() -> None:
+def test_a_task_that_fails_does_not_stop_the_others() -> None:
     scheduler, done = Scheduler(), []
 
     def fail() -> None:

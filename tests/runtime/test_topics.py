@@ -48,18 +48,18 @@ EVENTS = TopicPartition("events", 0)
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a" * 250, "a b", "a/b", "a\n", "ä", "a:b", "__cluster_metadata", "a\u0000"]
 )
-def test_bad_names(name: str) -> None:
+def test_invalid_topic_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopicError) as error:
         refuse_bad_name(name)
     assert error.value.error_code == 17 and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 249, "...", "A.b_c-9", "__consumer_offsets", "-"])
-def test_good_names(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     refuse_bad_name(name)
 
 
-def test_collisions() -> None:
+def test_names_that_differ_in_dot_and_underscore_collide() -> None:
     for one, other in (("a.b", "a_b"), ("a_b.c", "a.b_c")):
         with raises_error(InvalidTopicError, about=repr(other)):
             refuse_collision(one, ["x", other])
@@ -73,7 +73,7 @@ def test_an_id_is_22_letters_without_a_dash_in_front(seed: bytes) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", made)
 
 
-def test_an_id_with_a_dash_is_not_taken() -> None:
+def test_an_id_never_begins_with_a_dash() -> None:
     tries = iter([b"\xf8" + bytes(15), b"\x01" + bytes(15)])
     assert new_id(lambda count: next(tries)).startswith("AQ")
 
@@ -101,7 +101,7 @@ def test_a_brokers_deleted_directories_are_known(stopped_broker: tuple[Path, Pat
 # Making
 
 
-def test_a_topic_and_what_is_on_disk(tmp_path: Path) -> None:
+def test_a_topics_settings_and_id_are_on_disk(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         made = manager.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
         assert (made.partitions, made.offline, made.config) == ((0, 1), (), {"cleanup.policy": "compact"})
@@ -129,7 +129,7 @@ def test_a_topic_and_what_is_on_disk(tmp_path: Path) -> None:
         ("new", 1, {"siltstone.retention.policy": "unheard-of"}, 40),
     ],
 )
-def test_what_is_refused_leaves_nothing(
+def test_a_refused_topic_leaves_nothing_on_disk(
     tmp_path: Path, name: str, partitions: int, config: dict[str, str], code: int
 ) -> None:
     with opened(tmp_path) as manager:
@@ -142,7 +142,7 @@ def test_what_is_refused_leaves_nothing(
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_what_has_a_partitions_name_and_is_no_directory_is_in_the_way(tmp_path: Path, kind: str) -> None:
+def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path, kind: str) -> None:
     """A link would lead what is written out of the log directory; a file is no reason to go offline."""
     (tmp_path / "elsewhere").mkdir()
     with opened(tmp_path / "logs") as manager:
@@ -167,7 +167,7 @@ def test_what_has_a_partitions_name_and_is_no_directory_is_in_the_way(tmp_path: 
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_only_asking(tmp_path: Path) -> None:
+def test_validate_only_creates_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         assert manager.topics.create("new", partitions=3, validate_only=True).partitions == (0, 1, 2)
         assert manager.topics.names() == [] and TOPICS_FILE not in names_in(tmp_path)
@@ -186,7 +186,7 @@ def test_partitions_are_added(tmp_path: Path) -> None:
         assert len({read_topic_id(tmp_path / f"events-{number}") for number in range(4)}) == 1
 
 
-def test_a_partition_by_number(tmp_path: Path) -> None:
+def test_a_partition_is_created_by_its_number(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         append(manager.get_or_create(TopicPartition("events", 5)))
         assert manager.topics.describe("events").partitions == (5,)
@@ -201,7 +201,7 @@ def test_a_partition_by_number(tmp_path: Path) -> None:
 # Settings at run time
 
 
-def test_a_smaller_segment_holds_at_the_next_roll_and_a_policy_at_once(tmp_path: Path) -> None:
+def test_a_segment_size_applies_at_the_next_roll_and_a_policy_at_once(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:
         manager.topics.create("events", config={"retention.ms": "-1"})
@@ -230,7 +230,7 @@ def test_a_smaller_segment_holds_at_the_next_roll_and_a_policy_at_once(tmp_path:
         assert manager[EVENTS].config.segment_bytes == 300 and manager[EVENTS].config.compacts
 
 
-def test_settings_are_taken_away_under_any_name(tmp_path: Path) -> None:
+def test_settings_are_removed_under_any_of_their_names(tmp_path: Path) -> None:
     with opened(tmp_path, config={"log.retention.hours": "2"}) as manager:
         manager.topics.create("events", config={"internal.segment.bytes": "500", "retention.ms": "7"})
         assert manager.topics.alter("events", {"segment.bytes": "600"}).config == {
@@ -247,7 +247,7 @@ def test_settings_are_taken_away_under_any_name(tmp_path: Path) -> None:
         assert manager.topics.describe("events").config == {"segment.bytes": "600"}
 
 
-def test_the_brokers_settings_change_below_the_topics(tmp_path: Path) -> None:
+def test_changed_broker_settings_apply_to_topics_without_their_own(tmp_path: Path) -> None:
     with opened(tmp_path, config={"log.retention.ms": "1000"}) as manager:
         manager.topics.create("events")
         manager.topics.create("own", config={"retention.ms": "7"})
@@ -272,7 +272,7 @@ def test_readers_go_by_the_topics_bound_of_a_batch(tmp_path: Path) -> None:
 # Deleting
 
 
-def test_a_topic_goes_in_two_steps(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_renamed_at_once_and_removed_later(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:
         first = manager.topics.create("events", partitions=2, config={"file.delete.delay.ms": "1000"})
@@ -307,7 +307,7 @@ def test_a_topic_goes_in_two_steps(tmp_path: Path) -> None:
         assert values(manager[EVENTS]) == 1
 
 
-def test_what_was_left_to_be_removed_goes_after_the_next_start(tmp_path: Path) -> None:
+def test_a_deleted_directory_that_was_left_is_removed_after_the_next_start(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with opened(tmp_path, clock=clock) as manager:
         manager.topics.create("events")
@@ -320,7 +320,9 @@ def test_what_was_left_to_be_removed_goes_after_the_next_start(tmp_path: Path) -
     assert "mine-delete" in names_in(tmp_path), "no broker's name"
 
 
-def test_a_deleted_topics_partition_in_a_directory_that_was_away(tmp_path: Path) -> None:
+def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with opened(a, b) as manager:
         manager.topics.create("events", partitions=2)
@@ -356,7 +358,7 @@ def test_the_newest_copy_counts_and_the_others_follow(tmp_path: Path) -> None:
     assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
 
 
-def test_no_copy_that_makes_sense_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_a_start_without_a_readable_registry_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events")
     (tmp_path / TOPICS_FILE).write_bytes(b"{}")
@@ -397,7 +399,7 @@ def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:
 # Directories that a broker wrote
 
 
-def test_a_partition_with_another_topic_id_is_passed_over(tmp_path: Path) -> None:
+def test_a_partition_with_another_topic_id_is_excluded(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)
         append(manager[EVENTS], 2)
@@ -422,7 +424,7 @@ def test_a_brokers_topics_can_be_altered_and_deleted(stopped_broker: tuple[Path,
         assert "orders" not in manager.topics.names() and "ledger" in manager.topics.names()
 
 
-def test_existing_topics_are_refused_also_where_only_the_disk_knows_them(tmp_path: Path) -> None:
+def test_a_topic_that_exists_only_on_disk_is_not_created_again(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events")
     (tmp_path / TOPICS_FILE).unlink()
@@ -433,7 +435,7 @@ def test_existing_topics_are_refused_also_where_only_the_disk_knows_them(tmp_pat
 # Namespaces
 
 
-def test_a_namespaces_policies_last_and_lie_beside_the_topics(tmp_path: Path) -> None:
+def test_a_namespaces_policies_survive_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path / "a", tmp_path / "b") as manager:
         assert manager.topics.namespaces == {}
         set_to = manager.topics.alter_namespace("acme/shop", {"compactionThreshold": "100"})

@@ -30,7 +30,7 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_a_reason_is_there_after_a_restart_and_gone_after_a_retry(tmp_path: Path) -> None:
+def test_the_reason_survives_a_restart_and_is_gone_after_a_retry(tmp_path: Path) -> None:
     made(tmp_path)
     row = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="byte 99: nonsense")
     with opened(tmp_path) as manager:
@@ -47,7 +47,7 @@ def test_a_reason_is_there_after_a_restart_and_gone_after_a_retry(tmp_path: Path
     assert not (tmp_path / UNCLEANABLE_FILE).exists()
 
 
-def test_it_is_a_plain_file_that_a_broker_passes_over(tmp_path: Path) -> None:
+def test_the_list_is_a_plain_file_that_a_broker_ignores(tmp_path: Path) -> None:
     made(tmp_path)
     mark_uncleanable(tmp_path, USERS, "why", NOW)
     assert (tmp_path / UNCLEANABLE_FILE).is_file()
@@ -69,7 +69,7 @@ def test_a_partition_that_is_deleted_or_emptied_is_not_listed_any_more(tmp_path:
     assert read_uncleanable(tmp_path) == {}
 
 
-def test_entries_of_partitions_that_are_not_here_go_at_a_start(tmp_path: Path) -> None:
+def test_a_start_removes_entries_of_partitions_that_do_not_exist(tmp_path: Path) -> None:
     made(tmp_path)
     mark_uncleanable(tmp_path, TopicPartition("gone", 3), "why", NOW)
     mark_uncleanable(tmp_path, USERS, "why", NOW)
@@ -78,7 +78,7 @@ def test_entries_of_partitions_that_are_not_here_go_at_a_start(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b'{"version": 2, "partitions": []}', b'{"version": 1}', b"\xff"])
-def test_a_file_that_makes_no_sense_is_refused_and_made_anew(tmp_path: Path, raw: bytes) -> None:
+def test_a_damaged_list_is_refused_and_written_again(tmp_path: Path, raw: bytes) -> None:
     made(tmp_path)
     (tmp_path / UNCLEANABLE_FILE).write_bytes(raw)
     with pytest.raises(CorruptFileError):
@@ -89,7 +89,7 @@ def test_a_file_that_makes_no_sense_is_refused_and_made_anew(tmp_path: Path, raw
     assert len(json.loads((tmp_path / UNCLEANABLE_FILE).read_bytes())["partitions"]) == 1
 
 
-def test_retention_goes_on_for_it(tmp_path: Path) -> None:
+def test_retention_applies_to_an_uncleanable_log(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", config={"cleanup.policy": "compact,delete", "retention.ms": "1"})
         append(manager[USERS], timestamp=NOW - 10_000)
@@ -98,7 +98,7 @@ def test_retention_goes_on_for_it(tmp_path: Path) -> None:
         assert manager[USERS].log_start_offset == 1
 
 
-def test_retention_leaves_a_log_alone_that_is_being_cleaned(tmp_path: Path) -> None:
+def test_retention_skips_a_log_that_is_being_cleaned(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", config={"cleanup.policy": "compact,delete", "retention.ms": "1"})
         append(manager[USERS], timestamp=NOW - 10_000)

@@ -29,8 +29,8 @@ from siltstone.runtime.compactions import (
     backlog_bytes,
     compact_log,
     compaction_threshold,
-    of_topic,
-    status_of,
+    read_status,
+    topic_status,
 )
 from siltstone.runtime.topic_names import find_partitions, persistent_name
 
@@ -110,7 +110,7 @@ class TopicCompaction:
     @property
     def status(self) -> CompactionStatus:
         """The status of all partitions together."""
-        return of_topic([partition.status for partition in self.partitions])
+        return topic_status([partition.status for partition in self.partitions])
 
     def to_json(self) -> dict[str, object]:
         """The topic as JSON: ``status`` and ``lastError`` as in Pulsar's REST interface, and more."""
@@ -172,7 +172,7 @@ def _partition(
         return partition
     partition.directory, partition.failure = str(path.parent), snapshot.damage_of(where)
     try:
-        partition.status = status_of(path)
+        partition.status = read_status(path)
         partition.compacted = ledger = LedgerStore(path).current()
         log = (
             snapshot.log(where)

@@ -26,7 +26,7 @@ from siltstone.log.ledger.manifest import Ledger
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topic_names import altered_policies, is_deleted_directory, parse_namespace
+from siltstone.runtime.topic_names import altered_policies, is_deleted_directory, refuse_bad_namespace
 from siltstone.runtime.topics import (
     TopicDescription,
     altered_settings,
@@ -322,9 +322,9 @@ def alter_namespace(
 ) -> SettingsChange:
     """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
-    namespace = parse_namespace(name)
+    refuse_bad_namespace(name)
     before = directories.snapshot().registry.namespaces.get(name, {})
-    after: Mapping[str, str] = altered_policies(before, set_to, removals, namespace)
+    after: Mapping[str, str] = altered_policies(before, set_to, removals, name)
     if not dry_run:
         with directories.open() as manager:
             after = manager.topics.alter_namespace(name, set_to, remove=removals)

@@ -493,7 +493,7 @@ def prometheus_text(samples: Iterable[Sample]) -> bytes:
 
     families: dict[str, Metric] = {}
     for sample in samples:
-        family = families.setdefault(sample.name, Metric(sample.name, sample.help, sample.type))
+        family = families.setdefault(sample.name, Metric(sample.name, sample.help, "gauge"))
         family.add_sample(sample.name, dict(sample.labels), sample.value)
 
     class Families(CollectorRegistry):

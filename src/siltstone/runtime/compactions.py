@@ -43,9 +43,10 @@ from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
+from siltstone.log.read_only import ReadOnlyLog
 from siltstone.runtime.cleaning_states import Claim
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.manager import LogManager, Sample, gauges
 from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
 
 # The status of a log's compactions, kept beside its ledger (Pulsar's ``LongRunningProcessStatus``).
@@ -94,25 +95,25 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         """The status while a compaction runs."""
         return replace(self, status=RUNNING, last_error="", began_ms=now_ms, ended_ms=None)
 
-    def done(self, now_ms: int, result: CompactionResult) -> CompactionStatus:
-        """The status after a success. One that found nothing new keeps the figures of the last one that
-        did."""
+    def ended(self, now_ms: int, outcome: CompactionResult | str) -> CompactionStatus:
+        """The status after a success, or after a failure for which ``outcome`` is the reason.
+
+        A success that found nothing new keeps the figures of the last one that did.
+        """
+        if isinstance(outcome, str):
+            return replace(self, status=ERROR, last_error=outcome, ended_ms=now_ms, failed=self.failed + 1)
         after = replace(self, status=SUCCESS, last_error="", ended_ms=now_ms, succeeded=self.succeeded + 1)
-        if not result.changed:
+        if not outcome.changed:
             return after
         return replace(
             after,
-            removed=self.removed + result.removed.total() + result.superseded,
-            entries=result.entries,
-            size=result.size,
-            read_bytes=result.read_bytes,
-            written_bytes=result.written_bytes,
-            seconds=round(result.seconds, 3),
+            removed=self.removed + outcome.removed.total() + outcome.superseded,
+            entries=outcome.entries,
+            size=outcome.size,
+            read_bytes=outcome.read_bytes,
+            written_bytes=outcome.written_bytes,
+            seconds=round(outcome.seconds, 3),
         )
-
-    def failed_with(self, now_ms: int, reason: str) -> CompactionStatus:
-        """The status after a failure."""
-        return replace(self, status=ERROR, last_error=reason, ended_ms=now_ms, failed=self.failed + 1)
 
 
 class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
@@ -120,13 +121,15 @@ class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
     status: Status
 
 
-def status_of(partition: Path, *, running: bool | None = None) -> CompactionStatus:
-    """The status of a partition's compactions; ``running``: whether one runs, None: find out. Raises
-    OSError."""
+def read_status(partition: Path, *, running: bool | None = None) -> CompactionStatus:
+    """The status of a partition's compactions. ``running``: does one run? None: ask the file's claim.
+
+    Raises OSError.
+    """
     path = partition / COMPACTED / STATUS_FILE
     try:
-        kept = msgspec.to_builtins(msgspec.json.decode(files.read_bytes(path), type=_StatusFile))
-        status = msgspec.convert(kept, CompactionStatus)
+        content = msgspec.json.decode(files.read_bytes(path), type=_StatusFile)
+        status = msgspec.convert(msgspec.to_builtins(content), CompactionStatus)
     except (FileNotFoundError, NotADirectoryError):
         return CompactionStatus()
     except msgspec.MsgspecError as error:
@@ -139,8 +142,8 @@ def status_of(partition: Path, *, running: bool | None = None) -> CompactionStat
 def write_status(partition: Path, status: CompactionStatus) -> None:
     """Write a partition's status, durably; its directory must exist. Raises OSError."""
     LedgerStore(partition).make_folder()
-    kept = msgspec.json.encode({"version": 1, **msgspec.to_builtins(status)})
-    files.replace(partition / COMPACTED / STATUS_FILE, kept + b"\n")
+    content = msgspec.json.encode({"version": 1, **msgspec.to_builtins(status)})
+    files.replace(partition / COMPACTED / STATUS_FILE, content + b"\n")
 
 
 def claim_compaction(partition: Path) -> files.Flock | None:
@@ -167,13 +170,13 @@ def is_running(partition: Path) -> bool:
     return False
 
 
-def of_topic(parts: list[CompactionStatus]) -> CompactionStatus:
-    """The status of a topic: that of a partition that runs, else of one that failed; numbers are added up."""
-    if len(parts) == 1:
-        return parts[0]
+def topic_status(partitions: list[CompactionStatus]) -> CompactionStatus:
+    """The status of a topic: of a partition that runs, else of one that failed; numbers are added up."""
+    if len(partitions) == 1:
+        return partitions[0]
     order = (RUNNING, ERROR, SUCCESS, NOT_RUN)
-    worst = min(parts, key=lambda part: order.index(part.status), default=CompactionStatus())
-    return replace(worst, **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS})
+    worst = min(partitions, key=lambda one: order.index(one.status), default=CompactionStatus())
+    return replace(worst, **{name: sum(getattr(one, name) for one in partitions) for name in _COUNTS})
 
 
 # One compaction of one partition: its claim, and its status.
@@ -195,7 +198,7 @@ class Attempt:
             if running is None:
                 raise in_progress(log.where)
             stack.callback(running.release)
-            self.status = status_of(log.directory, running=False).begun(now_ms)
+            self.status = read_status(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
             self._claims = stack.pop_all()
 
@@ -206,12 +209,9 @@ class Attempt:
         logged, and the status will say that the compaction was interrupted. Nothing is written where the
         topic was deleted meanwhile: another one of its name may have a status of its own.
         """
-        if isinstance(outcome, CompactionResult):
-            status = self.status.done(now_ms, outcome)
-        else:
-            status = self.status.failed_with(now_ms, outcome)
+        status = self.status.ended(now_ms, outcome)
         try:
-            if status_of(self.log.directory, running=True) == self.status:
+            if read_status(self.log.directory, running=True) == self.status:
                 write_status(self.log.directory, status)
         except OSError as error:
             _logger.warning(
@@ -233,24 +233,18 @@ def in_progress(where: TopicPartition) -> CompactionInProgressError:
 # retention. It fails when the log is truncated or deleted.
 
 
-@dataclass(slots=True, kw_only=True)
-class DurableLog:
-    """An open log up to its recovery point: a ledger must not have records that a crash could lose."""
+def durable_log(log: PartitionLog) -> ReadOnlyLog:
+    """An open log up to its recovery point: a ledger must not have records that a crash could lose.
 
-    where: TopicPartition
-    directory: Path
-    view: LogView
-
-    @classmethod
-    def of(cls, log: PartitionLog) -> DurableLog:
-        """Flush ``log`` and take its view. Raises StorageError."""
-        log.flush()
-        view, durable = log.view, log.recovery_point
-        view = view._replace(
-            high_watermark=min(view.high_watermark, durable),
-            last_stable_offset=min(view.last_stable_offset, durable),
-        )
-        return cls(where=log.where, directory=log.directory, view=view)
+    Flushes the log first. Raises StorageError.
+    """
+    log.flush()
+    view, durable_end = log.view, log.recovery_point
+    view = view._replace(
+        high_watermark=min(view.high_watermark, durable_end),
+        last_stable_offset=min(view.last_stable_offset, durable_end),
+    )
+    return ReadOnlyLog(log.where, log.directory, view)
 
 
 def compact_log(
@@ -296,7 +290,7 @@ def _position(view: LogView, offset: int) -> int:
 #
 # In Pulsar a namespace's policy overrides the broker's setting; for that, leave the broker's unset.
 
-KEY = "compactionThreshold"
+THRESHOLD_KEY = "compactionThreshold"
 TOPIC, BROKER, NAMESPACE, DEFAULT = "topic", "broker", "namespace", "default"
 
 
@@ -307,7 +301,7 @@ class Threshold:
     size: int
     source: str
 
-    def is_passed_by(self, backlog: int) -> bool:
+    def is_exceeded_by(self, backlog: int) -> bool:
         """Does a backlog of so many bytes start a compaction?"""
         return 0 < self.size < backlog
 
@@ -317,14 +311,14 @@ def compaction_threshold(
 ) -> Threshold:
     """The threshold of ``topic``: ``settings`` are its own over the broker's, ``namespaces`` the policies by
     ``tenant/namespace``. A 0 that was set counts as set."""
-    setting = settings.setting(KEY)
+    setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
     if setting.origin is ConfigSource.DEFAULT_CONFIG:
-        text = namespaces.get(str(namespace_of(topic)), {}).get(KEY)
+        text = namespaces.get(namespace_of(topic), {}).get(THRESHOLD_KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
         return Threshold(size=setting.value, source=DEFAULT)
-    return Threshold(size=setting.value, source=TOPIC if setting.name == KEY else BROKER)
+    return Threshold(size=setting.value, source=TOPIC if setting.name == THRESHOLD_KEY else BROKER)
 
 
 # The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.
@@ -332,38 +326,40 @@ def compaction_threshold(
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
 # ``partition``. Unlike Pulsar's, the numbers outlive a restart.
 
-_PREFIX = "pulsar_compaction_"
-_GAUGES: dict[str, tuple[str, Callable[[CompactionStatus], float]]] = {
-    "removed_event_count": (
-        "Records that compactions left out or replaced: superseded, deleted, without a key, aborted.",
-        lambda status: status.removed,
+_HELP = {
+    "pulsar_compaction_removed_event_count": (
+        "Records that compactions discarded or replaced: superseded, deleted, without a key, aborted."
     ),
-    "succeed_count": (
-        "Compactions that succeeded, those that found nothing new too.",
-        lambda status: status.succeeded,
+    "pulsar_compaction_succeed_count": "Compactions that succeeded, also those without new records.",
+    "pulsar_compaction_failed_count": "Compactions that failed or were interrupted.",
+    "pulsar_compaction_duration_time_in_mills": "Milliseconds of the last successful compaction.",
+    "pulsar_compaction_read_throughput": (
+        "Bytes per second that the last successful compaction read of the log."
     ),
-    "failed_count": ("Compactions that failed or were interrupted.", lambda status: status.failed),
-    "duration_time_in_mills": (
-        "Milliseconds that the last successful compaction took.",
-        lambda status: 1000 * status.seconds,
-    ),
-    "read_throughput": (
-        "Bytes per second that the last successful compaction read of the log.",
-        lambda status: status.read_bytes / max(status.seconds, 1e-3),
-    ),
-    "write_throughput": (
-        "Bytes per second that the last successful compaction wrote.",
-        lambda status: status.written_bytes / max(status.seconds, 1e-3),
-    ),
-    "compacted_entries_count": ("Records of the compacted ledger.", lambda status: status.entries),
-    "compacted_entries_size": ("Bytes of the compacted ledger's segments.", lambda status: status.size),
+    "pulsar_compaction_write_throughput": "Bytes per second that the last successful compaction wrote.",
+    "pulsar_compaction_compacted_entries_count": "Records of the compacted ledger.",
+    "pulsar_compaction_compacted_entries_size": "Bytes of the compacted ledger's segments.",
 }
+
+
+def _gauge_values(status: CompactionStatus) -> dict[str, float]:
+    seconds = max(status.seconds, 1e-3)
+    return {
+        "pulsar_compaction_removed_event_count": status.removed,
+        "pulsar_compaction_succeed_count": status.succeeded,
+        "pulsar_compaction_failed_count": status.failed,
+        "pulsar_compaction_duration_time_in_mills": 1000 * status.seconds,
+        "pulsar_compaction_read_throughput": status.read_bytes / seconds,
+        "pulsar_compaction_write_throughput": status.written_bytes / seconds,
+        "pulsar_compaction_compacted_entries_count": status.entries,
+        "pulsar_compaction_compacted_entries_size": status.size,
+    }
 
 
 CHECK = "compaction-check"
 THREADS = 2
 """Logs that are compacted at the same time: a large one does not hold up all others."""
-_LONGEST_WAIT_MS = 3_600_000
+_MAX_WAIT_MS = 3_600_000
 _logger = logging.getLogger("siltstone.compaction")
 
 
@@ -371,6 +367,9 @@ class Compactions(LogService[CompactionEngine]):
     """Compacts the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
 
     Nothing happens by itself before ``start``; ``trigger`` and ``check`` work without it.
+
+    Under ``_changed``: ``_attempts``, the compactions that run or wait for a thread; ``_failures``, how often
+    each log failed in a row, and until when the check leaves it out, ms; ``_checking``, a check runs.
     """
 
     def __init__(
@@ -381,7 +380,7 @@ class Compactions(LogService[CompactionEngine]):
         stop_engine: Callable[[CompactionEngine], object] | None = None,
     ) -> None:
         super().__init__(manager, manager.compacting, engine, stop_engine)
-        self._held: dict[TopicPartition, Attempt] = {}
+        self._attempts: dict[TopicPartition, Attempt] = {}
         self._failures: dict[TopicPartition, tuple[int, int]] = {}
         self._checking = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-compaction")
@@ -401,7 +400,7 @@ class Compactions(LogService[CompactionEngine]):
 
     def _end_work(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for attempt in list(self._held.values()):
+        for attempt in list(self._attempts.values()):
             self._ended(attempt, INTERRUPTED)
 
     # Requests
@@ -414,7 +413,7 @@ class Compactions(LogService[CompactionEngine]):
         """
         partitions = find_partitions(topic, self._manager)
         with self._changed:
-            busy = [where for where in partitions if where in self._held]
+            busy = [where for where in partitions if where in self._attempts]
             if busy:
                 raise in_progress(busy[0])
             logs = [self._manager.get(where) for where in partitions]
@@ -428,32 +427,30 @@ class Compactions(LogService[CompactionEngine]):
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
         partitions = find_partitions(topic, self._manager)
-        return of_topic([status_of(self._manager.get(where).directory) for where in partitions])
+        return topic_status([read_status(self._manager.get(where).directory) for where in partitions])
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._held and not self._checking, timeout)
+            return self._changed.wait_for(lambda: not self._attempts and not self._checking, timeout)
 
     def samples(self) -> list[Sample]:
         """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
         read for now has none."""
-        samples = []
+        samples: list[Sample] = []
         for log in self._manager.sorted_logs():
             try:
-                status = status_of(log.directory) if files.exists(log.directory / COMPACTED) else None
+                status = read_status(log.directory) if files.exists(log.directory / COMPACTED) else None
             except OSError:
                 continue
-            if status is None or status.status == NOT_RUN:
-                continue
-            labels = {
-                "namespace": str(namespace_of(log.where.topic)),
-                "topic": persistent_name(log.where.topic),
-                "partition": str(log.where.partition),
-            }
-            for name, (help_, value) in _GAUGES.items():
-                sample = Sample(name=_PREFIX + name, value=value(status), help=help_, labels=labels)
-                samples.append(sample)
+            if status is not None and status.status != NOT_RUN:
+                samples += gauges(
+                    _gauge_values(status),
+                    _HELP,
+                    namespace=namespace_of(log.where.topic),
+                    topic=persistent_name(log.where.topic),
+                    partition=str(log.where.partition),
+                )
         return samples
 
     # The check
@@ -482,7 +479,7 @@ class Compactions(LogService[CompactionEngine]):
         begun = []
         for where in self._manager:
             waits_until_ms = self._failures.get(where, (0, 0))[1]
-            if where.topic == CLUSTER_METADATA or where in self._held or now_ms < waits_until_ms:
+            if where.topic == CLUSTER_METADATA or where in self._attempts or now_ms < waits_until_ms:
                 continue
             try:
                 if where.topic not in thresholds:
@@ -490,7 +487,7 @@ class Compactions(LogService[CompactionEngine]):
                     settings = topics.settings(where.topic)
                     thresholds[where.topic] = compaction_threshold(where.topic, settings, topics.namespaces)
                 log = self._manager.get(where)
-                if log.offline is None and _is_over(log, thresholds[where.topic]):
+                if log.offline is None and _exceeds_threshold(log, thresholds[where.topic]):
                     with self._changed:
                         self._begin(log)
                     begun.append(where)
@@ -503,8 +500,8 @@ class Compactions(LogService[CompactionEngine]):
     # A compaction
 
     def _begin(self, log: PartitionLog) -> None:
-        """Begin to compact a log. The caller has the lock, so ``_held`` has the attempt before its thread
-        begins."""
+        """Begin to compact a log. The caller has the lock, so that ``_attempts`` has the attempt before its
+        thread begins."""
         if self._closed:
             raise EngineError(
                 "the service that compacts logs is closed", path=str(log.where), advice="open the logs again"
@@ -512,18 +509,18 @@ class Compactions(LogService[CompactionEngine]):
         claim = self._claim(log.where)
         if claim is None:
             raise in_progress(log.where)
-        attempt = self._held[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
-        self._pool.submit(self._carry_out, log, claim, attempt)
+        attempt = self._attempts[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
+        self._pool.submit(self._compact, log, claim, attempt)
 
-    def _carry_out(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
-        """Compact a log, in a thread of the pool. Fails when the log is truncated or deleted meanwhile."""
+    def _compact(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
+        """Compact a log, in a thread of the pool. Fails if the log is truncated or deleted meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.where)
             compactor = TwoPhaseCompactor(EngineProxy(self._engine).engine, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.where.topic)
-            outcome = compact_log(compactor, DurableLog.of(log), settings, claim.changing)
+            outcome = compact_log(compactor, durable_log(log), settings, claim.changing)
             _logger.info("%s", summary_of(log.where, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
@@ -543,13 +540,13 @@ class Compactions(LogService[CompactionEngine]):
             with self._changed:
                 times = self._failures.pop(where, (0, 0))[0] + 1
                 if isinstance(outcome, str):
-                    wait_ms = min(self._interval_ms() << min(times, 20), _LONGEST_WAIT_MS)
+                    wait_ms = min(self._interval_ms() << min(times, 20), _MAX_WAIT_MS)
                     self._failures[where] = (times, now_ms + wait_ms)
-                self._held.pop(where, None)
+                self._attempts.pop(where, None)
                 self._changed.notify_all()
 
 
-def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
+def _exceeds_threshold(log: PartitionLog, threshold: Threshold) -> bool:
     """Does the backlog exceed the threshold? True for a damaged ledger: its compaction fails with the
     reason."""
     if not threshold.size:
@@ -558,7 +555,7 @@ def _is_over(log: PartitionLog, threshold: Threshold) -> bool:
         cursor = LedgerStore(log.directory).cursor()
     except LedgerError:
         return True
-    return threshold.is_passed_by(backlog_bytes(log.view, None if cursor is None else cursor.horizon))
+    return threshold.is_exceeded_by(backlog_bytes(log.view, None if cursor is None else cursor.horizon))
 
 
 def summary_of(where: TopicPartition, result: CompactionResult) -> str:

@@ -73,7 +73,7 @@ from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 from siltstone.runtime.cleaning_states import NONE, Claim
 from siltstone.runtime.engines import EngineProxy, LogService
-from siltstone.runtime.manager import LogManager, Sample
+from siltstone.runtime.manager import LogManager, Sample, gauges
 from siltstone.runtime.served_directory import ServedDirectory
 from siltstone.runtime.upkeep import Upkeep
 
@@ -222,7 +222,7 @@ class IntoOpenLogs(InPlace):
             # A full disk leaves the old checkpoint whole: the log is cleaned once more later. Any other error
             # takes the directory offline, as every error does in Kafka (``updateCheckpoints``).
             if error.errno not in _DISK_FULL:
-                claimed.served.go_offline(f"{error.strerror or error}")
+                claimed.served.go_offline(error)
             raise
 
     def recover(self, state: LogState) -> list[str]:
@@ -397,16 +397,16 @@ UNCLEANABLE_BYTES = f"{MANAGER}uncleanable_bytes"
 
 _HELP = {
     f"{CLEANER}max_buffer_utilization_percent": (
-        "Unlike Kafka's: distinct dirty keys of the last run that cleaned something, as a share of what "
-        "Kafka's map would hold with log.cleaner.dedupe.buffer.size. Nothing fills up here, so it may be "
-        "over 100."
+        "Unlike Kafka's: distinct dirty keys of the last round that cleaned a log, in percent of what "
+        "Kafka's map would hold with log.cleaner.dedupe.buffer.size. Siltstone has no such limit, so it may "
+        "be over 100."
     ),
     f"{CLEANER}cleaner_recopy_percent": (
-        "Unlike Kafka's, of whole logs: bytes after over bytes before, in percent, of the last run that "
-        "cleaned something, be it before a restart."
+        "Unlike Kafka's, of whole logs: bytes after over bytes before, in percent, of the last round that "
+        "cleaned a log, also before a restart."
     ),
     f"{CLEANER}max_clean_time_secs": (
-        "Seconds that the slowest log took in the last run that cleaned something, be it before a restart."
+        "Seconds that the slowest log took in the last round that cleaned a log, also before a restart."
     ),
     f"{CLEANER}max_compaction_delay_secs": (
         "By how many seconds the oldest dirty record is over max.compaction.lag.ms, the most of all logs."
@@ -414,11 +414,11 @@ _HELP = {
     f"{CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
     f"{MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
     f"{MANAGER}time_since_last_run_ms": (
-        "Unlike Kafka's, which counts from the last check of the logs: ms since the last cleaning began, be "
-        "it before a restart; 0 where nothing was ever cleaned."
+        "Unlike Kafka's, which counts from the last check of the logs: ms since the last round with logs to "
+        "clean began, also before a restart; 0 if there was none."
     ),
     UNCLEANABLE_COUNT: (
-        "Partitions of the log directory that the cleaner skips. Unlike Kafka's, kept over restarts."
+        "Partitions of the log directory that the cleaner skips. Unlike Kafka's, it survives restarts."
     ),
     UNCLEANABLE_BYTES: (
         "Unlike Kafka's, which counts only what would be cleaned: bytes of the logs that the cleaner skips."
@@ -571,14 +571,11 @@ class LogCleaner(LogService[Engine]):
             f"{MANAGER}max_dirty_percent": 100 * dirty_ratio,
             f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
-        samples = [Sample(name=name, value=value, help=_HELP[name]) for name, value in values.items()]
+        samples = gauges(values, _HELP)
         for served in self._manager.serving():
             size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
-            by_directory = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
-            samples += [
-                Sample(name=name, value=value, help=_HELP[name], labels={"logDirectory": str(served.path)})
-                for name, value in by_directory.items()
-            ]
+            values = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
+            samples += gauges(values, _HELP, logDirectory=str(served.path))
         return samples
 
     def _earlier_cleanings(self) -> list[Cleaning]:

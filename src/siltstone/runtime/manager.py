@@ -10,6 +10,22 @@ A directory whose disk fails goes offline with its logs, and the other directori
 cannot be recovered is refused with the reason, and the others are served. No maintenance runs before
 ``start``: ``tick`` runs the tasks that are due. ``close`` leaves the directories as a broker leaves them
 after a controlled shutdown.
+
+A start and an end, step by step::
+
+    here                            what it does                                   Kafka's LogManager
+    claim_all                       lock the directories; all are one broker's     lockLogDirs
+    Topics.load                     read the registry and the broker's metadata
+    remove_clean_shutdown_marker    from here on a crash needs recovery            loadLogs
+    Topics.exclude_partitions       of deleted topics, of others of the name       loadLog (strays)
+    _open_logs                      recover and open the partitions                loadLogs, loadLog
+    drop_entries_of_other…          checkpoints list partitions that exist
+    Topics.complete_start           create what a crash left to be created
+    start                           run the tasks of ``upkeep``                    startupWithConfigOverrides
+    close                           services, logs, checkpoints, marker, locks     shutdown
+
+A directory is serving until ``ServedDirectory.go_offline`` (Kafka's ``handleLogDirFailure``) or ``close``,
+and never again after that.
 """
 
 from __future__ import annotations
@@ -43,48 +59,46 @@ from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartitio
 from siltstone.log.partition import Background, PartitionLog, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
-from siltstone.runtime.topic_names import (
-    LIST_TOPICS,
-    RandomBytes,
-    deleted_directory,
-    new_id,
-    partition_metadata,
-)
+from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
 
 if TYPE_CHECKING:
     from siltstone.runtime.engines import LogService
 
-GAUGE = "gauge"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number. ``type`` and ``help`` are the same for all samples of a name."""
+    """One number of a gauge. ``help`` is the same for all samples of a name."""
 
     name: str
     value: float
     help: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    type: str = GAUGE
 
 
+def gauges(values: Mapping[str, float], help_by_name: Mapping[str, str], **labels: str) -> list[Sample]:
+    """A sample with these labels for each value, by name."""
+    return [
+        Sample(name=name, value=value, help=help_by_name[name], labels=labels)
+        for name, value in values.items()
+    ]
+
+
+OFFLINE_COUNT = "kafka_log_logmanager_offlinelogdirectorycount"
+IS_OFFLINE = "kafka_log_logmanager_logdirectoryoffline"
 _HELP = {
-    "logmanager_offlinelogdirectorycount": "Log directories that are out of service.",
-    "logmanager_logdirectoryoffline": "1 where the log directory is out of service, else 0.",
-    "log_size": "Bytes of the log's .log files.",
-    "log_numlogsegments": "Segments of the log.",
-    "log_logstartoffset": "The first offset that may be read.",
-    "log_logendoffset": "The offset behind the last record.",
+    OFFLINE_COUNT: "Log directories that are out of service.",
+    IS_OFFLINE: "1 if the log directory is out of service, else 0.",
+    "kafka_log_log_size": "Bytes of the log's .log files.",
+    "kafka_log_log_numlogsegments": "Segments of the log.",
+    "kafka_log_log_logstartoffset": "The first offset that may be read.",
+    "kafka_log_log_logendoffset": "The offset that the next record gets.",
 }
 
 
-def _sample(name: str, value: int, **labels: str) -> Sample:
-    return Sample(name=f"kafka_log_{name}", value=value, help=_HELP[name], labels=labels)
-
-
-# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity.
+# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity
+# (``meta.properties``).
 
 
 def claim_all(
@@ -110,13 +124,13 @@ def claim_all(
                         raise DirectoryRefusedError(
                             f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
-                claimed.append(ServedDirectory.claim(path, only=only))
+                claimed.append(ServedDirectory(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
         require_one_broker([served.directory for served in claimed])
         if only is None:
-            _settle_identity(claimed, config.integer("node.id"), random_bytes)
+            _complete_identity(claimed, config.integer("node.id"), random_bytes)
     except BaseException:
         for served in claimed:
             served.directory.close()
@@ -129,11 +143,11 @@ def claim_all(
     return serving, offline
 
 
-def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
     """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
 
-    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not said. The log
-    of the broker's metadata is not served. Raises DirectoryRefusedError where a directory is another node's.
+    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not set. The log
+    of the broker's metadata is not served. Raises DirectoryRefusedError if a directory is another node's.
     """
     cluster, node, missing = None, None, []
     for served in claimed:
@@ -158,17 +172,19 @@ def _settle_identity(claimed: Sequence[ServedDirectory], node_id: int, random_by
         try:
             files.replace(served.path / META_PROPERTIES, f"{lines}{new_id(random_bytes)}\n".encode())
         except OSError as error:
-            served.go_offline(f"{error.strerror or error}")
+            served.go_offline(error)
 
 
 _BACKGROUND_THREADS = 2
 _CHUNKS_PER_THREAD = 8
+"""Logs are opened in chunks: few, so that they cost little, and enough to keep all threads busy."""
 _logger = logging.getLogger("siltstone")
 
 
 class ManagerOptions(TypedDict, total=False):
     """``config``: the broker's settings; ``background``: runs tasks that can wait, by default in a small pool
-    of threads; ``only``: open only this one partition."""
+    of threads; ``random_bytes``: for ids and names of deleted directories; ``only``: open only this one
+    partition."""
 
     config: Config | None
     clock: Clock | None
@@ -217,10 +233,10 @@ class LogManager:
 
     @classmethod
     def open(cls, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> LogManager:
-        """Lock the directories (created where they are missing), recover and open their logs.
+        """Lock the directories (created if they are missing), recover and open their logs.
 
         Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, CorruptFileError, and
-        StorageError when no directory can be used.
+        StorageError if no directory can be used.
         """
         return cls(directories, **options)
 
@@ -237,7 +253,7 @@ class LogManager:
             except StorageError:
                 pass  # the directory is offline by now
             except OSError as error:
-                served.go_offline(f"{error.strerror or error}")
+                served.go_offline(error)
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.directories))
@@ -314,12 +330,7 @@ class LogManager:
     @property
     def refused(self) -> dict[TopicPartition, str]:
         """Partitions that could not be opened, and why."""
-        return {
-            where: why
-            for served in self.directories
-            if served.offline is None
-            for where, why in served.refused.items()
-        }
+        return {where: reason for served in self.serving() for where, reason in served.refused.items()}
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return (log.where for log in self.sorted_logs())
@@ -356,14 +367,14 @@ class LogManager:
         return self.directory_of(where).logs[where]
 
     def fetch(
-        self, asked: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
+        self, requests: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
     ) -> MultiMessageSetSend:
-        """Answers to several fetches, (partition, offset, most bytes) each, in their order.
+        """Answers to several fetches, (partition, offset, maximum bytes) each, in their order.
 
-        What goes wrong with one, an unknown partition say, is its own error code; see ``ReadableLog.fetch``.
+        An error of one, such as an unknown partition, is its answer's error code; see ``ReadableLog.fetch``.
         """
         results = []
-        for where, offset, max_bytes in asked:
+        for where, offset, max_bytes in requests:
             try:
                 results.append(self[where].fetch(offset, max_bytes, isolation=isolation))
             except LogError as error:
@@ -384,14 +395,14 @@ class LogManager:
                 path=str(where),
                 advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError("the partition does not exist here", path=str(where), advice=LIST_TOPICS)
+        raise UnknownTopicError("the partition does not exist here", path=str(where))
 
     # Uncleanable partitions
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
         """Partitions that the cleaner skips, why, and since when; the lists are on disk."""
-        return {where: why for served in self.serving() for where, why in served.uncleanable.items()}
+        return {where: row for served in self.serving() for where, row in served.uncleanable.items()}
 
     def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
         """Make the cleaner skip a partition. Raises UnknownTopicError, StorageError."""
@@ -411,13 +422,14 @@ class LogManager:
     # Making and deleting partitions
 
     def get_or_create(self, where: TopicPartition) -> PartitionLog:
-        """The log of a partition, created in the directory with the fewest partitions where there is none.
+        """The log of a partition, created if there is none (``LogManager.getOrCreateLog``).
 
         Raises InvalidTopicError, StorageError.
         """
         with contextlib.suppress(UnknownTopicError):
             return self.get(where)
         with self.changing:
+            # Again under the lock: another thread may have created it.
             with contextlib.suppress(UnknownTopicError):
                 return self.get(where)
             self.topics.add(where)
@@ -439,8 +451,11 @@ class LogManager:
                     )
 
     def create_partition(self, where: TopicPartition) -> PartitionLog:
-        """Create the directory and the log of a partition that ``topics`` lists. Raises StorageError,
-        DirectoryRefusedError."""
+        """Create the directory and the log of a partition that ``topics`` lists.
+
+        As in Kafka it goes to the directory with the fewest partitions (``LogManager.nextLogDirs``). Raises
+        StorageError, DirectoryRefusedError.
+        """
         self.refuse_occupied_paths(where.topic, [where.partition])
         with self.changing:
             serving = self.serving()
@@ -453,7 +468,8 @@ class LogManager:
                 topic_id = self.topics.id_of(where.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
-                # The directory is durable before the log: an acknowledged record must not lose its partition.
+                # The directory is durable before the log: a crash must not take the partition of an
+                # acknowledged record.
                 files.sync_directory(served.path)
                 config = self.topics.log_config(where.topic)
                 log = open_partition(path, config, self.clock, clean=True, background=self._background)
@@ -463,14 +479,20 @@ class LogManager:
             return log
 
     def _apply_settings(self, log: PartitionLog) -> None:
-        """Hand a log's settings to the cleaning states and to the upkeep."""
+        """Apply a log's settings to its cleaning state and to the upkeep."""
         self.cleaning.set_compacts(log.where, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
     def delete_partition(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
-        """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms``. Raises
-        StorageError."""
+        """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms`` (Kafka's
+        ``LogManager.asyncDelete``).
+
+        Raises StorageError.
+        """
         log = served.logs.get(where)
+        # 1. No cleaner has the log. 2. It is closed; a failing disk does not keep it. 3. Its directory gets
+        # another name, durably. 4. Its entries leave the checkpoints: a new partition of the name must not
+        # start with them. A crash after 3 leaves 4 to ``drop_entries_of_other_partitions``.
         with self.cleaning_paused(where):
             if log is not None:
                 with contextlib.suppress(StorageError):
@@ -489,7 +511,8 @@ class LogManager:
     # Operations that change logs and checkpoints together
 
     def delete_records(self, where: TopicPartition, before: int) -> int:
-        """Move a log's start up to ``before`` (-1: the high watermark); the new start, which is durable.
+        """Move a log's start up to ``before`` (-1: the high watermark); returns the new start, which is
+        durable (Kafka's ``ReplicaManager.deleteRecords``).
 
         Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
         """
@@ -506,7 +529,10 @@ class LogManager:
         return start
 
     def truncate_to(self, where: TopicPartition, offset: int) -> bool:
-        """Remove all records from ``offset`` on; False where there was none. Raises StorageError."""
+        """Remove all records from ``offset`` on; False if there was none (``LogManager.truncateTo``).
+
+        Raises StorageError.
+        """
         served, log = self.directory_of(where), self.get(where)
         with self.cleaning_paused(where):
             if not log.truncate_to(offset):
@@ -516,7 +542,10 @@ class LogManager:
             return True
 
     def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
-        """Remove all records; the next append gets ``offset``. Raises StorageError."""
+        """Remove all records; the next append gets ``offset`` (Kafka's method of this name).
+
+        Raises StorageError.
+        """
         served, log = self.directory_of(where), self.get(where)
         with self.cleaning_paused(where):
             log.truncate_fully_and_start_at(offset)
@@ -525,12 +554,13 @@ class LogManager:
                 served.clear_uncleanable(where)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
-        # Offsets above the new end will belong to other records: a checkpoint must not call them cleaned.
+        # Offsets above the new end will belong to other records: no checkpoint may call them cleaned
+        # (``maybeTruncateCleanerCheckpointToActiveSegmentBaseOffset``).
         served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
         served.write_checkpoints()
 
     def settings_changed(self, topic: str | None = None) -> None:
-        """Apply the settings that hold now to the logs of one topic, or to all logs."""
+        """Apply the settings in force to the logs of one topic, or to all logs."""
         for _, log in self.logs():
             if topic is None or log.where.topic == topic:
                 log.update_config(self.topics.log_config(log.where.topic))
@@ -566,19 +596,20 @@ class LogManager:
         """
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
-        samples = [_sample("logmanager_offlinelogdirectorycount", len(offline))]
+        samples = gauges({OFFLINE_COUNT: len(offline)}, _HELP)
         for path, is_offline in sorted(directories.items()):
-            samples.append(_sample("logmanager_logdirectoryoffline", is_offline, logDirectory=str(path)))
+            samples += gauges({IS_OFFLINE: is_offline}, _HELP, logDirectory=str(path))
         for log in self.sorted_logs():
-            view, labels = log.view, {"topic": log.where.topic, "partition": str(log.where.partition)}
+            view = log.view
             if log.offline is None:
                 sizes = [view.size_of(number) for number in range(len(view.segments))]
-                samples += [
-                    _sample("log_size", sum(sizes), **labels),
-                    _sample("log_numlogsegments", len(sizes), **labels),
-                    _sample("log_logstartoffset", view.log_start_offset, **labels),
-                    _sample("log_logendoffset", view.log_end_offset, **labels),
-                ]
+                values = {
+                    "kafka_log_log_size": sum(sizes),
+                    "kafka_log_log_numlogsegments": len(sizes),
+                    "kafka_log_log_logstartoffset": view.log_start_offset,
+                    "kafka_log_log_logendoffset": view.log_end_offset,
+                }
+                samples += gauges(values, _HELP, topic=log.where.topic, partition=str(log.where.partition))
         return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:

@@ -32,14 +32,14 @@ from siltstone.log.partition import PartitionLog
 # Uncleanable partitions and the reasons, in a file of Siltstone's own: ``siltstone-uncleanable.json``.
 #
 # Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory, and the next start tries again.
-# Here the mark is kept until an operator retries the cleaning, or the partition is deleted or emptied. The
+# Here the mark stays until an operator retries the cleaning, or the partition is deleted or emptied. The
 # file is in the root of the log directory that holds the partitions, where a broker ignores files (an unknown
 # *folder* would stop it)::
 #
 #     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "since_ms": 1800000000000,
 #                                    "reason": "/data/users-0/00000000000000000000.log: byte 61: …"}]}
 #
-# Only the cleaner reads it: appends, reads and retention treat such a log as any other.
+# Only the cleaner reads it: appends, reads and retention work as for any other log.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
@@ -136,29 +136,24 @@ class ServedDirectory:
     ``_others``: of these, entries of partitions that were not opened here, which stay as they are.
     """
 
-    def __init__(self, directory: LogDirectory) -> None:
-        self.directory = directory
-        self.path = directory.path
+    def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
+        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
+        self.directory = LogDirectory.claim(path, only=only)
+        self.path = self.directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = directory.had_clean_shutdown
+        self.was_clean = self.directory.had_clean_shutdown
         self._lock = threading.RLock()
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._others: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
-        self._read_checkpoints()
-
-    @classmethod
-    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> ServedDirectory:
-        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
-        directory = LogDirectory.claim(path, only=only)
         try:
-            return cls(directory)
+            self._read_checkpoints()
         except BaseException:
-            directory.close()
+            self.directory.close()
             raise
 
     def remove_clean_shutdown_marker(self) -> None:
@@ -178,9 +173,8 @@ class ServedDirectory:
             self._written[name] = entries or {}
             others = self._written[name] if self.directory.is_partial else {}
             self._others[name] = {where: others[where] for where in others if where not in opened}
-        with contextlib.suppress(CorruptFileError):
-            listed = read_uncleanable(self.path)
-            self.uncleanable = {where: listed[where] for where in listed if where in opened}
+        listed = _read_or_start_empty(self.path)
+        self.uncleanable = {where: listed[where] for where in listed if where in opened}
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """The entries of a checkpoint, None if it is damaged. Raises OSError."""
@@ -280,7 +274,7 @@ class ServedDirectory:
             return True
 
     def drop_entries_of_other_partitions(self) -> None:
-        """Remove entries of partitions that are not here from all checkpoints.
+        """Remove entries of partitions that do not exist from all checkpoints.
 
         A new partition must not start with the offsets of a deleted one of its name. Raises OSError.
         """
@@ -288,10 +282,9 @@ class ServedDirectory:
         if self.directory.is_partial:
             return
         existing = self.all_partitions
-        with contextlib.suppress(CorruptFileError):
-            listed = read_uncleanable(self.path)
-            if listed.keys() - existing:
-                write_uncleanable(self.path, {where: listed[where] for where in listed if where in existing})
+        listed = _read_or_start_empty(self.path)
+        if listed.keys() - existing:
+            write_uncleanable(self.path, {where: listed[where] for where in listed if where in existing})
         cleaner = self.cleaner_checkpoint()
         if cleaner.keys() - existing:
             entries = {where: cleaner[where] for where in cleaner if where in existing}
@@ -314,14 +307,15 @@ class ServedDirectory:
         try:
             yield
         except OSError as error:
-            reason = f"{error.strerror or error}"
-            self.go_offline(reason)
-            raise StorageError(f"{OFFLINE}: {reason}", path=self.path, advice=RESTART) from error
+            self.go_offline(error)
+            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=RESTART) from error
 
-    def go_offline(self, reason: str) -> None:
-        """Take the directory and all its logs out of service; other directories keep serving."""
+    def go_offline(self, cause: OSError | str) -> None:
+        """Take the directory and all its logs out of service (Kafka's ``LogManager.handleLogDirFailure``);
+        other directories keep serving."""
         if self.offline is not None:
             return
+        reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
         # Set first: an error while the logs are closed must not come here again.
         self.offline = reason
         _logger.error(

@@ -14,14 +14,10 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from siltstone.base.config import find_topic_key, parse_topic_config
 from siltstone.base.errors import InvalidConfigError, InvalidTopicError, UnknownTopicError, UsageError
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
-
-LIST_TOPICS = "siltstone topics --list shows the topics that exist"
-"""The advice for a topic that does not exist."""
 
 RandomBytes = Callable[[int], bytes]
 """Returns so many random bytes; ``secrets.token_bytes`` outside of tests."""
@@ -96,48 +92,31 @@ def is_deleted_directory(name: str) -> bool:
 #     persistent://tenant-namespace/name                as the first, split at the hyphen that fits a topic
 #     name                                              the topic of that name here
 #
-# A topic is in the namespace that its first two words name, one without two dots in ``public/default``. So
-# tenants and namespaces have no dots here, and ``persistent://public/default/com.acme.users`` is the same
-# topic as ``persistent://com/acme/users``.
+# A namespace is the text ``tenant/namespace``. A topic is in the namespace that its first two words name, one
+# without two dots in ``public/default``. So tenants and namespaces have no dots here, and
+# ``persistent://public/default/com.acme.users`` is the same topic as ``persistent://com/acme/users``.
 
 NAMESPACE_KEYS = ("compactionThreshold",)
 """The policies that a namespace can set for its topics."""
+DEFAULT_NAMESPACE = "public/default"
 _SCHEME = "persistent://"
-_WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9_-]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9]\d{0,9})\Z", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Namespace:
-    """A tenant's namespace; ``str`` is ``tenant/name``."""
-
-    tenant: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.tenant}/{self.name}"
-
-
-DEFAULT_NAMESPACE = Namespace(tenant="public", name="default")
-
-
-def parse_namespace(text: str) -> Namespace:
-    """``tenant/namespace``. Raises UsageError."""
-    words = text.split("/")
-    if len(words) != 2 or not all(_WORD.fullmatch(word) for word in words):
+def refuse_bad_namespace(name: str) -> None:
+    """Raises UsageError for a text that is not ``tenant/namespace``."""
+    if not _NAMESPACE.fullmatch(name):
         raise UsageError(
-            f"{text!r} is not a namespace",
+            f"{name!r} is not a namespace",
             advice="pass tenant/namespace; both consist of letters, digits, '_' and '-'",
         )
-    return Namespace(tenant=words[0], name=words[1])
 
 
-def namespace_of(topic: str) -> Namespace:
+def namespace_of(topic: str) -> str:
     """The namespace that a topic is in."""
     words = topic.split(".", 2)
-    if len(words) == 3 and all(words):
-        return Namespace(tenant=words[0], name=words[1])
-    return DEFAULT_NAMESPACE
+    return f"{words[0]}/{words[1]}" if len(words) == 3 and all(words) else DEFAULT_NAMESPACE
 
 
 def persistent_name(topic: str) -> str:
@@ -168,7 +147,7 @@ def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[Topic
         )
     if not topics:
         name_here = "" if names == [text] else f" ({names[0]})"
-        raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here", advice=LIST_TOPICS)
+        raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here")
     return matching
 
 
@@ -189,27 +168,25 @@ def _possible_names(text: str) -> Iterator[str]:
             f"{text!r} is not a topic name of Pulsar's",
             advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
         )
-    if len(words) == 3:
-        yield _topic_name(parse_namespace("/".join(words[:2])), words[2])
+    *namespace, name = words
+    if len(namespace) == 2:
+        refuse_bad_namespace("/".join(namespace))
+        yield _topic_name("/".join(namespace), name)
         return
-    yield from _split_at_hyphens(*words)
+    # ``tenant-namespace``: split at each of its hyphens, then unsplit.
+    for hyphen in re.finditer("-", namespace[0]):
+        split = f"{namespace[0][: hyphen.start()]}/{namespace[0][hyphen.end() :]}"
+        if _NAMESPACE.fullmatch(split):
+            yield _topic_name(split, name)
+    yield f"{namespace[0]}.{name}"
 
 
-def _split_at_hyphens(tenant_and_namespace: str, name: str) -> Iterator[str]:
-    """The names for ``tenant-namespace``, split at each of its hyphens; then unsplit."""
-    for hyphen in re.finditer("-", tenant_and_namespace):
-        words = tenant_and_namespace[: hyphen.start()], tenant_and_namespace[hyphen.end() :]
-        if all(_WORD.fullmatch(word) for word in words):
-            yield _topic_name(Namespace(tenant=words[0], name=words[1]), name)
-    yield f"{tenant_and_namespace}.{name}"
-
-
-def _topic_name(namespace: Namespace, name: str) -> str:
-    return name if namespace == DEFAULT_NAMESPACE else f"{namespace.tenant}.{namespace.name}.{name}"
+def _topic_name(namespace: str, name: str) -> str:
+    return name if namespace == DEFAULT_NAMESPACE else f"{namespace.replace('/', '.')}.{name}"
 
 
 @contextlib.contextmanager
-def bad_settings_are_invalid_config(path: str | None = None) -> Iterator[None]:
+def bad_settings_are_invalid_config(path: str) -> Iterator[None]:
     """A UsageError about a setting becomes Kafka's InvalidConfigError, about ``path`` if it names none."""
     try:
         yield
@@ -221,20 +198,31 @@ def bad_settings_are_invalid_config(path: str | None = None) -> Iterator[None]:
         ) from None
 
 
+def altered_texts(
+    before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], source: str
+) -> dict[str, str]:
+    """Settings as texts, after some were set and others removed under any of their names.
+
+    ``source``: whose settings they are. Raises InvalidConfigError for an unknown or invalid one.
+    """
+    with bad_settings_are_invalid_config(source):
+        parse_topic_config(set_to, source)
+        changed = {find_topic_key(key).name for key in (*remove, *set_to)}
+    unchanged = {key: text for key, text in before.items() if find_topic_key(key).name not in changed}
+    return {**unchanged, **set_to}
+
+
 def altered_policies(
-    before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: Namespace
+    before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: str
 ) -> dict[str, str]:
     """A namespace's policies after some were set and others removed. Raises InvalidConfigError."""
-    source = f"namespace {namespace}"
-    with bad_settings_are_invalid_config(source):
-        removed = {find_topic_key(key).name for key in remove}
-    with bad_settings_are_invalid_config():
-        parse_topic_config(set_to, source)
-    not_allowed = sorted(key for key in (*set_to, *removed) if key not in NAMESPACE_KEYS)
+    remove, source = tuple(remove), f"namespace {namespace}"
+    after = altered_texts(before, set_to, remove, source)
+    not_allowed = sorted(key for key in (*set_to, *remove) if key not in NAMESPACE_KEYS)
     if not_allowed:
         raise InvalidConfigError(
             f"{', '.join(not_allowed)} cannot be set for a namespace",
             path=source,
             advice=f"set {', '.join(NAMESPACE_KEYS)} only",
         )
-    return {**{key: text for key, text in before.items() if key not in removed}, **set_to}
+    return after

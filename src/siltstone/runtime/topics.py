@@ -24,7 +24,6 @@ from siltstone.base.config import (
     Config,
     ConfigSource,
     LogConfig,
-    find_topic_key,
     parse_topic_config,
     refuse_contradictions,
 )
@@ -44,13 +43,13 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
 from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
 from siltstone.runtime.topic_names import (
-    LIST_TOPICS,
     altered_policies,
+    altered_texts,
     bad_settings_are_invalid_config,
     is_deleted_directory,
     new_id,
-    parse_namespace,
     refuse_bad_name,
+    refuse_bad_namespace,
     refuse_collision,
 )
 
@@ -108,9 +107,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
-        kept = {other: entry for other, entry in self.topics.items() if other != name}
+        topics = {other: entry for other, entry in self.topics.items() if other != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
-        return replace(self, generation=self.generation + 1, topics=kept, deleted=deleted)
+        return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
@@ -128,7 +127,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
         if not paths:
-            raise UnknownTopicError(f"topic {name!r} does not exist here", advice=LIST_TOPICS)
+            raise UnknownTopicError(f"topic {name!r} does not exist here")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
 
@@ -217,17 +216,17 @@ class TopicSettings:
         return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
 
     def own_texts(self, name: str) -> Mapping[str, str]:
-        """A topic's own settings as texts, as far as Siltstone knows the keys. Raises UsageError for a bad
-        one."""
+        """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
+        invalid one."""
         if name in self.listed:
             return self.listed[name].config
         if self.cluster is None:
             return {}
-        known = self.cluster.own(name)
-        return {key: text for key, text in self.cluster.own_texts(name).items() if key in known}
+        supported = self.cluster.own(name)
+        return {key: text for key, text in self.cluster.own_texts(name).items() if key in supported}
 
     def config_of(self, name: str) -> Config:
-        """A topic's own settings over the broker's. Raises UsageError for a bad one."""
+        """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
         if name in self.listed:
             return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
@@ -239,10 +238,10 @@ class TopicSettings:
         """
         if name not in self.listed:
             return None if self.cluster is None else self.cluster.mismatch_reason(name, directory)
-        topic_id, known = read_topic_id(directory), self.listed[name].topic_id
-        if not topic_id or known in ("", topic_id):
+        topic_id, listed_id = read_topic_id(directory), self.listed[name].topic_id
+        if not topic_id or listed_id in ("", topic_id):
             return None
-        return f"its topic id is {topic_id}, but {TOPICS_FILE} has {known} for its name"
+        return f"its topic id is {topic_id}, but {TOPICS_FILE} has {listed_id} for its name"
 
 
 def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
@@ -319,17 +318,15 @@ def altered_settings(
     name: str, before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], broker: Config
 ) -> dict[str, str]:
     """A topic's settings after some were set and others removed. Raises InvalidConfigError."""
-    with bad_settings_are_invalid_config(f"topic {name}"):
-        changed = {find_topic_key(key).name for key in (*remove, *set_to)}
-    kept = {key: text for key, text in before.items() if find_topic_key(key).name not in changed}
-    after = {**kept, **set_to}
+    after = altered_texts(before, set_to, remove, f"topic {name}")
     _refuse_bad_settings(name, after, broker)
     return after
 
 
 def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) -> None:
-    with bad_settings_are_invalid_config():
-        config = refuse_contradictions(broker.over(parse_topic_config(texts, f"topic {name}")))
+    source = f"topic {name}"
+    with bad_settings_are_invalid_config(source):
+        config = refuse_contradictions(broker.over(parse_topic_config(texts, source)))
     find_policy(LogConfig.of(config).retention_policy)
 
 
@@ -352,7 +349,7 @@ class Topics:
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self._registry = NO_TOPICS
-        self._outdated: list[ServedDirectory] = []
+        self._outdated: list[Path] = []
         self._cluster: ClusterSettings | None = None
         self._has_owner = False
         self._log_configs: dict[str, LogConfig] = {}
@@ -362,13 +359,11 @@ class Topics:
 
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
-        by_path = {served.path: served for served in self._manager.serving()}
-        directories = [served.directory for served in by_path.values()]
+        directories = [served.directory for served in self._manager.serving()]
         self._cluster = read_brokers_topics(directories)
         has_properties = any(directory.properties() for directory in directories)
         self._has_owner = self._cluster is not None or has_properties
-        self._registry, outdated = load_registry(by_path)
-        self._outdated = [by_path[path] for path in outdated]
+        self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
         """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
@@ -394,8 +389,8 @@ class Topics:
         manager = self._manager
         if manager.only is not None:
             return
-        for served in self._outdated:
-            if served.offline is None:
+        for served in manager.serving():
+            if served.path in self._outdated:
                 with manager.upkeep.guarded(served):
                     write_registry(served.path, self._registry)
         for served in manager.serving():
@@ -424,11 +419,11 @@ class Topics:
         return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
 
     def settings(self, name: str) -> Config:
-        """A topic's settings over the broker's. Raises UsageError for a bad one."""
+        """A topic's settings over the broker's. Raises UsageError for an invalid one."""
         return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """A topic's settings as its log uses them; retention by time only where a setting is known.
+        """A topic's settings as its log uses them; retention by time only if a setting says so.
 
         The ``server.properties`` of a broker, or metadata in a directory that was not named, may have another
         ``retention.ms`` than Kafka's default of 7 days. Where neither is known, the default would delete
@@ -543,16 +538,17 @@ class Topics:
         self._manager.refuse_occupied_paths(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
         entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
-        # Durable first, listed as unmade: after a crash the next start creates what is missing.
+        # 1. Durable first, listed as unmade: after a crash the next start creates what is missing. 2. The
+        # directories and logs. 3. Listed as made, so that a directory that is lost later is not made anew.
         self._write(self._registry.with_topic(name, entry))
         self._make(name, entry)
 
     def _make(self, name: str, entry: TopicEntry) -> None:
         """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
         the next start checks them again."""
-        here = {where for served in self._manager.serving() for where in served.all_partitions}
+        existing = {where for served in self._manager.serving() for where in served.all_partitions}
         for where in (TopicPartition(name, number) for number in entry.unmade):
-            if where not in here:
+            if where not in existing:
                 self._manager.create_partition(where)
         self._write(self._registry.with_topic(name, replace(entry, unmade=())))
 
@@ -585,7 +581,7 @@ class Topics:
     def alter(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
-        """Set some of a topic's settings and remove others; they hold at once, segment sizes at the next
+        """Set some of a topic's settings and remove others; they apply at once, segment sizes at the next
         roll.
 
         Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
@@ -614,7 +610,9 @@ class Topics:
         """
         with self._manager.changing:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
-            # Durable first: after a crash the next start deletes what is left.
+            # 1. Durable first, by its id: after a crash the next start deletes what is left. 2. Each
+            # partition is closed and its directory renamed; if one disk fails, the others go on. 3. The id
+            # leaves the list once no directory is missing.
             self._write(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
                 partitions = [*served.logs, *served.refused]
@@ -637,14 +635,14 @@ class Topics:
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> Mapping[str, str]:
-        """Set some of a namespace's policies and remove others, durably; they hold at once.
+        """Set some of a namespace's policies and remove others, durably; they apply at once.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
         with self._manager.changing:
-            namespace = parse_namespace(name)
+            refuse_bad_namespace(name)
             before = self._registry.namespaces.get(name, {})
-            policies = altered_policies(before, set_to or {}, remove, namespace)
+            policies = altered_policies(before, set_to or {}, remove, name)
             self._write(self._registry.with_namespace(name, policies))
             return policies
 

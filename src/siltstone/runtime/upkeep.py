@@ -191,7 +191,7 @@ class Upkeep:
         except SiltstoneError as error:
             _logger.error("Maintenance of a log failed: %s", error)
         except OSError as error:
-            served.go_offline(f"{error.strerror or error}")
+            served.go_offline(error)
 
     def take_failed_offline(self) -> None:
         """Take directories offline that have a log whose disk failed."""

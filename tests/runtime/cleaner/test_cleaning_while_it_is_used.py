@@ -164,7 +164,7 @@ INTERRUPTIONS: dict[str, Callable[[LogManager, PartitionLog], object]] = {
 
 
 @pytest.mark.parametrize("name", INTERRUPTIONS)
-def test_who_wants_the_log_has_it_and_nothing_of_the_cleaning_is_used(tmp_path: Path, name: str) -> None:
+def test_an_interruption_aborts_the_cleaning_and_nothing_of_it_is_used(tmp_path: Path, name: str) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine) as (manager, cleaner):
         log = manager[USERS]
@@ -277,7 +277,7 @@ def test_a_swap_that_fails_takes_the_directory_offline(
         assert [each.status for each in cleaner.clean_once()] == [CLEANED]
 
 
-def test_close_does_not_wait_for_what_it_does_not_use(tmp_path: Path) -> None:
+def test_close_aborts_a_cleaning_without_waiting_for_its_engine(tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path) as (manager, _):
         log = manager[USERS]
@@ -302,7 +302,7 @@ def test_close_may_finish_what_was_begun(tmp_path: Path) -> None:
         assert [each.result.status for each in cleaner.cleanings] == [CLEANED]
 
 
-def test_what_a_killed_process_has_staged_goes_at_the_next_cleaning(tmp_path: Path) -> None:
+def test_files_that_a_killed_process_staged_are_removed_by_the_next_cleaning(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, cleaner):
         write(manager[USERS], 60)
         leftover = tmp_path / str(USERS) / ".siltstone" / "20260101T000000Z-abcdef"

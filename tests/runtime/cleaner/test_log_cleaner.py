@@ -72,7 +72,7 @@ def test_the_ratio_has_to_be_over_the_limit(tmp_path: Path) -> None:
         assert len(cleaner.clean_once()) == 1
 
 
-def test_a_record_that_waited_too_long_is_cleaned_whatever_the_ratio(tmp_path: Path) -> None:
+def test_a_record_over_the_maximum_lag_makes_its_log_eligible_whatever_the_ratio(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     topic = {"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": str(MINUTE)}
     with serving(tmp_path, topic=topic, clock=clock) as (manager, cleaner):
@@ -212,7 +212,7 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
     assert any("users-2" in line and ".siltstone" in line for line in caplog.messages)
 
 
-def test_an_engine_that_does_not_start_is_nobodys_fault(tmp_path: Path) -> None:
+def test_an_engine_that_does_not_start_makes_no_log_uncleanable(tmp_path: Path) -> None:
     def start() -> Engine:
         raise EngineError("Java is missing")
 
@@ -223,7 +223,7 @@ def test_an_engine_that_does_not_start_is_nobodys_fault(tmp_path: Path) -> None:
         assert manager.uncleanable == {}
 
 
-def test_what_fails_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_fails_repeatedly_is_uncleanable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -236,7 +236,7 @@ def test_what_fails_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pyt
         assert "No space left" in manager.uncleanable[USERS].reason
 
 
-def test_compact_and_delete_has_its_retention_after_the_cleaning(tmp_path: Path) -> None:
+def test_a_cleaned_log_with_compact_and_delete_has_its_retention_at_once(tmp_path: Path) -> None:
     topic = {"cleanup.policy": "compact,delete", "retention.ms": str(MINUTE)}
     with serving(tmp_path, topic=topic) as (manager, cleaner):
         log = manager[USERS]
@@ -353,7 +353,7 @@ def changed(config: dict[str, str]) -> Config:
     return Config(parse_assignments([f"{key}={text}" for key, text in config.items()], "test"))
 
 
-def test_the_switch_and_the_number_of_workers(tmp_path: Path) -> None:
+def test_the_cleaner_starts_if_enabled_with_the_configured_threads(tmp_path: Path) -> None:
     with serving(tmp_path, config={"log.cleaner.enable": "false"}) as (manager, cleaner):
         assert not cleaner.start() and not cleaner._threads
     config = {"log.cleaner.backoff.ms": "600000"}
@@ -370,7 +370,7 @@ def test_the_switch_and_the_number_of_workers(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in cleaner._threads.values())
 
 
-def test_a_setting_of_the_broker_that_changes_holds_for_the_next_run(tmp_path: Path) -> None:
+def test_a_changed_broker_setting_applies_to_the_next_round(tmp_path: Path) -> None:
     seen: list[int] = []
 
     class Seeing(Jobs):
@@ -385,7 +385,7 @@ def test_a_setting_of_the_broker_that_changes_holds_for_the_next_run(tmp_path: P
     assert seen == [8192]
 
 
-def test_a_limit_of_bytes_per_second_lets_the_cleaner_rest(
+def test_the_cleaner_sleeps_to_keep_to_its_bytes_per_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []

@@ -52,7 +52,7 @@ def test_each_log_is_measured_by_kafkas_four_names(tmp_path: Path) -> None:
         assert value(found, "kafka_log_log_logendoffset", topic="users", partition="1") == 0
 
 
-def test_all_names_are_kafkas_and_each_has_one_help_and_type(tmp_path: Path) -> None:
+def test_all_names_are_kafkas_and_each_has_one_help(tmp_path: Path) -> None:
     with serving(tmp_path, partitions=2) as (manager, cleaner):
         found = manager.samples()
         directories = {
@@ -62,8 +62,8 @@ def test_all_names_are_kafkas_and_each_has_one_help_and_type(tmp_path: Path) -> 
         assert {each.name for each in found} == LOG_NAMES | CLEANER_NAMES | directories
         assert cleaner.metrics().keys() == CLEANER_NAMES
         for name in {each.name for each in found}:
-            (meaning,) = {(each.help, each.type) for each in found if each.name == name}
-            assert meaning[0].endswith(".") and meaning[1] == "gauge"
+            (meaning,) = {each.help for each in found if each.name == name}
+            assert meaning.endswith(".")
 
 
 def test_a_manager_without_a_cleaner_has_none_of_its_gauges(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_prometheus_reads_the_page_as_it_was_measured(tmp_path: Path) -> None:
     assert page.count("# TYPE kafka_log_log_size ") == 1
 
 
-def test_labels_that_need_quoting_come_through(tmp_path: Path) -> None:
+def test_labels_are_quoted(tmp_path: Path) -> None:
     odd = 'a "quoted" \\ path\nover two lines'
     sample = Sample(name="kafka_log_x", value=1.5, help="Help.", labels={"logDirectory": odd})
     ((family),) = text_string_to_metric_families(prometheus_text([sample]).decode())
     assert family.samples[0].labels == {"logDirectory": odd}
 
 
-def test_a_cleaning_is_told_from_its_beginning_to_its_end(
+def test_log_lines_follow_a_cleaning_from_its_beginning_to_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock(NOW)
@@ -150,7 +150,7 @@ def test_a_cleaning_is_told_from_its_beginning_to_its_end(
     assert second[3].endswith("removed: 5 tombstones")
 
 
-def test_a_log_that_is_marked_uncleanable_is_told_with_its_reason(
+def test_a_log_line_has_the_reason_of_an_uncleanable_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "siltstone.cleaner"), serving(tmp_path) as (manager, cleaner):
@@ -167,7 +167,7 @@ def test_a_log_that_is_marked_uncleanable_is_told_with_its_reason(
     )
 
 
-def test_abort_pause_and_resume_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_tell_abort_pause_and_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = Blocking()
     with caplog.at_level(logging.DEBUG, "siltstone"), serving(tmp_path, lambda: engine) as (manager, cleaner):
         write(manager[USERS], 60)
@@ -190,7 +190,7 @@ def test_abort_pause_and_resume_are_told(tmp_path: Path, caplog: pytest.LogCaptu
     assert [line for line in told if line in wanted] == wanted
 
 
-def test_the_start_the_end_and_a_dead_thread_are_told(
+def test_log_lines_tell_the_start_the_end_and_a_dead_thread(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fatal(BaseException):

@@ -176,7 +176,7 @@ def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_pa
     assert verdict.is_sound, [log.problems for log in verdict.logs]
 
 
-def test_by_time_what_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
+def test_a_ledger_by_time_bounds_what_is_cleaned(tmp_path: Path) -> None:
     """Cleaning goes by offsets: it would take the later event and leave the older one that came late."""
     topic = {**COMPACT, "siltstone.compaction.order": "time"}
     with serving(tmp_path, topic=topic) as (manager, compactions):
@@ -198,7 +198,7 @@ def test_by_time_what_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
         assert horizon not in [offset for offset, _, _ in seen(log, read_compacted=False)]
 
 
-def test_a_log_is_compacted_from_beside_its_cleaning(tmp_path: Path) -> None:
+def test_a_log_may_be_compacted_while_it_is_claimed_for_cleaning(tmp_path: Path) -> None:
     """Both have claims of their own: neither waits for the other, nor takes the log away from it."""
     with serving(tmp_path, topic=COMPACT) as (manager, compactions):
         fill(manager[USERS], 8)
@@ -254,7 +254,7 @@ def test_deleted_records_stay_in_the_ledger_that_has_them(tmp_path: Path) -> Non
 # What takes the log from a compaction
 
 
-def test_a_truncated_log_is_not_compacted_as_it_was(tmp_path: Path) -> None:
+def test_a_truncation_aborts_the_compaction_of_the_log(tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine) as (manager, compactions):
         log = manager[USERS]
@@ -273,7 +273,7 @@ def test_a_truncated_log_is_not_compacted_as_it_was(tmp_path: Path) -> None:
         assert seen(log) == [(0, "a", "1"), (1, "b", "1")]
 
 
-def test_a_ledger_of_what_was_truncated_is_forgotten(tmp_path: Path) -> None:
+def test_a_ledger_of_truncated_records_is_forgotten(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, compactions):
         log = manager[USERS]
         put(log, ("a", "1"))
@@ -334,7 +334,9 @@ STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
-def test_any_order(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, ...]]) -> None:
+def test_any_order_of_steps_keeps_the_compacted_view(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, ...]]
+) -> None:
     """The compacted view is always the table of all that was ever appended, whatever else went on."""
     path, clock = tmp_path_factory.mktemp("logs"), ManualClock(NOW)
     topic = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": "60000", "segment.bytes": "200"}

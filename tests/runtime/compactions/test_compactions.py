@@ -25,7 +25,7 @@ from tests.support.log.managed import NOW
 BROKERS = "brokerServiceCompactionThresholdInBytes"
 
 
-def test_worked_example_22(tmp_path: Path) -> None:
+def test_worked_example_22_a_compacted_view_is_the_ledger_then_the_tail(tmp_path: Path) -> None:
     """Compact; read with and without; append; read again: ledger, then tail."""
     with serving(tmp_path) as (manager, compactions):
         log = manager[USERS]
@@ -43,7 +43,7 @@ def test_worked_example_22(tmp_path: Path) -> None:
 # Triggers
 
 
-def test_a_topic_goes_before_its_broker_and_that_before_its_namespace(tmp_path: Path) -> None:
+def test_a_topics_threshold_overrides_the_brokers_and_that_the_namespaces(tmp_path: Path) -> None:
     """Each threshold is above or below the backlog; only the one that counts decides."""
     low, high = "10", "100000"
     cases = {
@@ -66,7 +66,7 @@ def test_a_topic_goes_before_its_broker_and_that_before_its_namespace(tmp_path: 
             assert compactions.wait(SOON)
 
 
-def test_the_logs_are_looked_at_every_interval(tmp_path: Path) -> None:
+def test_the_logs_are_checked_every_interval(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     config = {"brokerServiceCompactionMonitorIntervalInSeconds": "7", "compactionThreshold": "100"}
     with serving(tmp_path, config=config, clock=clock) as (manager, compactions):
@@ -106,7 +106,7 @@ def test_a_tick_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
         assert compactions.status("users").succeeded == 1
 
 
-def test_what_is_not_there_cannot_be_triggered(tmp_path: Path) -> None:
+def test_an_unknown_topic_cannot_be_triggered(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, compactions):
         for call in (compactions.trigger, compactions.status):
             with pytest.raises(UnknownTopicError):
@@ -150,7 +150,7 @@ def test_a_second_run_is_refused_and_the_status_says_running(tmp_path: Path) -> 
         assert (found.status, found.last_error, found.succeeded) == (SUCCESS, "", 1)
 
 
-def test_two_who_compact_the_same_logs_do_not_meet(tmp_path: Path) -> None:
+def test_two_services_do_not_compact_one_log_at_once(tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine) as (manager, compactions):
         put(manager[USERS], ("a", "1"))
@@ -163,7 +163,7 @@ def test_two_who_compact_the_same_logs_do_not_meet(tmp_path: Path) -> None:
         assert compactions.wait(SOON)
 
 
-def test_nothing_new_is_a_success_at_once(tmp_path: Path) -> None:
+def test_a_compaction_without_new_records_succeeds_at_once(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, compactions):
         compacted(compactions)
         assert compactions.status("users").status == SUCCESS
@@ -179,7 +179,7 @@ def test_nothing_new_is_a_success_at_once(tmp_path: Path) -> None:
 # Failures
 
 
-def test_a_failure_is_told_and_the_next_run_can_succeed(tmp_path: Path) -> None:
+def test_a_failure_is_in_the_status_and_the_next_compaction_can_succeed(tmp_path: Path) -> None:
     engine = Blocking(ValueError("odd"))
     engine.go_on.set()
     with serving(tmp_path, lambda: engine) as (manager, compactions):
@@ -194,7 +194,7 @@ def test_a_failure_is_told_and_the_next_run_can_succeed(tmp_path: Path) -> None:
         assert len(seen(manager[USERS])) == 1
 
 
-def test_a_lost_engine_is_started_anew(tmp_path: Path) -> None:
+def test_a_lost_engine_is_started_again(tmp_path: Path) -> None:
     started, stopped = list[Blocking](), list[object]()
 
     def start() -> Blocking:
@@ -213,7 +213,7 @@ def test_a_lost_engine_is_started_anew(tmp_path: Path) -> None:
         assert stopped == started and len(started) == 2
 
 
-def test_a_log_that_fails_is_not_tried_at_every_look(tmp_path: Path) -> None:
+def test_a_log_whose_compaction_fails_is_not_tried_at_every_check(tmp_path: Path) -> None:
     clock, engine = ManualClock(NOW), Blocking(ValueError("odd"))
     engine.go_on.set()
     with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as found:
@@ -259,7 +259,7 @@ def test_the_status_outlives_a_restart(tmp_path: Path) -> None:
         assert seen(manager[USERS]) == [(1, "a", "2")]
 
 
-def test_closing_ends_what_runs_without_a_trace(tmp_path: Path) -> None:
+def test_closing_ends_compactions_and_leaves_no_staged_files(tmp_path: Path) -> None:
     engine = Blocking()
     with serving(tmp_path, lambda: engine, partitions=4) as (manager, compactions):
         for number in range(4):

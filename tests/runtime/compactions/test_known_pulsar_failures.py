@@ -33,7 +33,7 @@ def expire(manager: LogManager, clock: ManualClock) -> None:
     manager.tick()
 
 
-def test_what_was_compacted_is_not_lost_when_the_originals_have_expired(tmp_path: Path) -> None:
+def test_compacted_records_survive_the_expiry_of_the_originals(tmp_path: Path) -> None:
     """A run that reads the originals alone would keep what they still hold, and drop the rest."""
     clock = ManualClock(NOW)
     with serving(tmp_path, topic=EXPIRING, clock=clock) as (manager, compactions):
@@ -54,7 +54,7 @@ def test_what_was_compacted_is_not_lost_when_the_originals_have_expired(tmp_path
         assert keys(manager[USERS]) == expected
 
 
-def test_what_is_not_compacted_does_not_expire(tmp_path: Path) -> None:
+def test_records_that_are_not_compacted_do_not_expire(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with serving(tmp_path, topic=EXPIRING, clock=clock) as (manager, compactions):
         log = manager[USERS]
@@ -149,7 +149,7 @@ def stopping_at(step: int) -> Iterator[list[files.Operation]]:
         yield done
 
 
-def test_the_old_view_is_served_until_the_pointer_has_moved(tmp_path: Path) -> None:
+def test_the_old_view_is_served_until_the_cursor_has_moved(tmp_path: Path) -> None:
     """Whenever one looks while a compaction commits, what is served is the old view or the new one, whole."""
     with serving(tmp_path) as (manager, compactions):
         log = manager[USERS]

@@ -19,8 +19,8 @@ from siltstone.runtime.compactions import (
     CompactionStatus,
     claim_compaction,
     is_running,
-    of_topic,
-    status_of,
+    read_status,
+    topic_status,
     write_status,
 )
 
@@ -40,30 +40,30 @@ RESULT = CompactionResult(
 )
 
 
-def test_never_compacted(tmp_path: Path) -> None:
-    assert status_of(tmp_path) == CompactionStatus() and status_of(tmp_path).status == NOT_RUN
+def test_the_status_of_a_log_that_was_never_compacted(tmp_path: Path) -> None:
+    assert read_status(tmp_path) == CompactionStatus() and read_status(tmp_path).status == NOT_RUN
     assert not is_running(tmp_path)
     assert not list(tmp_path.iterdir()), "asking makes nothing"
 
 
-def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    done = CompactionStatus().begun(5).done(9, RESULT)
+def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
+    done = CompactionStatus().begun(5).ended(9, RESULT)
     write_status(tmp_path, done)
-    assert status_of(tmp_path) == done
+    assert read_status(tmp_path) == done
     assert (done.status, done.succeeded, done.removed, done.written_bytes) == (SUCCESS, 1, 87, 300)
     kept = json.loads((tmp_path / ".compacted" / "status.json").read_text())
     assert kept["status"] == "SUCCESS" and kept["lastError"] == ""
 
 
-def test_nothing_new_is_a_success_that_leaves_the_figures() -> None:
-    first = CompactionStatus().begun(5).done(9, RESULT)
-    again = first.begun(10).done(11, CompactionResult(ledger_id=3, horizon=100, entries=7, size=900))
+def test_a_compaction_without_new_records_keeps_the_figures() -> None:
+    first = CompactionStatus().begun(5).ended(9, RESULT)
+    again = first.begun(10).ended(11, CompactionResult(ledger_id=3, horizon=100, entries=7, size=900))
     assert (again.status, again.succeeded, again.ended_ms) == (SUCCESS, 2, 11)
     assert (again.removed, again.entries, again.read_bytes, again.seconds) == (87, 7, 4000, 0.5)
 
 
-def test_a_failure_says_why_until_the_next_run() -> None:
-    failed = CompactionStatus().begun(5).failed_with(6, "no room")
+def test_the_reason_of_a_failure_stays_until_the_next_compaction() -> None:
+    failed = CompactionStatus().begun(5).ended(6, "no room")
     assert (failed.status, failed.last_error, failed.failed) == (ERROR, "no room", 1)
     assert failed.begun(7).last_error == ""
 
@@ -72,9 +72,9 @@ def test_running_lasts_as_long_as_the_claim(tmp_path: Path) -> None:
     claim = claim_compaction(tmp_path)
     assert claim is not None and claim_compaction(tmp_path) is None and is_running(tmp_path)
     write_status(tmp_path, CompactionStatus().begun(5))
-    assert status_of(tmp_path).status == RUNNING
+    assert read_status(tmp_path).status == RUNNING
     claim.release()
-    left = status_of(tmp_path)
+    left = read_status(tmp_path)
     assert (left.status, left.failed) == (ERROR, 1) and "interrupted" in left.last_error
     again = claim_compaction(tmp_path)
     assert again is not None
@@ -100,15 +100,15 @@ def test_any_bytes_are_shown_as_an_error(tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.mktemp("status")
     (path / ".compacted").mkdir()
     (path / ".compacted" / "status.json").write_bytes(data)
-    assert status_of(path).status == ERROR
-    assert "status.json" in status_of(path).last_error
+    assert read_status(path).status == ERROR
+    assert "status.json" in read_status(path).last_error
 
 
 def test_a_topic_runs_or_failed_where_one_of_its_partitions_does() -> None:
-    idle, done = CompactionStatus(), CompactionStatus().begun(5).done(9, RESULT)
-    failed, running = idle.begun(1).failed_with(2, "no"), idle.begun(3)
-    assert of_topic([idle, done, failed, running]).status == RUNNING
-    assert of_topic([idle, done, failed]).last_error == "no"
-    assert of_topic([idle, done, done]).status == SUCCESS
-    assert of_topic([idle, done, done]).entries == 14
-    assert of_topic([idle, idle]).status == NOT_RUN and of_topic([]).status == NOT_RUN
+    idle, done = CompactionStatus(), CompactionStatus().begun(5).ended(9, RESULT)
+    failed, running = idle.begun(1).ended(2, "no"), idle.begun(3)
+    assert topic_status([idle, done, failed, running]).status == RUNNING
+    assert topic_status([idle, done, failed]).last_error == "no"
+    assert topic_status([idle, done, done]).status == SUCCESS
+    assert topic_status([idle, done, done]).entries == 14
+    assert topic_status([idle, idle]).status == NOT_RUN and topic_status([]).status == NOT_RUN

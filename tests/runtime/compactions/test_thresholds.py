@@ -33,17 +33,17 @@ def settings(topic: str | None, broker: str | None) -> Config:
         (None, "0", "acme.shop.orders", 0, "broker"),
     ],
 )
-def test_topic_before_broker_before_namespace(
+def test_the_threshold_is_the_topics_then_the_brokers_then_the_namespaces(
     topic: str | None, broker: str | None, name: str, size: int, source: str
 ) -> None:
     found = compaction_threshold(name, settings(topic, broker), SHOP)
     assert found == Threshold(size=size, source=source)
 
 
-def test_a_threshold_has_to_be_passed_and_0_never_is() -> None:
-    assert Threshold(size=10, source="topic").is_passed_by(11)
-    assert not Threshold(size=10, source="topic").is_passed_by(10)
-    assert not Threshold(size=0, source="default").is_passed_by(1 << 60)
+def test_a_backlog_has_to_exceed_the_threshold_and_0_is_never_exceeded() -> None:
+    assert Threshold(size=10, source="topic").is_exceeded_by(11)
+    assert not Threshold(size=10, source="topic").is_exceeded_by(10)
+    assert not Threshold(size=0, source="default").is_exceeded_by(1 << 60)
 
 
 def test_the_backlog_is_what_lies_above_the_horizon(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_backlog_is_what_lies_above_the_horizon(tmp_path: Path) -> None:
         assert backlog_bytes(view, 24) == backlog_bytes(view, 99) == 0
 
 
-def test_what_is_not_committed_is_no_backlog(tmp_path: Path) -> None:
+def test_uncommitted_records_are_not_in_the_backlog(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", 1)
         log = manager[TopicPartition("users", 0)]
@@ -76,7 +76,7 @@ def test_what_is_not_committed_is_no_backlog(tmp_path: Path) -> None:
         assert backlog_bytes(log.view._replace(last_stable_offset=2), 2) == 0
 
 
-def test_what_was_deleted_is_no_backlog(tmp_path: Path) -> None:
+def test_deleted_records_are_not_in_the_backlog(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", 1)
         log = manager[TopicPartition("users", 0)]

@@ -1,4 +1,4 @@
-"""What `siltstone clean --in-place` leaves to be known: the list of uncleanable logs, and what was done."""
+"""What `siltstone clean --in-place` records of its outcome: the list of uncleanable logs, and the history."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def clean(request: app.CleanRequest, at: int = NOW, **changes: object) -> dict[s
     return {each.topic: each for each in app.clean(asked, engine=in_process, clock=ManualClock(at)).results}
 
 
-def test_who_is_uncleanable_is_listed_with_the_reason(both: tuple[Path, app.CleanRequest]) -> None:
+def test_an_uncleanable_log_is_listed_with_the_reason(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     results = clean(request)
     assert results[BAD].status == "uncleanable" and not results[BAD].notes
@@ -51,7 +51,7 @@ def test_who_is_uncleanable_is_listed_with_the_reason(both: tuple[Path, app.Clea
     assert (where, found.reason, found.since_ms, others) == (BAD_0, results[BAD].reason, NOW, [])
 
 
-def test_it_is_tried_again_and_said_to_be_listed(both: tuple[Path, app.CleanRequest]) -> None:
+def test_a_listed_log_is_tried_again_and_its_result_says_so(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     clean(request)
     again = clean(request, NOW + 5)[BAD]
@@ -60,7 +60,7 @@ def test_it_is_tried_again_and_said_to_be_listed(both: tuple[Path, app.CleanRequ
     assert read_uncleanable(directory)[BAD_0].since_ms == NOW
 
 
-def test_once_it_is_cleaned_it_is_listed_no_more(both: tuple[Path, app.CleanRequest]) -> None:
+def test_a_log_that_was_cleaned_leaves_the_list(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     clean(request)
     flip(directory)
@@ -70,7 +70,7 @@ def test_once_it_is_cleaned_it_is_listed_no_more(both: tuple[Path, app.CleanRequ
     assert list(read_uncleanable(directory)) == [TopicPartition("other", 0)]
 
 
-def test_what_was_done_is_kept_as_the_embedded_cleaner_keeps_it(both: tuple[Path, app.CleanRequest]) -> None:
+def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     results = clean(request)
     kept = {each.result.topic: each for each in read_cleanings(directory)}
@@ -107,7 +107,7 @@ def test_a_brokers_directory_gets_no_files_of_ours(both: tuple[Path, app.CleanRe
 
 
 @pytest.mark.parametrize("name", [TOPICS_FILE, UNCLEANABLE_FILE])
-def test_one_file_of_ours_tells_that_siltstone_serves_it(
+def test_any_file_of_siltstones_tells_that_it_serves_the_directory(
     both: tuple[Path, app.CleanRequest], name: str
 ) -> None:
     directory, request = both
@@ -118,7 +118,7 @@ def test_one_file_of_ours_tells_that_siltstone_serves_it(
     assert len(read_cleanings(directory)) == 2
 
 
-def test_a_disk_that_does_not_take_them_spoils_no_cleaning(
+def test_a_full_disk_loses_the_list_and_the_history_but_no_cleaning(
     both: tuple[Path, app.CleanRequest], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory, request = both
@@ -134,7 +134,7 @@ def test_a_disk_that_does_not_take_them_spoils_no_cleaning(
     assert not (directory / UNCLEANABLE_FILE).exists()
 
 
-def test_a_list_that_makes_no_sense_stops_nothing(
+def test_a_damaged_list_does_not_stop_a_cleaning(
     both: tuple[Path, app.CleanRequest], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory, request = both
@@ -147,7 +147,7 @@ def test_a_list_that_makes_no_sense_stops_nothing(
 @pytest.mark.parametrize(
     "since", [str((1 << 63) - 1), "-" + "9" * 30, "1e400", "NaN", "0"], ids=lambda text: text[:5]
 )
-def test_a_list_with_times_that_are_none_does_not_cost_a_run_its_results(
+def test_a_list_with_impossible_times_does_not_cost_a_run_its_results(
     both: tuple[Path, app.CleanRequest], since: str
 ) -> None:
     directory, request = both
