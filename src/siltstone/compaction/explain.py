@@ -39,7 +39,7 @@ from siltstone.compaction.inplace.facts import (
 )
 from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
-from siltstone.compaction.staging import LogDone, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport
 from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
@@ -579,7 +579,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: Choices) -> Ran
     )
 
 
-def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
+def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained]:
     """The segment groups before and after."""
     return [
         GroupExplained(
@@ -694,7 +694,7 @@ def explain_logs(
     return [log for log, _ in logs]
 
 
-def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
+def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
     done = {log.name: log for log in engine.clean_whole(small)} if small else {}
     for work in works:
@@ -703,14 +703,14 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
     return done
 
 
-def _spread(work: LogWork, engine: Engine) -> LogDone:
+def _spread(work: LogWork, engine: Engine) -> LogReport:
     """Run a large log dry. A failed job is its log's failure; raises EngineError if the engine is lost."""
     try:
         return engine.clean_spread(work)
     except EngineError as error:
         if error.__cause__ is None:
             raise
-        return LogDone(name=work.name, extracted=Extracted(failure=failure_of(error)))
+        return LogReport(name=work.name, extracted=Extracted(failure=failure_of(error)))
 
 
 def _begin(
@@ -750,7 +750,7 @@ def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
 
 
 def _finish(
-    log: LogExplanation, planned: Planned, done: LogDone, statistics: LogStatistics, options: ExplainOptions
+    log: LogExplanation, planned: Planned, done: LogReport, statistics: LogStatistics, options: ExplainOptions
 ) -> None:
     state = planned.state
     assert state.config is not None
@@ -786,7 +786,9 @@ def _finish(
         log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
 
 
-def _outcome(bytes_before: int, work: LogWork, done: LogDone, statistics: LogStatistics) -> OutcomeExplained:
+def _outcome(
+    bytes_before: int, work: LogWork, done: LogReport, statistics: LogStatistics
+) -> OutcomeExplained:
     counts = report.RecordCounts()
     for group in done.groups:
         counts.add(group.counts)

@@ -70,8 +70,8 @@ class Discarded(Summable):
     aborted: int = 0
     """The record's transaction was aborted."""
     keyless: int = 0
-    """The record has no key. (Kafka's cleaner always discards it, ours if ``Rules.drop_keyless`` allows
-    it.)"""
+    """The record has no key. (Kafka's cleaner always discards it, ours if
+    ``RetentionRules.drop_keyless`` allows it.)"""
     markers: int = 0
     """The marker of a transaction without records, and its delete horizon has passed."""
     expired: int = 0

@@ -47,11 +47,11 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     LogWork,
-    Pacer,
+    Throttler,
     batch_slices,
     decoded,
-    paced_windows,
     refuse_disorder,
+    throttled_windows,
 )
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Window, unchanged, windows
@@ -63,17 +63,17 @@ from siltstone.log.transactions import NOTHING, Carried
 # done.
 
 
-class WriteBehind(ThreadPoolExecutor):
+class BackgroundWriter(ThreadPoolExecutor):
     """Runs calls that return bytes written, one at a time: a call begins when the one before has ended.
 
     The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:
-        super().__init__(1, "behind")
+        super().__init__(1, "background-writer")
         self._last: Future[int] | None = None
 
-    def give(self, call: Callable[[], int]) -> int:
+    def start(self, call: Callable[[], int]) -> int:
         """Begin a call; returns what the call before wrote, and raises what it raised."""
         written = self.wait()
         self._last = self.submit(call)
@@ -165,7 +165,7 @@ _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTS
 
 
 @dataclass(slots=True, kw_only=True)
-class Rewritten:
+class GroupReport:
     """The report on one group: counts of records, bytes, and paths of the staged files by kind.
 
     ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
@@ -174,7 +174,7 @@ class Rewritten:
 
     group: int
     counts: RecordCounts = field(default_factory=RecordCounts)
-    retained: int = 0
+    retained_count: int = 0
     size: int = 0
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
@@ -290,7 +290,7 @@ def rewrite_group(
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
-) -> Rewritten:
+) -> GroupReport:
     """Write the group's new segment. ``retained``: offsets less the group's base, in any order.
 
     ``carried``: the state of transactions where the group starts. ``attempt`` is a part of the files' names.
@@ -309,9 +309,9 @@ def rewrite_by(
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
-) -> Rewritten:
+) -> GroupReport:
     """``rewrite_group`` with any record filter."""
-    report, buffers = Rewritten(group=group.index), buffers or Buffers()
+    report, buffers = GroupReport(group=group.index), buffers or Buffers()
     try:
         if work.staging is None:
             _fill(work, group, record_filter, carried, _Sink(work, group, None, buffers), report)
@@ -321,11 +321,11 @@ def rewrite_by(
     except Exception as error:
         report.failure = failure_of(error)
         remove_staged(report)
-    report.retained = len(record_filter.retained)
+    report.retained_count = len(record_filter.retained)
     return report
 
 
-def remove_staged(report: Rewritten) -> None:
+def remove_staged(report: GroupReport) -> None:
     """Remove a group's staged files. Raises nothing."""
     for path in report.staged.values():
         with contextlib.suppress(OSError):
@@ -339,7 +339,7 @@ def _stage(
     record_filter: RecordFilter,
     carried: Carried,
     stem: Path,
-    report: Rewritten,
+    report: GroupReport,
     buffers: Buffers,
 ) -> None:
     log = f"{stem}.log"
@@ -362,7 +362,7 @@ def _stage(
                 files.set_modified(path, source.modified_ns)
         files.sync_files(report.staged.values())
         if not linked:
-            Pacer(work.limits.io_bytes_per_second).done(
+            Throttler(work.limits.io_bytes_per_second).maybe_throttle(
                 read_back.finish(report.size, report.counts.records_retained, staged)
             )
             sink.let_go()
@@ -375,14 +375,19 @@ def _stage(
 
 
 def _fill(
-    work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, sink: _Sink, report: Rewritten
+    work: LogWork,
+    group: Group,
+    record_filter: RecordFilter,
+    carried: Carried,
+    sink: _Sink,
+    report: GroupReport,
 ) -> bytes:
     """Rewrite the group's segments into ``sink``; returns the new transaction index."""
     transactions = work.transactions(carried)
     rewriter = Rewriter(work, record_filter, transactions, sink.buffers)
-    with WriteBehind() as behind:
+    with BackgroundWriter() as writer:
         for number in range(group.first_segment, group.end_segment):
-            _fill_from(work, number, rewriter, sink, behind)
+            _fill_from(work, number, rewriter, sink, writer)
     transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first_segment].path)
     report.counts, report.size = rewriter.counts, sink.size
     report.largest_timestamp = sink.indexes.largest_timestamp
@@ -397,24 +402,24 @@ def _fill(
     return transactions.ended_transactions()
 
 
-def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: WriteBehind) -> None:
-    segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
+def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, writer: BackgroundWriter) -> None:
+    segment, throttler = work.segments[number], Throttler(work.limits.io_bytes_per_second)
     following, end = work.offsets_of(number)
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with unchanged(segment) as reader:
         # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
-        for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
+        for window in throttled_windows(reader, work.limits.window_size, throttler, verify=False):
             following = refuse_disorder(segment.path, window, following, end)
             for part in batch_slices(segment.path, window):
                 batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
                 put = functools.partial(sink.put, batches)
                 if isinstance(batches, PendingBatches) and batches.codecs.any():
-                    pacer.done(behind.give(put))
+                    throttler.maybe_throttle(writer.start(put))
                 else:  # the bytes may be a part of the window, which the next one overwrites
-                    pacer.done(behind.wait() + put())
+                    throttler.maybe_throttle(writer.wait() + put())
                 # In this thread: two threads that decompress would wait for the interpreter's lock.
-                pacer.done(sink.follow())
-    pacer.done(behind.wait())
+                throttler.maybe_throttle(sink.follow())
+    throttler.maybe_throttle(writer.wait())
 
 
 # A group's retained offsets between two jobs, in a file.
@@ -486,30 +491,30 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
 
 def rewrite_from(
     work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
-) -> Rewritten:
+) -> GroupReport:
     """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
     assert work.staging is not None and file.group == group.index
     try:
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return Rewritten(group=group.index, failure=failure_of(error))
+        return GroupReport(group=group.index, failure=failure_of(error))
     return rewrite_group(work, group, retained, attempt, file.carried, buffers)
 
 
 @dataclass(slots=True, kw_only=True)
-class LogDone(Summable):
+class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``retained``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the dirty
-    section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys whose
-    last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
+    ``retained_counts``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the
+    dirty section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys
+    whose last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
     extracted: Extracted = field(default_factory=Extracted)
-    groups: list[Rewritten] = field(default_factory=list)
+    groups: list[GroupReport] = field(default_factory=list)
     files: list[RetainedFile] = field(default_factory=list)
-    retained: dict[int, int] = field(default_factory=dict)
+    retained_counts: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
     matched_keys: int = 0
     seconds: float = 0.0

@@ -306,7 +306,7 @@ def share_of_io(bytes_per_second: float, tasks: int) -> float:
     return UNLIMITED if bytes_per_second >= sys.float_info.max else bytes_per_second / max(tasks, 1)
 
 
-class Pacer:
+class Throttler:
     """Sleeps when a task is ahead of ``bytes_per_second``, counted from its start."""
 
     def __init__(self, bytes_per_second: float) -> None:
@@ -314,7 +314,7 @@ class Pacer:
         self._began = time.monotonic() if bytes_per_second < UNLIMITED else 0.0
         self._bytes = 0
 
-    def done(self, size: int) -> None:
+    def maybe_throttle(self, size: int) -> None:
         """Count ``size`` bytes that were read or written, and sleep until the rate allows them."""
         if self._rate == UNLIMITED:
             return
@@ -323,18 +323,18 @@ class Pacer:
             time.sleep(min(ahead, _LONGEST_SLEEP))
 
 
-def paced_windows(
+def throttled_windows(
     reader: files.Reader,
     window_size: int,
-    pacer: Pacer,
+    throttler: Throttler,
     *,
     span: tuple[int, int | None] = (0, None),
     verify: bool = True,
 ) -> Iterator[Window]:
-    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the pacer's rate."""
+    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the throttler's rate."""
     start, behind = span
     for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
-        pacer.done(len(window.data))
+        throttler.maybe_throttle(len(window.data))
         yield window
 
 
@@ -344,7 +344,7 @@ HAS_KEYLESS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rules:
+class RetentionRules:
     """What decides which records stay: times in ms.
 
     ``last_offset``: of the range that is cleaned, whose batch stays even without records. ``producers``
@@ -400,8 +400,8 @@ class LogWork:
     """One log's cleaning: offsets absolute.
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
-    above ``end`` too. ``above``: the segments from ``end`` on, where markers of transactions may be that
-    began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract parts
+    above ``end`` too. ``uncleanable_segments``: those from ``end`` on, where markers of transactions may be
+    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract parts
     of a segment. ``staging``: folder for new files, None for a dry run.
     """
 
@@ -410,12 +410,12 @@ class LogWork:
     groups: tuple[Group, ...]
     first_dirty: int
     end: int
-    rules: Rules
+    rules: RetentionRules
     limits: TaskLimits
     hash_key: tuple[int, int]
     staging: str | None
     aborted: bytes = b""
-    above: tuple[Segment, ...] = ()
+    uncleanable_segments: tuple[Segment, ...] = ()
     message_sets: bool = False
     may_cut: bool = True
 
@@ -471,15 +471,15 @@ def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
-    pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
+    throttler, span = Throttler(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with unchanged(segment) as reader:
-        windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
+        windows = throttled_windows(reader, work.limits.window_size, throttler, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
         for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = some.columns
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _mapped(work, scan, some, segment.path, extracted)
+            mapped = _enters_offset_map(work, scan, some, segment.path, extracted)
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_unmarked(split.first_offset, split.end_offset, segment.path)
@@ -488,7 +488,7 @@ def _extract_split(
         extracted.summaries.append(summary)
 
 
-def _mapped(
+def _enters_offset_map(
     work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
     """Which records go into the offset map (bool, one a record), None for all of them.
@@ -539,7 +539,7 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
         unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
-        refuse_unexpected_markers(unended, work.end, work.above, directory)
+        refuse_unexpected_markers(unended, work.end, work.uncleanable_segments, directory)
         return carried
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

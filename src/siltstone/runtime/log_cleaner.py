@@ -55,7 +55,7 @@ from siltstone.compaction.report import (
     failure_of,
     read_cleanings,
 )
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.ledger.store import uncovered
@@ -223,7 +223,7 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def accept(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Swap groups in; their sources' files are unlinked after ``file.delete.delay.ms``."""
         swap = swap_of(planned, groups)
         directory = planned.state.path

@@ -356,7 +356,7 @@ def test_a_limit_of_bytes_per_second_lets_the_cleaner_rest(
     rests: list[float] = []
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: rests.append(seconds))
     monkeypatch.setattr(pacing.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(pacing.Pacer, "done", lambda self, size: None)
+    monkeypatch.setattr(pacing.Throttler, "done", lambda self, size: None)
     with serving(tmp_path, config={"log.cleaner.io.max.bytes.per.second": "1000"}) as (manager, cleaner):
         write(manager[USERS], 60)
         size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
@@ -368,7 +368,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
     shares: set[float] = set()
     passed: list[int] = []
 
-    class Seen(pacing.Pacer):
+    class Seen(pacing.Throttler):
         def __init__(self, bytes_per_second: float) -> None:
             super().__init__(math.inf)
             shares.add(bytes_per_second)
@@ -377,7 +377,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
             passed.append(size)
 
     for module in (staging, work):
-        monkeypatch.setattr(module, "Pacer", Seen)
+        monkeypatch.setattr(module, "Throttler", Seen)
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: None)
     limits = {"log.cleaner.io.max.bytes.per.second": "1000000", "log.cleaner.threads": "4"}
     with serving(tmp_path, config=limits) as (manager, cleaner):

@@ -52,14 +52,14 @@ from siltstone.compaction.inplace.facts import (
 from siltstone.compaction.inplace.plan import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogFailure, LogResult, failure_of
-from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
+from siltstone.compaction.staging import RETAINED_BYTES, GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.segments import count_records
 
 # The checks of a wave before its swap, and the counts of a result.
 
 
-def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
+def check_gathered(work: LogWork, gathered: LogReport) -> list[RetainedFile]:
     """The files of retained offsets in order of groups.
 
     Raises CheckFailedError unless each group has one file, with as many offsets as were merged.
@@ -68,16 +68,18 @@ def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
     if [file.group for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError(f"{work.name}: not every group's retained offsets were gathered once")
     for file in files:
-        _check_retained(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
+        _check_retained(work.name, file.group, gathered.retained_counts.get(file.group, 0), file.count)
     return files
 
 
-def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
+def check_counts(planned: Planned, done: LogReport, *, last: bool) -> None:
     """Raises CheckFailedError unless each group's task got as many retained offsets as were merged and, with
     the ``last`` wave, all groups came back with all records that were extracted."""
     work = planned.work
     for group in done.groups:
-        _check_retained(work.name, group.group, done.retained.get(group.group, 0), group.retained)
+        _check_retained(
+            work.name, group.group, done.retained_counts.get(group.group, 0), group.retained_count
+        )
     groups = [*planned.accepted, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{work.name}: {len(groups)} groups came back, not {len(work.groups)}")
@@ -95,7 +97,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
         )
 
 
-def count_all(planned: Planned, done: LogDone) -> None:
+def count_all(planned: Planned, done: LogReport) -> None:
     """Count the records of the whole log: extracted ones, and those above the cleaned range."""
     try:
         rest = [count_records(segment) for segment in planned.uncleaned]
@@ -107,7 +109,7 @@ def count_all(planned: Planned, done: LogDone) -> None:
         )
 
 
-def changes_something(work: LogWork, group: Rewritten) -> bool:
+def changes_something(work: LogWork, group: GroupReport) -> bool:
     """Has the group fewer records, bytes or segments than before?
 
     ``--stop-after`` stops a run only after such a change. Neither a hard link of the source nor a delete
@@ -131,7 +133,7 @@ def fill_counts(planned: Planned) -> None:
         result.segments_after -= len(members) - 1
 
 
-def fill(planned: Planned, done: LogDone) -> None:
+def fill(planned: Planned, done: LogReport) -> None:
     """Complete the result of a log that was cleaned, but for its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
@@ -500,7 +502,7 @@ class Cleaner:
         if isinstance(error, EngineError) and error.__cause__ is None:
             raise error
 
-    def _settle(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
+    def _settle(self, planned: Planned, done: LogReport, *, last: bool) -> bool:
         """Check and accept a report of the engine; False if the log failed. May run in a swap's thread."""
         try:
             failure = done.failure
@@ -523,7 +525,7 @@ class Cleaner:
             self._report_progress()
         return True
 
-    def _accept(self, planned: Planned, done: LogDone) -> None:
+    def _accept(self, planned: Planned, done: LogReport) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
         together = [done.groups] if done.groups else []
         if not self._destination.swaps_groups_together:

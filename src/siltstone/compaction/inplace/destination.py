@@ -16,7 +16,7 @@ from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, Unsaf
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.facts import LogState, Planned, staging_folder
 from siltstone.compaction.inplace.originals import Originals
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_own_folder, refuse_kind, refuse_unsafe_files
@@ -79,7 +79,7 @@ class Destination:
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def accept(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Accept checked groups in ascending order: all of them, or none if this raises."""
 
     def finish(self, planned: Planned) -> None:
@@ -99,7 +99,7 @@ class Destination:
         """Called when a run failed as a whole: remove what it made."""
 
 
-def check_sizes(group: Rewritten) -> None:
+def check_sizes(group: GroupReport) -> None:
     """Raises CheckFailedError unless the staged log has the size that its task reported; OSError."""
     size = files.stat(group.staged["log"]).size
     if size != group.size:
@@ -116,7 +116,7 @@ class Swap:
     old: list[int]
 
 
-def swap_of(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
+def swap_of(planned: Planned, groups: Sequence[GroupReport]) -> Swap:
     """The swap that accepts ``groups``."""
     swap = Swap(staged={}, known={}, old=[])
     for group in groups:
@@ -202,7 +202,7 @@ class InPlace(Destination):
         has_own_folder(planned.state.path)
         super().prepare(planned)
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def accept(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Swap groups in, after their originals are kept if that was chosen."""
         for group in groups:
             check_sizes(group)
@@ -277,7 +277,7 @@ class CleanedCopy(Destination):
         """Remember it for the copy's checkpoint."""
         self._checkpoints[state.where] = offset
 
-    def accept(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def accept(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Move the new segments to their names in the copy."""
         for group in groups:
             check_sizes(group)

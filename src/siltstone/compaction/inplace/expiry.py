@@ -30,7 +30,7 @@ from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
 from siltstone.compaction.inplace.facts import Choices, LogState, Planned
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
 from siltstone.log.retention import SegmentFacts, decide
@@ -50,7 +50,7 @@ class Left:
     base_offset: int
     size: int
     segment: Segment
-    new: Rewritten | None = None
+    new: GroupReport | None = None
 
     def largest_timestamp(self) -> int:
         """In ms; without timestamps the modification time, which a new segment has from its last source."""

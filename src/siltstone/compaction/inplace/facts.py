@@ -24,8 +24,16 @@ from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, dele
 from siltstone.compaction import report
 from siltstone.compaction.inplace import plan
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, Group, LogWork, Rules, TaskLimits, batch_slices, share_of_io
+from siltstone.compaction.staging import GroupReport
+from siltstone.compaction.work import (
+    IO_LIMIT,
+    Group,
+    LogWork,
+    RetentionRules,
+    TaskLimits,
+    batch_slices,
+    share_of_io,
+)
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import uncovered
@@ -132,7 +140,7 @@ NO_HIGH_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The operator's choices that planning needs. ``map_end``: see ``Rules``; only tests set it.
+    """The operator's choices that planning needs. ``map_end``: see ``RetentionRules``; only tests set it.
 
     ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
     replica. ``tasks_at_once``: how many tasks share ``log.cleaner.io.max.bytes.per.second``, by default the
@@ -204,7 +212,7 @@ class Planned:
     result: LogResult
     uncleaned: tuple[Segment, ...]
     began: float = 0.0
-    accepted: list[Rewritten] = field(default_factory=list)
+    accepted: list[GroupReport] = field(default_factory=list)
 
 
 def open_result(state: LogState, segments: Sequence[Segment] | None = None) -> LogResult:
@@ -385,7 +393,7 @@ def _decide(
     work = _work(state, choices, staging, segments, facts, cleanable, producers)
     result.cleaned_end_offset = max(min(cleanable.end, choices.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
-    rest = () if state.opened else work.above
+    rest = () if state.opened else work.uncleanable_segments
     return Planned(state=state, work=work, result=result, uncleaned=rest)
 
 
@@ -427,7 +435,7 @@ def _work(
         groups=_groups(plan.group_segments(cleaned, cleanable.end, limits), cleanable.end),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
-        rules=Rules(
+        rules=RetentionRules(
             now_ms=choices.now_ms,
             delete_retention_ms=retention_ms,
             last_offset=min(cleanable.end, choices.map_end) - 1,
@@ -441,7 +449,7 @@ def _work(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else producers.end_offset),
-        above=tuple(segment for segment in segments if segment.base_offset >= cleanable.end),
+        uncleanable_segments=tuple(segment for segment in segments if segment.base_offset >= cleanable.end),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 
