@@ -401,8 +401,8 @@ class LogWork:
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
     above ``end`` too. ``uncleanable_segments``: those from ``end`` on, where markers of transactions may be
-    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract parts
-    of a segment. ``staging``: folder for new files, None for a dry run.
+    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
+    parts of a segment. ``staging``: folder for new files, None for a dry run.
     """
 
     name: str
