@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, LogResult
-from siltstone.compaction.work import are_cut, place_near, splits_by_task
+from siltstone.compaction.work import are_cut, cut_near, splits_by_task
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.support.cleaning import logs
@@ -38,7 +38,7 @@ def write(path: Path, *, forged: bool, checkpoint: int | None = None) -> Path:
     if forged:
         position = b"".join(second).index(INNER)
         (partition / f"{9:020d}.index").write_bytes(struct.pack(">ii", 5, position))
-        assert place_near(list_segments(partition)[1], position) == (position, 14)
+        assert cut_near(list_segments(partition)[1], position) == (position, 14)
     return partition
 
 

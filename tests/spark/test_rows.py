@@ -71,8 +71,8 @@ def test_reports() -> None:
         RetainedFile(group=3, carried=Carried(unended=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
-        (row,) = rows.rows_of([rows.report_row(rows.FOUND, report, 7).batch()])
-        assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)
+        (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])
+        assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.EXTRACTED, report)
     with pytest.raises(msgspec.ValidationError):
         rows.report_of(row, LogReport)
 
@@ -80,5 +80,5 @@ def test_reports() -> None:
 def test_a_report_may_name_a_path_that_is_not_utf_8() -> None:
     path = os.fsdecode(b"/logs/\xff/users-0/00000000000000000000.log")
     report = GroupReport(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
-    (row,) = rows.rows_of([rows.report_row(rows.FOUND, report).batch()])
+    (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report).batch()])
     assert rows.report_of(row, GroupReport) == report

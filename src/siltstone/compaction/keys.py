@@ -116,7 +116,7 @@ def dedupe(entries: Words, table: Int32, out: Words) -> int:
     """
     used, width = np.uint64(0), entries.shape[1]
     # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
-    # different bases never meet here: a collector hands all of them on before it takes another base.
+    # different bases never meet here: a collector sends all of them before it takes another base.
     compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
     mask = mask_for(len(entries))
     table[: mask + _ONE] = -1
@@ -205,13 +205,13 @@ def _scatter(entries: Words, base: int, shards: int, first: int, cursor: Int64, 
 
 
 @kernel
-def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
-    """``dedupe`` for each shard; rows ``kept[p]`` to ``kept[p + 1]`` of ``out`` are shard
+def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_bounds: Int64) -> None:
+    """``dedupe`` for each shard; rows ``new_bounds[p]`` to ``new_bounds[p + 1]`` of ``out`` are shard
     p."""
-    kept[0] = 0
+    new_bounds[0] = 0
     for p in range(len(bounds) - 1):
         shard = entries[bounds[p] : bounds[p + 1]]
-        kept[p + 1] = kept[p] + dedupe(shard, table, out[kept[p] :])
+        new_bounds[p + 1] = new_bounds[p] + dedupe(shard, table, out[new_bounds[p] :])
 
 
 @kernel
@@ -283,9 +283,9 @@ def gather_by_shard(
 
 def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
     """The winning entry of each key of ``gather_by_shard``'s result, and the new bounds."""
-    out, kept = np.empty_like(entries), np.empty_like(bounds)
-    _dedupe_shards(entries, bounds, _table(bounds), out, kept)
-    return out[: kept[-1]], kept
+    out, new_bounds = np.empty_like(entries), np.empty_like(bounds)
+    _dedupe_shards(entries, bounds, _table(bounds), out, new_bounds)
+    return out[: new_bounds[-1]], new_bounds
 
 
 def _table(bounds: Int64) -> Int32:
@@ -297,7 +297,7 @@ def _table(bounds: Int64) -> Int32:
 # ::
 #
 #     records ─ hash ─► shard p: [ entries … free ]     full: the last of each of its keys stays, in place
-#                                                           still more than half full: all are handed on
+#                                                           still more than half full: all are sent
 #
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
@@ -357,7 +357,7 @@ class ShardedEntries:
     """Entries of one kind in shards: ``counts[p]`` of the ``rows_per_shard`` rows of each are used.
 
     ``dedupes``: only the last entry of each key is needed. When a shard stays more than half full, the
-    rows are doubled, up to ``capacity`` entries in all, or all entries are handed on.
+    rows are doubled, up to ``capacity`` entries in all, or all entries are sent.
     """
 
     def __init__(self, count: int, rows_per_shard: int, *, words: int, capacity: int, dedupes: bool) -> None:
@@ -398,17 +398,24 @@ class ShardedEntries:
         self._table = table_for(self.rows_per_shard)
 
 
-def blobs_of(kept: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+def blobs_of(
+    entries_of_kind: ShardedEntries, bounds: Int64, buckets: int, **kind: Any
+) -> Iterator[EntryBlob]:
     """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
-    per_bucket, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
+    per_bucket, step = (
+        len(entries_of_kind.counts) // buckets,
+        BLOB_BYTES // (8 * entries_of_kind.entries.shape[1]),
+    )
     for bucket in range(buckets):
-        bucket_entries = kept.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
+        bucket_entries = entries_of_kind.entries[
+            bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]
+        ]
         for start in range(0, len(bucket_entries), step):
             yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
 
 
 class KeyCollector:
-    """Collects packed entries of records in log order, and hands them on as blobs, within a bound of memory.
+    """Collects packed entries of records in log order, and sends them as blobs, within a bound of memory.
 
     It holds up to ``capacity`` entries of each kind, fewer if fewer are ``expected`` or if fewer keys are
     distinct. A key may come in several blobs, which merging allows for.
@@ -454,16 +461,18 @@ class KeyCollector:
             self._kinds[dirty] = ShardedEntries(
                 self._count, self._rows_per_shard, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
             )
-        kept = self._kinds[dirty]
-        for bounds in kept.put(new):
-            yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+        entries_of_kind = self._kinds[dirty]
+        for bounds in entries_of_kind.put(new):
+            yield from blobs_of(entries_of_kind, bounds, self._buckets, dirty=dirty, base_offset=self._base)
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the remaining entries; the collector can be used again, for later offsets."""
-        for dirty, kept in self._kinds.items():
-            if kept.counts.any():
-                bounds = kept.packed(dedupes=dirty)
-                yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+        for dirty, entries_of_kind in self._kinds.items():
+            if entries_of_kind.counts.any():
+                bounds = entries_of_kind.packed(dedupes=dirty)
+                yield from blobs_of(
+                    entries_of_kind, bounds, self._buckets, dirty=dirty, base_offset=self._base
+                )
         self._base = None
 
 

@@ -4,7 +4,7 @@ I/O.
 ``LogWork`` is all that a task needs to know about one log that is cleaned in place. An engine spreads these
 steps; each takes plain data and returns plain data::
 
-    extract                  input splits   ─► key entries by bucket, and what was met in the splits
+    extract                  input splits   ─► key entries by bucket, and the report on the splits
     keys.merge_bucket        one bucket     ─► retained offsets, by group (``retained_by_group``)
     transaction_state_by_group          all summaries  ─► the state of transactions where each group starts
     staging.rewrite_group    one group      ─► a staged segment, verified
@@ -74,7 +74,7 @@ class Extracted(Summable):
     ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
     which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
     records in its range; ``aborted``: records of aborted transactions, ``size``: bytes of their batches,
-    ``entries``: key entries that were handed on.
+    ``entries``: key entries that were sent.
     """
 
     records: int = 0
@@ -239,42 +239,42 @@ def splits_by_task(
     borders = np.cumsum([0, *(segment.size for segment in segments)])
     begins: dict[int, set[tuple[int, int]]] = {}
     for task in range(1, tasks):
-        # Where the next run should begin: at a border between segments if one is near, else at a cut.
+        # Where the next task's splits begin: at a segment if one begins near, else at a cut inside one.
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
-        place = None
+        cut = None
         if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
-            place = place_near(segments[number], wanted - int(borders[number]))
-        if place is not None:
-            begins.setdefault(number, set()).add(place)
+            cut = cut_near(segments[number], wanted - int(borders[number]))
+        if cut is not None:
+            begins.setdefault(number, set()).add(cut)
         elif 0 < nearest < len(segments):
             begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
-    return [run for run in _cut(whole(segments, end), begins) if run]
+    return [splits for splits in _cut(whole(segments, end), begins) if splits]
 
 
-def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
-    """Does a run begin inside a segment?"""
-    return any(split.start_position for run in runs for split in run)
+def are_cut(by_task: Sequence[Sequence[InputSplit]]) -> bool:
+    """Does a split begin inside a segment?"""
+    return any(split.start_position for splits in by_task for split in splits)
 
 
-def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
-    """Runs that begin at places (position, offset) in segments, by their numbers."""
-    runs: list[list[InputSplit]] = [[]]
-    for split in everything:
+def _cut(splits: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
+    """Lists of splits that begin at (position, offset) in segments, by the segments' numbers."""
+    by_task: list[list[InputSplit]] = [[]]
+    for split in splits:
         rest = split
         for position, offset in sorted(begins.get(split.segment, ())):
-            if position:  # else the run begins with the whole segment
-                runs[-1].append(replace(rest, end_position=position, end_offset=offset))
+            if position:  # else the list begins with the whole segment
+                by_task[-1].append(replace(rest, end_position=position, end_offset=offset))
                 rest = replace(rest, start_position=position, first_offset=offset)
-            runs.append([])
-        runs[-1].append(rest)
-    return runs
+            by_task.append([])
+        by_task[-1].append(rest)
+    return by_task
 
 
-def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
-    """The place nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
-    checksum is right. None where the index has no such place."""
+def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
+    """The cut nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
+    checksum is right. None where the index has no such cut."""
     path = Path(segment.directory) / segment_file(segment.base_offset, "index")
     try:
         entries = read_entries(files.read_bytes(path), "index", str(path))
@@ -332,8 +332,8 @@ def throttled_windows(
     verify: bool = True,
 ) -> Iterator[Window]:
     """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the throttler's rate."""
-    start, behind = span
-    for window in windows(reader, start=start, size=behind, window_size=window_size, verify=verify):
+    start, end = span
+    for window in windows(reader, start=start, size=end, window_size=window_size, verify=verify):
         throttler.maybe_throttle(len(window.data))
         yield window
 
@@ -381,7 +381,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """The sizes that a task goes by, in bytes: between two index entries, of an index, of a window that is
+    """The limits of a task, in bytes: between two index entries, of an index, of a window that is
     read, of the memory for keys, of one decompressed batch (``max.decompressed.message.bytes``).
 
     ``io_bytes_per_second``: what one task may read and write.

@@ -90,23 +90,23 @@ Claim = Callable[[int], bool]
 def dirty_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: yields their dirty entries for all tasks of the next stage. The first
-    row's task also sends a row to each of the ``lookups`` tasks."""
+    """Each row names some neighbouring splits: yields their dirty entries for all tasks of the next stage.
+    The first row's task also sends a row to each of the ``lookups`` tasks."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in broadcast.dirty_entries(work, parts[number], extracted):
             yield entries_row(blob, ALL).batch()
         extracted.summaries = []
-        yield report_row(rows.FOUND, extracted, ALL).batch()
+        yield report_row(rows.EXTRACTED, extracted, ALL).batch()
         if number == 0:
-            yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
+            yield from (Row(target=run, kind=rows.TRIGGER).batch() for run in range(lookups))
 
 
 def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
     """The reports and the entries of the tasks that read dirty segments."""
     extracted = Extracted()
     for row in arrived:
-        if row.kind == rows.FOUND:
+        if row.kind == rows.EXTRACTED:
             extracted.add(report_of(row, Extracted))
     return extracted, [entries_of(row, 1) for row in arrived if row.kind == rows.DIRTY]
 
@@ -114,19 +114,19 @@ def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
 def shared_lookup_task(
     work: LogWork, shared: Broadcast[broadcast.OffsetMap], parts: Runs, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of groups, which are rewritten by the shared map."""
+    """Each row names some neighbouring groups, which are rewritten by the shared map."""
     for number in task_numbers(batches):
         yield from _looked_up(work, shared.value, parts[number])
 
 
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Build the map of the dirty entries that arrive, rewrite the groups of the own run, and then groups of
-    other runs that are not claimed, from the end. If reading failed or met transactions, only report that."""
+    """Build the map of the dirty entries that arrive, rewrite its own groups, and then those of other
+    workers that are not claimed, from the end. If reading failed or found transactions, only report that."""
     arrived = list(rows_of(batches))
-    (own,) = (row.target for row in arrived if row.kind == rows.HEADS)
+    (own,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty(arrived)
     if extracted.failure is not None or extracted.transactional:
-        yield report_row(rows.FOUND, extracted).batch()
+        yield report_row(rows.EXTRACTED, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
     yield report_row(rows.MERGED, LogReport(name=work.name, dirty_keys=len(offset_map))).batch()
@@ -140,16 +140,16 @@ def _looked_up(
     buffers = Buffers()
     for group in groups:
         done = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
-        yield report_row(rows.LOOKED_UP, done, group).batch()
+        yield report_row(rows.JOINED, done, group).batch()
 
 
 def _joined(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
     """The log's report from the tasks of a barrier stage; None if the log has transactions."""
-    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
+    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
-    groups = (report_of(row, LogReport) for row in reports if row.kind == rows.LOOKED_UP)
+    groups = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
     return merge_group_reports(work, keys, groups)
 
 
@@ -184,7 +184,7 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
 def extract_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: yields their entries, summaries of transactions, and a report."""
+    """Each row names some splits: yields their entries, summaries of transactions, and a report."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), extracted):
@@ -196,7 +196,7 @@ def extract_task(
             rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
         ).batch()
         if number == 0:
-            yield Row(target=0, kind=rows.HEADS).batch()
+            yield Row(target=0, kind=rows.TRIGGER).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -207,7 +207,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     blobs: dict[int, list[EntryBlob]] = {}
     done = LogReport(name=work.name)
     for row in rows_of(batches):
-        if row.kind == rows.HEADS:
+        if row.kind == rows.TRIGGER:
             yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
         elif row.kind == rows.REPORT:
             yield row.batch()
@@ -231,7 +231,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Rewrite groups by the retained offsets that arrive; reports pass through.
 
-    A group without retained offsets has to be rewritten, too: ``rows.HEADS`` makes sure that it has a row.
+    A group without retained offsets has to be rewritten, too: ``rows.TRIGGER`` makes sure that it has a row.
     """
     buffers = Buffers()
 
@@ -344,13 +344,13 @@ class SparkEngine(SparkWorkers):
     def clean_spread(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         done = self._clean_spread(work)
-        if self._was_cut_amiss(work, done.extracted):
+        if self._may_be_miscut(work, done.extracted):
             for group in done.groups:
                 remove_staged(group)
             done = self._clean_spread(replace(work, may_cut=False))
         return done
 
-    def _was_cut_amiss(self, work: LogWork, extracted: Extracted) -> bool:
+    def _may_be_miscut(self, work: LogWork, extracted: Extracted) -> bool:
         """May a cut inside a segment be the reason for the failure, since no batch begins there?"""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
@@ -404,7 +404,7 @@ class SparkEngine(SparkWorkers):
     def gather(self, work: LogWork) -> LogReport:
         """Merge one log on all workers; its retained offsets go into files, one a group."""
         done = _summed_up(work, self._by_group(work, gather_task))
-        if self._was_cut_amiss(work, done.extracted):
+        if self._may_be_miscut(work, done.extracted):
             done = _summed_up(work, self._by_group(replace(work, may_cut=False), gather_task))
         return done
 
@@ -419,10 +419,10 @@ class SparkEngine(SparkWorkers):
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
-        enough = bucket_count(work, max(self._least_buckets, self._parallelism))
-        held = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(enough, self._parallelism, held, work.limits.memory_bytes)
-        buckets = finer_buckets(buckets, tasks, held)
+        least_buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        entry_bytes = offset_span(work) * ENTRY_BYTES
+        buckets, tasks = merge_shape(least_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
+        buckets = finer_buckets(buckets, tasks, entry_bytes)
         parts = self._parts(work)
         stages = (
             Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),

@@ -46,7 +46,7 @@ _SMALL_BYTES = 64 << 20
 def observe_task(
     works: Works, runs: Sequence[tuple[int, Sequence[int]]], buckets: Sequence[int], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of a log's segments: yields entries by bucket, and a report."""
+    """Each row names some neighbouring segments of a log: yields entries by bucket, and a report."""
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]

@@ -78,7 +78,7 @@ def finer_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
 
 
 def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
-    """Split the numbers of ``sizes`` into up to ``tasks`` runs of neighbours of about the same size."""
+    """Split the numbers of ``sizes`` into up to ``tasks`` lists of neighbours of about the same size."""
     total, passed = sum(sizes), 0
     runs: list[list[int]] = [[] for _ in range(tasks)]
     for number, size in enumerate(sizes):
