@@ -15,7 +15,7 @@ from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.explain import Explanation, LogExplanation
+from siltstone.compaction.explain import KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
 from siltstone.verify.findings import KINDS, REASONS, LogVerdict, Verdict
 
@@ -113,9 +113,12 @@ def _show_log(log: LogExplanation) -> None:
     discarded = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
     output.write_lines(f"{log.name}: record bytes: kept {size_text(outcome.kept_bytes)}{discarded}")
     for horizon in outcome.tombstones_waiting:
-        when = (
-            "have no delete horizon yet" if horizon.at_ms < 0 else f"may go from {time_text(horizon.at_ms)}"
-        )
+        if horizon.at_ms == NOT_STAMPED:
+            when = "have no delete horizon yet"
+        elif horizon.at_ms == KEPT_BY_LEDGER:
+            when = "stay until the log is compacted side by side again"
+        else:
+            when = f"may go from {time_text(horizon.at_ms)}"
         output.write_lines(
             f"{log.name}: {horizon.tombstones:,} tombstones ({size_text(horizon.bytes)}) {when}"
         )

@@ -63,6 +63,7 @@ from siltstone.log.segments import (
 # ``SUPERSEDED``'s own, for none. So each record is counted with one reason, as in a cleaning.
 
 REASON_BITS = np.uint64(7)
+assert report.CLEANING_REASON_COUNT <= REASON_BITS
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
@@ -75,6 +76,9 @@ Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
 HORIZONS_MAX = 64
 """The most delete horizons that are counted apart; each past cleaning gave about one."""
+NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
+"""Instead of a delete horizon: no cleaning gave one yet; it has passed, but the compacted ledger still needs
+the tombstone (``RetentionRules.tombstones_from``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +136,11 @@ class LogStatistics(Summable):
     ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``RECORD_KINDS``, and ``discarded``
     and ``discarded_sizes`` by reason: what a cleaning removes now. ``observe`` counts what a segment tells,
     ``count_keys`` what all records of a key tell: the counts of ``KEYS``, and reasons that depend on the key.
-    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, -1 before
-    they were stamped. By bin: ``written``, all bytes; ``discarded_written``, those that go whatever their
-    key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
-    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the statistics are
-    incomplete.
+    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, or
+    ``NOT_STAMPED``, ``KEPT_BY_LEDGER``. By bin: ``written``, all bytes; ``discarded_written``, those that go
+    whatever their key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the
+    number of their records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the
+    statistics are incomplete.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEYS, 0))
@@ -243,9 +247,11 @@ def _count_records(
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     modern = batches["magic"] == 2
     has_horizon = delete_horizons(batches)
-    horizon = np.where(has_horizon, batches["base_timestamp"], -1)
+    horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
     passed = np.where(modern, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones)
-    passed = (passed & (batches["last_offset"] < work.rules.tombstones_from))[columns.batch]
+    is_kept = passed & (batches["last_offset"] >= work.rules.tombstones_from)
+    horizon = np.where(is_kept, KEPT_BY_LEDGER, horizon)
+    passed = (passed & ~is_kept)[columns.batch]
     # 2. What each record is: control, aborted, without a key, or decided by its key.
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
     data = ~control & ~aborted
@@ -277,8 +283,8 @@ def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> No
     weights = np.bincount(numbers, weights=sizes, minlength=len(values))
     for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
         waiting = statistics.waiting
-        full = horizon not in waiting and len(waiting) >= HORIZONS_MAX
-        nearest = min(waiting, key=lambda other: abs(other - horizon)) if full else horizon
+        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= HORIZONS_MAX
+        nearest = min(waiting, key=lambda other: abs(other - horizon)) if is_full else horizon
         _add(waiting, {nearest: int(count)})
         _add(statistics.waiting_sizes, {nearest: int(size)})
 
@@ -385,7 +391,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Tombstones by delete horizon (ms), -1 before a cleaning gives them one. Some may be superseded."""
+    """Tombstones by delete horizon (ms): ``NOT_STAMPED`` before a cleaning gives them one,
+    ``KEPT_BY_LEDGER`` if it has passed but the compacted ledger still needs them. Some may be superseded."""
 
     at_ms: int
     tombstones: int

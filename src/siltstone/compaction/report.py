@@ -50,8 +50,8 @@ class Summable:
 #
 # The kernels' numbers, the counts in reports, the JSON, the tables of ``clean`` and ``explain``, the history
 # and the log lines all follow this table. A new reason is a number and a field here, before ``expired``;
-# ``rewrite`` counts it, and ``explain`` its bytes (``OBSERVED_REASONS``). ``verify`` has rules of its own on
-# purpose: ``verify/findings``, ``verify/comparing``.
+# ``rewrite`` counts it, and ``explain`` gives it to the records that it applies to (``_count_records``).
+# ``verify`` has rules of its own on purpose: ``verify/findings``, ``verify/comparing``.
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """Indexes into the kernels' counts, in the order of the fields of ``Discarded``."""
