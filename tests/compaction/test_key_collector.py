@@ -154,9 +154,9 @@ def test_a_bucket_is_some_shards_with_room_for_what_is_expected(buckets: int, ex
         hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
     )
     assert collector._count % buckets == 0
-    assert collector._count * collector._rows_per_shard <= max(4 << 20, buckets * 4096)
+    assert collector._count * collector._shard_rows <= max(4 << 20, buckets * 4096)
     if expected is not None and expected < 1 << 20 and buckets < 8:
-        assert collector._count * collector._rows_per_shard >= expected
+        assert collector._count * collector._shard_rows >= expected
 
 
 def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:

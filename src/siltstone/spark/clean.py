@@ -304,7 +304,7 @@ class SparkEngine(SparkWorkers):
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
 
-        def clean(number: int) -> list[Row]:
+        def clean(number: int) -> list[LogReport]:
             tasks = parts[number::jobs]
             try:
                 return self._clean_parts(tasks)
@@ -315,14 +315,14 @@ class SparkEngine(SparkWorkers):
                 return []
 
         for reports in one_ahead(self._session, clean, jobs):
-            for row in reports:
-                yield report_of(row, LogReport)
+            yield from reports
         yield from self._clean_apart(again)
 
-    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
+    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[LogReport]:
         names = [work.name for part in parts for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
-        return self._run_numbered(title, len(parts), clean_whole_task, parts)
+        reports = self._run_numbered(title, len(parts), clean_whole_task, parts)
+        return [report_of(row, LogReport) for row in reports]
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
@@ -339,7 +339,7 @@ class SparkEngine(SparkWorkers):
                 else:
                     yield LogReport(name=half[0].name, extracted=Extracted(failure=failure_of(error)))
             else:
-                yield from (report_of(row, LogReport) for row in reports)
+                yield from reports
 
     def clean_spread(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""

@@ -33,7 +33,8 @@ SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """Spark's type; a text would be parsed for each stage."""
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
-DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
+ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
+RETAINED, SUPERSEDED = "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
 TRIGGER = "trigger"
 """A row that makes a task of the next stage do its work even without other rows."""
