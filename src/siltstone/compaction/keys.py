@@ -398,18 +398,11 @@ class ShardedEntries:
         self._table = table_for(self.shard_rows)
 
 
-def blobs_of(
-    entries_of_kind: ShardedEntries, bounds: Int64, buckets: int, **kind: Any
-) -> Iterator[EntryBlob]:
+def blobs_of(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
     """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
-    per_bucket, step = (
-        len(entries_of_kind.counts) // buckets,
-        BLOB_BYTES // (8 * entries_of_kind.entries.shape[1]),
-    )
+    per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
-        bucket_entries = entries_of_kind.entries[
-            bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]
-        ]
+        bucket_entries = shards.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
         for start in range(0, len(bucket_entries), step):
             yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
 
@@ -461,18 +454,16 @@ class KeyCollector:
             self._kinds[dirty] = ShardedEntries(
                 self._count, self._shard_rows, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
             )
-        entries_of_kind = self._kinds[dirty]
-        for bounds in entries_of_kind.put(new):
-            yield from blobs_of(entries_of_kind, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+        shards = self._kinds[dirty]
+        for bounds in shards.put(new):
+            yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the remaining entries; the collector can be used again, for later offsets."""
-        for dirty, entries_of_kind in self._kinds.items():
-            if entries_of_kind.counts.any():
-                bounds = entries_of_kind.packed(dedupes=dirty)
-                yield from blobs_of(
-                    entries_of_kind, bounds, self._buckets, dirty=dirty, base_offset=self._base
-                )
+        for dirty, shards in self._kinds.items():
+            if shards.counts.any():
+                bounds = shards.packed(dedupes=dirty)
+                yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
         self._base = None
 
 
