@@ -31,7 +31,7 @@ from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.expiry import count_records
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
-from siltstone.compaction.staging import Rewritten, rewrite_group
+from siltstone.compaction.staging import GroupReport, rewrite_group
 from siltstone.compaction.work import Extracted, extract, retained_by_group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
@@ -176,7 +176,7 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         for each in merged:
             for group, offsets in retained_by_group(work, each):
                 retained.setdefault(group, []).append(offsets)
-        groups: list[Rewritten] = timed(
+        groups: list[GroupReport] = timed(
             "rewrite, fsync, check",
             lambda: [
                 rewrite_group(
@@ -205,7 +205,7 @@ def _merge(blobs: list[EntryBlob], bucket: int, buckets: int):
     return merge_bucket([blob for blob in blobs if blob.bucket == bucket], bucket, buckets)
 
 
-def _swap(destination: InPlace, planned: Planned, groups: list[Rewritten]) -> None:
+def _swap(destination: InPlace, planned: Planned, groups: list[GroupReport]) -> None:
     destination.commit_groups(planned, groups)
     destination.commit_log(planned)
 

@@ -11,8 +11,8 @@ import pytest
 
 from siltstone.commands.explain_page import bars, over_time, page, shares
 from siltstone.compaction.explain import Explanation, Moment
-from tests.support.asking import explanation
 from tests.support.cleaning import logs
+from tests.support.explaining import explain_all
 from tests.support.operator.staged import stage
 
 HOSTILE = [
@@ -92,7 +92,7 @@ def test_the_page_is_whole_by_itself(hostile: Explanation) -> None:
 
 def test_every_plot_is_well_formed_and_says_what_it_shows(golden: Path, tmp_path: Path) -> None:
     for name in ("txn", "tombstones", "mixed"):
-        text = page(explanation(stage(golden, name, tmp_path / name), show_keys=True))
+        text = page(explain_all(stage(golden, name, tmp_path / name), show_keys=True))
         plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         assert len(plots) >= 4
         for plot in plots:
@@ -110,8 +110,8 @@ def test_every_plot_is_well_formed_and_says_what_it_shows(golden: Path, tmp_path
 
 def test_masked_keys_are_not_on_the_page(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "tombstones", tmp_path / "logs")
-    assert "key-00" not in page(explanation(staged))
-    assert "key-00" in page(explanation(staged, show_keys=True))
+    assert "key-00" not in page(explain_all(staged))
+    assert "key-00" in page(explain_all(staged, show_keys=True))
 
 
 def test_a_page_without_logs_is_a_page() -> None:

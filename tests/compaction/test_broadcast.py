@@ -16,29 +16,15 @@ from siltstone.compaction import broadcast
 from siltstone.compaction.engine import InProcessEngine, small_work
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, LogResult
+from siltstone.compaction.report import CLEANED, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.segments import list_segments
 from tests.support.cleaning import logs
+from tests.support.cleaning.clean_and_dirty import write_clean_and_dirty
 from tests.support.cleaning.logs import one
+from tests.support.failures import assert_failed
 
 SPREAD = RunLimits(whole_log_bytes=0)
-
-
-def write(path: Path, more: Sequence[bytes] = ()) -> Path:
-    """Three clean segments and two dirty ones; the checkpoint lies within the third."""
-    return logs.write_log(
-        path,
-        {
-            0: [one(offset, f"a{offset}") for offset in range(10)],
-            10: [one(offset, f"b{offset}") for offset in range(10, 20)],
-            20: [one(20, "c"), one(21, "a3", None), one(22, "b12"), one(23, "d")],
-            24: [one(24, "a1"), one(25, "d"), one(26, "e"), *more],
-            40: [one(40, "a1"), one(41, "f")],
-            50: [one(50, "a9")],
-        },
-        checkpoint=22,
-    )
 
 
 def clean(path: Path, *, clean_share: float, **choices: bool) -> LogResult:
@@ -52,7 +38,7 @@ def clean(path: Path, *, clean_share: float, **choices: bool) -> LogResult:
 
 
 def test_it_leaves_what_a_shuffle_join_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = {name: write(tmp_path / name) for name in ("looked up", "shuffled")}
+    pairs = {name: write_clean_and_dirty(tmp_path / name) for name in ("looked up", "shuffled")}
     used: list[LogWork] = []
     real = broadcast.dirty_entries
     monkeypatch.setattr(
@@ -80,7 +66,7 @@ def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(
             broadcast, "should_broadcast", lambda work, _, share=share: real_choice(work, share)
         )
-        path = write(tmp_path / name)
+        path = write_clean_and_dirty(tmp_path / name)
         results.append(logs.run(path.parent, config={"segment.bytes": 900}, engine=InProcessEngine))
     assert len(used) == 1
     for each in results:
@@ -91,7 +77,7 @@ def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: p
 
 
 def test_records_without_a_key_that_must_stay_skip_the_log(tmp_path: Path) -> None:
-    partition = write(tmp_path, [one(27, None)])
+    partition = write_clean_and_dirty(tmp_path, [one(27, None)])
     before = logs.tree(partition)
     result = clean(tmp_path, clean_share=0, drop_keyless=False)
     assert result.status == SKIPPED and "without a key" in result.reason
@@ -100,7 +86,7 @@ def test_records_without_a_key_that_must_stay_skip_the_log(tmp_path: Path) -> No
 
 def test_a_log_with_transactions_takes_the_shuffle_join(tmp_path: Path) -> None:
     """Some groups were rewritten when the transaction is met: nothing of them is left."""
-    partition = write(tmp_path)
+    partition = write_clean_and_dirty(tmp_path)
     shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
     marker = end_transaction_marker(
         commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
@@ -114,7 +100,7 @@ def test_a_log_with_transactions_takes_the_shuffle_join(tmp_path: Path) -> None:
 def test_a_key_of_the_map_whose_last_record_is_not_read_fails_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = write(tmp_path)
+    partition = write_clean_and_dirty(tmp_path)
     before = logs.tree(partition)
     real = broadcast.OffsetMap.of
 
@@ -124,18 +110,18 @@ def test_a_key_of_the_map_whose_last_record_is_not_read_fails_the_log(
 
     monkeypatch.setattr(broadcast.OffsetMap, "of", with_another)
     result = clean(tmp_path, clean_share=0)
-    assert result.status == FAILED and "6 keys, but the last records of 5" in result.reason
+    assert_failed(result, "CHECK_FAILED", path="topic-0", about="6 keys, but the last records of 5")
     assert logs.tree(partition) == before
 
 
 def test_a_dirty_record_whose_key_is_not_in_the_map_fails_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path)
+    write_clean_and_dirty(tmp_path)
     real = broadcast.OffsetMap.of
     monkeypatch.setattr(broadcast.OffsetMap, "of", lambda blobs: real(blobs[:0]))
     result = clean(tmp_path, clean_share=0)
-    assert result.status == FAILED and "keys that the offset map lacks" in result.reason
+    assert_failed(result, "CHECK_FAILED", path="topic-0", about="offset map")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
 from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_here
-from tests.support.asking import asked, explained, explanation, records_by_key
 from tests.support.command_line import tree
+from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
 from tests.support.operator.staged import Staged, in_process, stage
 
@@ -42,7 +42,7 @@ def test_what_is_explained_is_what_cleaning_does(
 ) -> None:
     staged = stage(golden, name, tmp_path / "logs", number)
     before = tree(staged.directory)
-    log = explained(staged, drop_keyless=True)
+    log = explain_one(staged, drop_keyless=True)
     assert tree(staged.directory) == before, "explaining changed something"
     done = staged.clean_one(drop_keyless=True)
     assert (log.status, done.status) == (WOULD_CLEAN, "cleaned")
@@ -58,7 +58,7 @@ def test_what_is_explained_is_what_cleaning_does(
 @pytest.mark.parametrize("name", ["basic", "tombstones"])
 def test_keys_are_counted_as_a_dict_would(golden: Path, tmp_path: Path, name: str) -> None:
     staged = stage(golden, name, tmp_path / "logs")
-    log = explained(staged, show_keys=True, top=1000)
+    log = explain_one(staged, show_keys=True, top=1000)
     assert log.range.first_uncleanable_offset is not None
     keys = records_by_key(staged.partition, log.range.first_uncleanable_offset)
     assert log.keys.distinct_keys == len(keys)
@@ -83,7 +83,7 @@ def test_keys_are_counted_as_a_dict_would(golden: Path, tmp_path: Path, name: st
 
 
 def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(staged: Staged) -> None:
-    log = explained(staged)
+    log = explain_one(staged)
     written = [moment.written_bytes for moment in log.outcome.reclaimable]
     free = [moment.reclaimable_bytes for moment in log.outcome.reclaimable]
     assert written == sorted(written) and free == sorted(free)
@@ -107,13 +107,13 @@ def test_buckets_change_nothing(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "logs")
     few = functools.partial(observe_here, memory_bytes=10_000)
     runner = review.Runner(engine=in_process(staged.request, None), observer=few)
-    whole, apart = explanation(staged), review.explain(asked(staged), runner=lambda: runner)
+    whole, apart = explain_all(staged), review.explain(explain_request(staged), runner=lambda: runner)
     assert apart.to_json() == whole.to_json()
 
 
 def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:
     config = [*staged.request.config, "log.cleaner.dedupe.buffer.size=1048577"]
-    log = explained(staged, config=config)
+    log = explain_one(staged, config=config)
     assert log.keys.kafka is not None and log.keys.distinct_dirty_keys is not None
     assert (log.keys.kafka.map_keys, log.keys.kafka.passes) == (39321, 1)
     assert log.keys.kafka.buffer_bytes_for_one_pass >= log.keys.distinct_dirty_keys * 24 / 0.9
@@ -123,49 +123,51 @@ def test_a_log_that_is_not_eligible_is_told_all_the_same(golden: Path, tmp_path:
     staged = stage(golden, "idempotent", tmp_path / "logs", 1)
     config = [each for each in staged.request.config if not each.startswith("min.cleanable")]
     config.append("min.cleanable.dirty.ratio=0.99")
-    log = explained(staged, config=config)
+    log = explain_one(staged, config=config)
     assert log.status == "not_eligible" and "min.cleanable.dirty.ratio=0.99" in log.reason
     assert log.range.min_dirty_ratio == 0.99 and log.outcome.removed["superseded"] > 0
-    assert explained(staged, config=config, force=True).status == WOULD_CLEAN
+    assert explain_one(staged, config=config, force=True).status == WOULD_CLEAN
 
 
 def test_passed_horizons_make_an_idle_log_due(staged: Staged) -> None:
     config = [each for each in staged.request.config if not each.startswith("min.cleanable")]
-    log = explained(staged, config=[*config, "min.cleanable.dirty.ratio=0.9"])
+    log = explain_one(staged, config=[*config, "min.cleanable.dirty.ratio=0.9"])
     assert log.status == WOULD_CLEAN and any("delete horizons" in note for note in log.notes)
 
 
 def test_what_bounds_the_range_is_named(staged: Staged) -> None:
-    bounds = {bound.name: bound.offset for bound in explained(staged).range.bounds}
+    bounds = {bound.name: bound.offset for bound in explain_one(staged).range.bounds}
     assert bounds == {"active segment": 573, "high watermark": 581}
-    assert {each.name for each in explained(staged, high_watermark="end").range.bounds} == {*bounds}
+    assert {each.name for each in explain_one(staged, high_watermark="end").range.bounds} == {*bounds}
     (staged.directory / "replication-offset-checkpoint").unlink()
-    assert [each.name for each in explained(staged, high_watermark="end").range.bounds] == ["active segment"]
+    assert [each.name for each in explain_one(staged, high_watermark="end").range.bounds] == [
+        "active segment"
+    ]
 
 
 def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without_one(staged: Staged) -> None:
     where = (staged.where.topic, staged.where.partition)
     write_checkpoint(staged.directory / "replication-offset-checkpoint", {where: 300})
     (staged.directory / "cleaner-offset-checkpoint").unlink()
-    log = explained(staged, high_watermark="end")
+    log = explain_one(staged, high_watermark="end")
     assert log.range.first_uncleanable_offset is not None and log.range.first_uncleanable_offset <= 300
 
 
 def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:
-    log = explained(staged, config=(), topics=())
+    log = explain_one(staged, config=(), topics=())
     assert (log.status, log.reason, log.is_explained) == ("skipped", "cleanup.policy=delete", False)
 
 
 def test_keyless_records_have_to_be_allowed(golden: Path, tmp_path: Path) -> None:
-    log = explained(stage(golden, "keyless", tmp_path / "logs"))
+    log = explain_one(stage(golden, "keyless", tmp_path / "logs"))
     assert log.status == "skipped" and "--drop-keyless" in log.reason
     assert log.outcome.removed["keyless"] == log.outcome.records["keyless"] == 202
 
 
 def test_keys_are_masked_unless_they_are_asked_for(staged: Staged) -> None:
-    assert {each.key for each in explained(staged).keys.hottest_keys} == {MASKED_KEY}
-    assert "key-00" not in json.dumps(explanation(staged).to_json())
-    assert all(each.key.startswith("key-") for each in explained(staged, show_keys=True).keys.hottest_keys)
+    assert {each.key for each in explain_one(staged).keys.hottest_keys} == {MASKED_KEY}
+    assert "key-00" not in json.dumps(explain_all(staged).to_json())
+    assert all(each.key.startswith("key-") for each in explain_one(staged, show_keys=True).keys.hottest_keys)
 
 
 def test_a_damaged_log_does_not_stop_the_others(staged: Staged) -> None:
@@ -173,13 +175,13 @@ def test_a_damaged_log_does_not_stop_the_others(staged: Staged) -> None:
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
-    found = explained(staged)
+    found = explain_one(staged)
     assert found.status == "uncleanable" and "checksum does not match" in found.reason
 
 
 def test_a_directory_that_was_not_stopped_is_looked_at_with_a_note(staged: Staged) -> None:
     (staged.directory / ".kafka_cleanshutdown").unlink()
-    found = explanation(staged)
+    found = explain_all(staged)
     assert found.logs[0].status == WOULD_CLEAN
     assert any("no .kafka_cleanshutdown" in note for note in found.notes)
 
@@ -187,4 +189,4 @@ def test_a_directory_that_was_not_stopped_is_looked_at_with_a_note(staged: Stage
 @pytest.mark.parametrize("changes", [{"high_watermark": "start"}, {"top": -1}, {"topics": ["nothing"]}])
 def test_wrong_usage(staged: Staged, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        explained(staged, **changes)
+        explain_one(staged, **changes)

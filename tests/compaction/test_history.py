@@ -29,7 +29,7 @@ from siltstone.compaction.report import (
     failure_of,
     read_cleanings,
 )
-from siltstone.compaction.staging import LogDone, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport
 from siltstone.compaction.work import Extracted
 from siltstone.log.directory import LogDirectory
 
@@ -204,16 +204,20 @@ def test_parts_of_a_report_add_up() -> None:
         records_read=11, records_retained=5, discarded=Discarded(superseded=5, markers=1)
     )
     failure = LogFailure(status=FAILED, reason="first")
-    log = LogDone(name="a-0", retained={1: 2}, matched_keys=3)
+    log = LogReport(name="a-0", retained_counts={1: 2}, matched_keys=3)
     log.add(
-        LogDone(name="b-0", retained={1: 1, 2: 5}, matched_keys=4, extracted=Extracted(transactional=True))
+        LogReport(
+            name="b-0", retained_counts={1: 1, 2: 5}, matched_keys=4, extracted=Extracted(transactional=True)
+        )
     )
-    log.add(LogDone(name="c-0", groups=[Rewritten(group=7)], extracted=Extracted(records=3, failure=failure)))
-    log.add(LogDone(name="d-0", extracted=Extracted(failure=LogFailure(status=FAILED, reason="second"))))
-    assert (log.name, log.retained, log.matched_keys, log.groups) == (
+    log.add(
+        LogReport(name="c-0", groups=[GroupReport(group=7)], extracted=Extracted(records=3, failure=failure))
+    )
+    log.add(LogReport(name="d-0", extracted=Extracted(failure=LogFailure(status=FAILED, reason="second"))))
+    assert (log.name, log.retained_counts, log.matched_keys, log.groups) == (
         "a-0",
         {1: 3, 2: 5},
         7,
-        [Rewritten(group=7)],
+        [GroupReport(group=7)],
     )
     assert log.extracted == Extracted(records=3, transactional=True, failure=failure)

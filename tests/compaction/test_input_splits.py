@@ -17,8 +17,8 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     InputSplit,
+    cut_near,
     extract,
-    place_near,
     splits_by_task,
     transaction_state_by_group,
     whole,
@@ -93,7 +93,7 @@ def test_one_task_or_none_to_spare_gets_whole_segments(tmp_path: Path) -> None:
     assert splits_by_task(segments[:1], segments[1].base_offset, 9, may_cut=False) == [[first]]
 
 
-def test_of_no_segments_there_are_no_stretches() -> None:
+def test_a_log_without_segments_has_no_splits() -> None:
     assert whole([], 7) == [] == splits_by_task([], 7, 3, may_cut=True)
 
 
@@ -132,29 +132,29 @@ def index_of(segment: Segment) -> Path:
 def test_an_index_that_names_no_batch_costs_nothing_but_balance(tmp_path: Path, entries: bytes) -> None:
     segments, end = log(tmp_path, [90, 10])
     index_of(segments[0]).write_bytes(entries)
-    assert place_near(segments[0], segments[0].size // 2) is None
+    assert cut_near(segments[0], segments[0].size // 2) is None
     assert splits_by_task(segments, end, 2, may_cut=True) == [[each] for each in whole(segments, end)]
     index_of(segments[0]).unlink()
-    assert place_near(segments[0], segments[0].size // 2) is None
+    assert cut_near(segments[0], segments[0].size // 2) is None
 
 
 def test_a_place_whose_batch_is_damaged_or_not_the_one_that_is_named(tmp_path: Path) -> None:
     segments, _ = log(tmp_path, [60])
     middle = segments[0].size // 2
-    found = place_near(segments[0], middle)
+    found = cut_near(segments[0], middle)
     assert found is not None
     position, first = found
     assert abs(position - middle) < 600 and first > 100
     index_of(segments[0]).write_bytes(struct.pack(">ii", first - 101, position))  # before that batch
-    assert place_near(segments[0], middle) is None
+    assert cut_near(segments[0], middle) is None
     index_of(segments[0]).write_bytes(struct.pack(">ii", first - 100, position))
-    assert place_near(segments[0], middle) == found
+    assert cut_near(segments[0], middle) == found
     data = np.fromfile(segments[0].path, np.uint8)
     data[position + 70] ^= 1
     data.tofile(segments[0].path)
     (changed,) = list_segments(Path(segments[0].directory))
-    assert place_near(changed, middle) is None
-    assert place_near(segments[0], middle) is None  # not the file that was found
+    assert cut_near(changed, middle) is None
+    assert cut_near(segments[0], middle) is None  # not the file that was found
 
 
 def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:

@@ -19,12 +19,8 @@ from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
 from tests.support.golden_sets import DATA
+from tests.support.key_entries import KEY, MASK, entries_of, pairs, shard_of
 from tests.support.records.arrays import array
-
-MASK = (1 << 64) - 1
-KEY = bytes(range(16))
-WORDS = (int.from_bytes(KEY[:8], "little"), int.from_bytes(KEY[8:], "little"))
-LOW = 0xFFFFFFFF
 
 
 def _rotated(word: int, by: int) -> int:
@@ -113,18 +109,6 @@ def test_any_key_anywhere_in_the_data(data: bytes, key: bytes, before: bytes) ->
 
 # entries
 
-hashes = st.sampled_from([0, 1, 1 << 32, 5 << 40, MASK, MASK - 1, 1 << 63, (1 << 63) + 1])
-pairs = st.lists(st.tuples(hashes | st.integers(0, MASK), st.integers(0, 3), st.integers(0, 40)), max_size=60)
-
-
-def words(rows: list[tuple[int, int, int]]) -> np.ndarray:
-    """Entries of (first word, high half of the second, relative offset)."""
-    return np.array([[first, high << 32 | offset] for first, high, offset in rows], np.uint64).reshape(-1, 2)
-
-
-def partition_of(first: int, partitions: int) -> int:
-    return (first >> 32) * partitions >> 32
-
 
 @given(pairs, pairs, st.integers(1, 5), st.integers(0, 1 << 40))
 @settings(deadline=None, derandomize=True, max_examples=80)
@@ -140,10 +124,10 @@ def test_merging_is_a_dict_and_a_filter(
     keys = 0
     for bucket in range(buckets):
         mine = [
-            EntryBlob(bucket=bucket, dirty=kind, base_offset=start, entries=words([row]))
+            EntryBlob(bucket=bucket, dirty=kind, base_offset=start, entries=entries_of([row]))
             for kind, start, rows in ((True, base + 100, dirty), (False, base, clean))
             for row in rows
-            if partition_of(row[0], buckets) == bucket
+            if shard_of(row[0], buckets) == bucket
         ]
         retained = merge_bucket(mine, bucket, buckets)
         offsets += retained.offsets.tolist()
@@ -152,7 +136,7 @@ def test_merging_is_a_dict_and_a_filter(
     assert keys == len(latest)
 
 
-def test_a_large_merge_goes_through_many_partitions() -> None:
+def test_a_large_merge_goes_through_many_shards() -> None:
     rng = np.random.default_rng(5)
     first = rng.integers(0, 1 << 63, 30_000, np.uint64) * np.uint64(2)
     entries = np.stack((np.concatenate((first, first)), np.arange(60_000, dtype=np.uint64)), axis=1)
@@ -166,7 +150,7 @@ def test_a_large_merge_goes_through_many_partitions() -> None:
     st.integers(0, 1 << 60),
     st.lists(st.tuples(st.integers(0, 39), st.integers(0, (1 << 31) - 2)), max_size=80),
 )
-def test_offsets_are_dealt_to_the_last_base_below_them(
+def test_offsets_are_grouped_by_the_last_base_below_them(
     gaps: list[int], start: int, rows: list[tuple[int, int]]
 ) -> None:
     bases = [start + gap for gap in sorted(gaps)]

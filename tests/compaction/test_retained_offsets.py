@@ -11,7 +11,7 @@ import pytest
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction.report import ErrorDetails
 from siltstone.compaction.staging import read_retained, rewrite_from, write_retained
-from siltstone.compaction.work import Group, LogWork, Rules, TaskLimits
+from siltstone.compaction.work import Group, LogWork, RetentionRules, TaskLimits
 from siltstone.log.segments import Segment
 from tests.support.errors import raises_error
 
@@ -42,7 +42,7 @@ def staged(tmp_path: Path) -> LogWork:
         groups=tuple(groups),
         first_dirty=5,
         end=30,
-        rules=Rules(
+        rules=RetentionRules(
             now_ms=1_800_000_000_000,
             delete_retention_ms=86_400_000,
             last_offset=29,

@@ -13,6 +13,7 @@ from siltstone.compaction.report import CLEANED, FAILED, SKIPPED, UNCLEANABLE
 from siltstone.compaction.staging import StagedVerifier
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, RECORD_TIME, Header, Rec, batch, headers_of, one, records_in
+from tests.support.failures import assert_failed, assert_uncleanable
 
 HORIZON = 0x40
 
@@ -202,16 +203,15 @@ def test_damage_in_the_middle_makes_a_log_uncleanable(tmp_path: Path, way: str) 
     before = logs.tree(path)
     limits = logs.one_group_a_wave(path, {"segment.bytes": 1}) if way == "spread" else None
     result = logs.run(path, limits=limits, config={"segment.bytes": 1})
-    assert result.status == UNCLEANABLE
-    assert f"{1:020d}.log" in result.reason and "checksum" in result.reason
+    assert_uncleanable(result, partition / f"{1:020d}.log", position=0, about="checksum")
     assert logs.tree(path) == before
 
 
 def test_batches_out_of_order_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    logs.write_log(path, {0: [one(1, "a"), one(0, "b")], 2: [one(2, "c")]})
-    result = logs.run(path)
-    assert result.status == UNCLEANABLE and "out of order" in result.reason
+    partition = logs.write_log(path, {0: [one(1, "a"), one(0, "b")], 2: [one(2, "c")]})
+    position = len(one(1, "a"))
+    assert_uncleanable(logs.run(path), partition / f"{0:020d}.log", position=position, about="out of order")
 
 
 def test_a_source_that_changes_after_the_plan_is_not_swapped(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_source_that_changes_after_the_plan_is_not_swapped(tmp_path: Path) -> 
             return super().clean_whole(works)
 
     result = logs.run(path, engine=Late)
-    assert result.status == FAILED and "changed since" in result.reason
+    assert_failed(result, "SOURCE_CHANGED", about=source.name)
     assert logs.offsets(partition) == [0, 1, 2]
 
 

@@ -12,11 +12,11 @@ from siltstone.commands import clean as app
 from siltstone.compaction import engine as engine_module
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.rewrite import Offsets
-from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Extracted, Group, LogWork
 from tests.support.operator.staged import SMALL_WAVES, Staged, listing, no_leftovers, stage
 
-Change = Callable[[LogDone], None]
+Change = Callable[[LogReport], None]
 
 
 @pytest.fixture
@@ -31,15 +31,17 @@ class Tampering(InProcessEngine):
         super().__init__()
         self._change = change
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         for done in super().clean_whole(works):
             self._change(done)
             yield done
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
-        wave = LogDone(name=work.name, extracted=Extracted(), groups=super().rewrite(work, groups, retained))
+    ) -> list[GroupReport]:
+        wave = LogReport(
+            name=work.name, extracted=Extracted(), groups=super().rewrite(work, groups, retained)
+        )
         self._change(wave)
         return wave.groups
 
@@ -120,7 +122,7 @@ def change_retained(
     """One group's task gets other retained offsets than were merged."""
     rewrite = engine_module.rewrite_group
 
-    def changed(work: LogWork, group: Group, retained: Offsets, *more: Any) -> Rewritten:
+    def changed(work: LogWork, group: Group, retained: Offsets, *more: Any) -> GroupReport:
         return rewrite(work, group, change(group, retained) if group.index == number else retained, *more)
 
     monkeypatch.setattr(engine_module, "rewrite_group", changed)
@@ -156,23 +158,23 @@ def test_a_retained_offset_without_a_record_is_noticed(
     nothing_swapped(staged, InProcessEngine())
 
 
-def one_winner_more(done: LogDone) -> None:
-    done.retained[0] += 1
+def one_winner_more(done: LogReport) -> None:
+    done.retained_counts[0] += 1
 
 
-def one_record_more(done: LogDone) -> None:
+def one_record_more(done: LogReport) -> None:
     done.extracted.records += 1
 
 
-def one_record_less_in_a_group(done: LogDone) -> None:
+def one_record_less_in_a_group(done: LogReport) -> None:
     done.groups[1].counts.records_read -= 1
 
 
-def a_group_is_missing(done: LogDone) -> None:
+def a_group_is_missing(done: LogReport) -> None:
     done.groups.pop(3)
 
 
-def a_group_twice(done: LogDone) -> None:
+def a_group_twice(done: LogReport) -> None:
     done.groups.insert(0, dataclasses.replace(done.groups[0]))
 
 
@@ -188,11 +190,11 @@ def test_a_failed_check_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp
     """What was swapped was checked; the checkpoint does not move, so that the next run does it all."""
     waves = 0
 
-    def change(done: LogDone) -> None:
+    def change(done: LogReport) -> None:
         nonlocal waves
         waves += 1
         if waves == 3:
-            done.groups[0].retained += 1
+            done.groups[0].retained_count += 1
 
     (result,) = app.clean(
         staged.asking(max_extra_bytes=SMALL_WAVES), engine=lambda request, progress: Tampering(change)
@@ -204,7 +206,7 @@ def test_a_failed_check_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp
 
 
 def test_a_staged_file_that_grew_after_its_check_is_not_swapped_in(staged: Staged) -> None:
-    def change(done: LogDone) -> None:
+    def change(done: LogReport) -> None:
         with Path(done.groups[0].staged["log"]).open("ab") as file:
             file.write(b"more")
 

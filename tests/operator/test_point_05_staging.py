@@ -11,7 +11,7 @@ import pytest
 from siltstone.base import files
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.staging import LogDone, rewrite_group
+from siltstone.compaction.staging import LogReport, rewrite_group
 from siltstone.compaction.work import LogWork
 from tests.support.operator.staged import Staged, listing, no_leftovers, stage
 
@@ -28,7 +28,7 @@ class Remembering(InProcessEngine):
         super().__init__()
         self.works: list[LogWork] = []
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         self.works += works
         return super().clean_whole(works)
 

@@ -11,7 +11,7 @@ from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.staging import RetainedFile, Rewritten
+from siltstone.compaction.staging import GroupReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 from tests.support.operator.staged import (
     Staged,
@@ -120,7 +120,7 @@ class CountingWaves(InProcessEngine):
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
+    ) -> list[GroupReport]:
         self.waves += 1
         return super().rewrite(work, groups, retained)
 

@@ -113,14 +113,14 @@ def test_an_unreadable_log_does_not_stop_the_others(
 def test_a_bug_in_a_task_fails_only_its_log(
     several: tuple[Path, app.CleanRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = staging._fill
+    fill = staging._GroupRewrite.fill
 
-    def failing(work: staging.LogWork, *others: object) -> None:
-        if work.name == f"{BAD}-0":
+    def failing(self: staging._GroupRewrite, sink: staging._Sink) -> bytes:
+        if self._work.name == f"{BAD}-0":
             raise ZeroDivisionError("a bug")
-        fill(work, *others)  # type: ignore[arg-type]
+        return fill(self, sink)
 
-    monkeypatch.setattr(staging, "_fill", failing)
+    monkeypatch.setattr(staging._GroupRewrite, "fill", failing)
     assert "ZeroDivisionError" in only_the_bad_one(by_topic(request=several[1]), "failed").reason
 
 

@@ -1,4 +1,4 @@
-"""How work is distributed over tasks: each log once, evenly, not too much for one; errors of failed jobs."""
+"""Work is distributed over tasks: each log once, evenly, not too much for one. The error of a failed job."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from siltstone.spark import clean as pipeline
 from siltstone.spark import jobs as spark_jobs
 from siltstone.spark import tasks as spark_tasks
 from siltstone.spark.clean import SparkEngine
+from tests.support.failures import assert_failed, assert_uncleanable
 from tests.support.operator.staged import (
     SMALL_WAVES,
     Staged,
@@ -223,8 +224,7 @@ def test_workers_that_always_die_leave_the_log_whole_and_the_session_usable(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "clean_whole_task", dying(pipeline.clean_whole_task, None))
         result = clean_with(SparkEngine(session), staged)
-    assert result.status == "failed"
-    assert "the Spark job failed" in result.reason and "\n" not in result.reason
+    assert_failed(result, "ENGINE", path="basic-0")
     assert listing(staged.directory) == before
     assert clean_with(SparkEngine(session), staged).status == "cleaned"
 
@@ -252,7 +252,7 @@ def test_a_bad_log_is_a_row_and_no_failed_job(
     }
     assert jobs == []
     bad = next(result for result in results if result.topic == "tombstones")
-    assert f"{path}: byte 0: checksum does not match" in bad.reason
+    assert_uncleanable(bad, path, position=0, about="checksum")
     assert listing(directory / "tombstones-0") == before
 
 

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.report import CLEANED, UNCLEANABLE, LogResult
-from siltstone.compaction.work import are_cut, place_near, splits_by_task
+from siltstone.compaction.report import CLEANED, LogResult
+from siltstone.compaction.work import are_cut, cut_near, splits_by_task
 from siltstone.log.segments import list_segments
 from siltstone.spark.clean import SparkEngine
 from tests.support.cleaning import logs
 from tests.support.cleaning.lives import splits_of_any_size
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.failures import assert_uncleanable
 from tests.support.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
@@ -37,7 +38,7 @@ def write(path: Path, *, forged: bool, checkpoint: int | None = None) -> Path:
     if forged:
         position = b"".join(second).index(INNER)
         (partition / f"{9:020d}.index").write_bytes(struct.pack(">ii", 5, position))
-        assert place_near(list_segments(partition)[1], position) == (position, 14)
+        assert cut_near(list_segments(partition)[1], position) == (position, 14)
     return partition
 
 
@@ -75,5 +76,5 @@ def test_a_log_that_is_damaged_besides_stays_uncleanable(
     log.write_bytes(log.read_bytes()[:-1] + b"\x01")
     before = logs.tree(partition)
     result = clean(tmp_path, SparkEngine(session, tasks=3))
-    assert result.status == UNCLEANABLE and str(log) in str(result.reason)
+    assert_uncleanable(result, log)
     assert logs.tree(partition) == before

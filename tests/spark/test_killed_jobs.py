@@ -29,6 +29,7 @@ from siltstone.spark.tasks import task_numbers
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.lives import Living
 from tests.support.cleaning.open_transactions import ROUND, committed, write
+from tests.support.failures import assert_failed
 from tests.support.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark
@@ -91,7 +92,7 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, stage, killed(getattr(pipeline, stage), how))
         result = clean(living, engine, limits)
-    assert result.status == FAILED and "Spark" in result.reason, result
+    assert_failed(result, "ENGINE", path=living.partition.name)
     assert files_of(living) == before
     assert committed(living.partition) == seen
     assert left_in_staging(living) == set()
@@ -135,8 +136,8 @@ def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
     wanted = app.clean(again, engine=lambda *given: InProcessEngine())
     found = {str(result.where): result for result in report.results}
     guilty = found.pop("codec_lz4-0")
-    assert guilty.status == FAILED and guilty.reason.startswith("codec_lz4-0: the Spark job failed"), guilty
-    assert ("lack of memory" if how == "killed" else "MemoryError") in guilty.reason
+    about, advice = ("lack of memory", "--master local[1]") if how == "killed" else ("MemoryError", "")
+    assert_failed(guilty, "ENGINE", path="codec_lz4-0", about=about, advice=advice)
     assert logs.tree(first / "codec_lz4-0") == before
     for result in wanted.results:
         if str(result.where) in found:

@@ -48,4 +48,4 @@ def test_it_is_used_as_it_is(tmp_path: Path, settings: dict[str, str], slots: in
         assert stopped["raised"] == "KeyboardInterrupt" and stopped["seconds"] < 30, found
         assert stopped["jobs"] == 0, "the job is cancelled, and none comes in its place"
     ((status, reason),) = found["without Java"]
-    assert status == "failed" and "Java process is gone" in reason
+    assert status == "failed" and "Java process has ended" in reason

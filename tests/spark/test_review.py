@@ -14,7 +14,7 @@ from siltstone.spark.explain import SparkObserver
 from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 from tests.support import golden_sets
-from tests.support.asking import asked
+from tests.support.explaining import explain_request
 from tests.support.operator.staged import stage
 from tests.support.verify.editing import Spoiler
 from tests.support.verify.spoilings import SPOILINGS
@@ -28,8 +28,8 @@ def test_explanations_are_the_same(session: SparkSession, golden: Path, tmp_path
     staged = stage(golden, name, tmp_path / "logs")
     observer = SparkObserver(session, 3)
     runner = review.Runner(engine=observer.engine(), observer=observer)
-    here = review.explain(asked(staged, show_keys=True)).to_json()
-    assert review.explain(asked(staged, show_keys=True), runner=lambda: runner).to_json() == here
+    here = review.explain(explain_request(staged, show_keys=True)).to_json()
+    assert review.explain(explain_request(staged, show_keys=True), runner=lambda: runner).to_json() == here
     assert here["logs"][0]["status"] == "would_clean"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from siltstone.commands import review
 from tests.support import golden_sets
-from tests.support.asking import asked
+from tests.support.explaining import explain_request
 from tests.support.operator.staged import stage
 
 pytestmark = pytest.mark.spark
@@ -27,8 +27,8 @@ def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None
     before = tmp_path / "before"
     shutil.copytree(staged.directory, before, copy_function=shutil.copy2)
     staged.clean_one()
-    told = review.explain(asked(staged, directories=[before])).to_json()
-    second = review.explain(asked(staged, directories=[staged.directory], force=True)).to_json()
+    told = review.explain(explain_request(staged, directories=[before])).to_json()
+    second = review.explain(explain_request(staged, directories=[staged.directory], force=True)).to_json()
     settings = {name: getattr(staged.request, name) for name in ("topics", "config", "now_ms")}
     request = review.VerifyRequest(before=before, after=staged.directory, no_spark=True, **settings)
     verdict = review.verify(request)

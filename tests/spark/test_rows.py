@@ -11,7 +11,7 @@ from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.keys import KeysPart
 from siltstone.compaction.ledger.work import Compacted
 from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
-from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Extracted
 from siltstone.log.transactions import Carried
 from siltstone.spark import rows
@@ -51,32 +51,34 @@ def test_reports() -> None:
     for report in (
         Extracted(records=3, keyless=1, failure=failure),
         Extracted(records=3),
-        Rewritten(
+        GroupReport(
             group=2,
             counts=RecordCounts(records_read=9),
             staged={"log": "/x"},
             identity=[1, 2, 3],
             failure=failure,
         ),
-        Rewritten(group=2),
-        LogDone(name="a-0", extracted=Extracted(records=3), retained={3: 4}, groups=[Rewritten(group=2)]),
-        LogDone(
+        GroupReport(group=2),
+        LogReport(
+            name="a-0", extracted=Extracted(records=3), retained_counts={3: 4}, groups=[GroupReport(group=2)]
+        ),
+        LogReport(
             name="a-0",
             matched_keys=3,
-            groups=[Rewritten(group=1, failure=failure)],
+            groups=[GroupReport(group=1, failure=failure)],
             files=[RetainedFile(group=1)],
         ),
         RetainedFile(group=3, carried=Carried(open_producers=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
-        (row,) = rows.rows_of([rows.report_row(rows.FOUND, report, 7).batch()])
-        assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.FOUND, report)
+        (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])
+        assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.EXTRACTED, report)
     with pytest.raises(msgspec.ValidationError):
-        rows.report_of(row, LogDone)
+        rows.report_of(row, LogReport)
 
 
 def test_a_report_may_name_a_path_that_is_not_utf_8() -> None:
     path = os.fsdecode(b"/logs/\xff/users-0/00000000000000000000.log")
-    report = Rewritten(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
-    (row,) = rows.rows_of([rows.report_row(rows.FOUND, report).batch()])
-    assert rows.report_of(row, Rewritten) == report
+    report = GroupReport(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
+    (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report).batch()])
+    assert rows.report_of(row, GroupReport) == report

@@ -14,7 +14,7 @@ from siltstone.base.clock import time_text
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.explain import Explanation, LogExplanation
+from siltstone.compaction.explain import KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
 from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 
@@ -109,8 +109,11 @@ def _show_log(log: LogExplanation) -> None:
     discarded = "".join(f", {name} {size_text(size)}" for name, size in outcome.removed_bytes.items() if size)
     output.write_lines(f"{log.name}: record bytes: retained {size_text(outcome.kept_bytes)}{discarded}")
     for waiting in outcome.tombstones_waiting:
-        horizon = f"may be removed from {time_text(waiting.at_ms)} on"
-        text = "have no delete horizon yet" if waiting.at_ms < 0 else horizon
+        text = f"may be removed from {time_text(waiting.at_ms)} on"
+        if waiting.at_ms == NOT_STAMPED:
+            text = "have no delete horizon yet"
+        elif waiting.at_ms == KEPT_BY_LEDGER:
+            text = "stay until the log is compacted side by side again"
         size = size_text(waiting.bytes)
         output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
     groups = [

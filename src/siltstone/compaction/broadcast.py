@@ -44,7 +44,7 @@ from siltstone.compaction.keys import (
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
-from siltstone.compaction.staging import LogDone, remove_staged, rewrite_by
+from siltstone.compaction.staging import LogReport, remove_staged, rewrite_by
 from siltstone.compaction.work import (
     BatchSlice,
     Extracted,
@@ -265,28 +265,28 @@ def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extrac
 
 def clean_group(
     work: LogWork, group: Group, offset_map: OffsetMap, attempt: str, buffers: Buffers
-) -> LogDone:
+) -> LogReport:
     """Rewrite a group and look up its keys. Never raises: the report has the failure.
 
     A group with transactions is not rewritten: its log needs a shuffle join.
     """
     record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
     rewritten = rewrite_by(work, group, record_filter, attempt, buffers=buffers)
-    done = LogDone(name=work.name)
+    done = LogReport(name=work.name)
     done.extracted.transactional = record_filter.transactional
     if not record_filter.transactional:
         done.extracted.records = rewritten.counts.records_read
         done.extracted.keyless = rewritten.counts.discarded.keyless
         done.extracted.failure = rewritten.failure
         done.matched_keys, done.groups = record_filter.matched, [rewritten]
-        done.retained[rewritten.group] = rewritten.retained
+        done.retained_counts[rewritten.group] = rewritten.retained_count
     return done
 
 
-def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogDone]) -> LogDone | None:
+def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogReport]) -> LogReport | None:
     """Sum up the groups of a log with ``dirty_keys`` keys in its map, and verify that each key's last record
     was read. None where a group has transactions: all staged files are removed then."""
-    done = LogDone(name=work.name, dirty_keys=dirty_keys)
+    done = LogReport(name=work.name, dirty_keys=dirty_keys)
     for group in groups:
         done.add(group)
     extracted = done.extracted

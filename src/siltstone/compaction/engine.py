@@ -1,6 +1,6 @@
 """The engine interface between the cleaner and its workers, and the engine that runs in this process.
 
-An engine takes the work of logs and returns ``LogDone``, log by log or wave by wave. The in-process engine
+An engine takes the work of logs and returns ``LogReport``, log by log or wave by wave. The in-process engine
 calls the steps of ``compaction.work`` one after another; ``spark.clean`` spreads the same steps over tasks.
 """
 
@@ -22,9 +22,9 @@ from siltstone.compaction import broadcast
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
-    LogDone,
+    GroupReport,
+    LogReport,
     RetainedFile,
-    Rewritten,
     rewrite_from,
     rewrite_group,
     write_retained,
@@ -33,7 +33,7 @@ from siltstone.compaction.work import (
     Group,
     InputSplit,
     LogWork,
-    Rules,
+    RetentionRules,
     TaskLimits,
     check_keyless,
     extract,
@@ -56,22 +56,22 @@ class Engine(Protocol):
         """How many groups are rewritten at one time."""
         ...
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean each log in one task: a report a log, in any order."""
         ...
 
-    def clean_spread(self, work: LogWork) -> LogDone:
+    def clean_spread(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         ...
 
-    def gather(self, work: LogWork) -> LogDone:
+    def gather(self, work: LogWork) -> LogReport:
         """Merge one log on all workers; its retained offsets go into files, one a group, in the staging
         folder."""
         ...
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
+    ) -> list[GroupReport]:
         """Rewrite some groups of a log after ``gather``, in order; ``retained``: the files of all its
         groups."""
         ...
@@ -99,7 +99,7 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
-def clean_in_one_go(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogDone:
+def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogReport:
     """Clean a whole log in this process, by a broadcast join where that is faster. A task may use one
     ``buffers`` for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
@@ -119,7 +119,7 @@ class _Merge:
     """
 
     def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
-        self._work, self.done = work, LogDone(name=work.name)
+        self._work, self.done = work, LogReport(name=work.name)
         extracted, blobs = self.done.extracted, dict[int, list[EntryBlob]]()
         for splits in runs:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
@@ -133,14 +133,14 @@ class _Merge:
             for group, offsets in retained_by_group(work, merged):
                 parts.setdefault(group, []).append(offsets)
         self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
-        self.done.retained = {group: len(offsets) for group, offsets in self.retained.items()}
+        self.done.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
 
     def of(self, group: Group) -> tuple[Offsets, Carried]:
         """A group's retained offsets, and its initial state of transactions."""
         nothing = np.empty(0, np.uint32)
         return self.retained.get(group.index, nothing), self.carried.get(group.index, NOTHING)
 
-    def rewritten(self, attempt: str, buffers: Buffers) -> LogDone:
+    def rewritten(self, attempt: str, buffers: Buffers) -> LogReport:
         """Rewrite the groups in order, up to the first that fails."""
         if self.done.extracted.failure is None:
             for group in self._work.groups:
@@ -153,11 +153,11 @@ class _Merge:
 
 def broadcast_join(
     work: LogWork, attempt: str, buffers: Buffers, clean_share: float = broadcast.CLEAN_SHARE
-) -> LogDone | None:
+) -> LogReport | None:
     """The broadcast join in this process; None where it is not faster, and for a log with transactions."""
     if not broadcast.should_broadcast(work, clean_share):
         return None
-    done = LogDone(name=work.name)
+    done = LogReport(name=work.name)
     splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
     entries = broadcast.dirty_entries(work, splits, done.extracted)
     if done.extracted.failure is not None:
@@ -178,19 +178,19 @@ class InProcessEngine:
         self._buckets = buckets
         self._clean_share = clean_share
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another."""
         buffers = Buffers()
         for work in works:
-            yield clean_in_one_go(work, "0", buffers)
+            yield clean_in_one_task(work, "0", buffers)
 
-    def clean_spread(self, work: LogWork) -> LogDone:
+    def clean_spread(self, work: LogWork) -> LogReport:
         """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
         buffers = Buffers()
         done = broadcast_join(work, "0", buffers, self._clean_share)
         return done if done is not None else self._merged(work).rewritten("0", buffers)
 
-    def gather(self, work: LogWork) -> LogDone:
+    def gather(self, work: LogWork) -> LogReport:
         """Merge, and write the retained offsets to files."""
         merge = self._merged(work)
         if merge.done.extracted.failure is None:
@@ -201,9 +201,9 @@ class InProcessEngine:
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
+    ) -> list[GroupReport]:
         """Rewrite group by group, up to the first that fails."""
-        reports: list[Rewritten] = []
+        reports: list[GroupReport] = []
         buffers = Buffers()
         for group in groups:
             reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
@@ -277,7 +277,7 @@ def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWor
         groups=(Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=end),),
         first_dirty=end // 4,
         end=end,
-        rules=Rules(
+        rules=RetentionRules(
             now_ms=0,
             delete_retention_ms=1,
             last_offset=END,

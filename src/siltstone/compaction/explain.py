@@ -38,7 +38,7 @@ from siltstone.compaction.inplace.planning import (
 )
 from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
-from siltstone.compaction.staging import LogDone, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport
 from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
@@ -62,6 +62,7 @@ from siltstone.log.segments import (
 # ``SUPERSEDED``'s own, for none. So each record is counted with one reason, as in a cleaning.
 
 REASON_BITS = np.uint64(7)
+assert report.CLEANING_REASON_COUNT <= REASON_BITS
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
@@ -74,6 +75,9 @@ Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
 HORIZONS_MAX = 64
 """The most delete horizons that are counted apart; each past cleaning gave about one."""
+NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
+"""Instead of a delete horizon: no cleaning gave one yet; it has passed, but the compacted ledger still needs
+the tombstone (``RetentionRules.tombstones_from``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +135,11 @@ class LogStatistics(Summable):
     ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``RECORD_KINDS``, and ``discarded``
     and ``discarded_sizes`` by reason: what a cleaning removes now. ``observe`` counts what a segment tells,
     ``count_keys`` what all records of a key tell: the counts of ``KEYS``, and reasons that depend on the key.
-    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, -1 before
-    they were stamped. By bin: ``written``, all bytes; ``discarded_written``, those that go whatever their
-    key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the number of their
-    records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the statistics are
-    incomplete.
+    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, or
+    ``NOT_STAMPED``, ``KEPT_BY_LEDGER``. By bin: ``written``, all bytes; ``discarded_written``, those that go
+    whatever their key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the
+    number of their records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the
+    statistics are incomplete.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEYS, 0))
@@ -242,9 +246,11 @@ def _count_records(
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     modern = batches["magic"] == 2
     has_horizon = delete_horizons(batches)
-    horizon = np.where(has_horizon, batches["base_timestamp"], -1)
+    horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
     passed = np.where(modern, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones)
-    passed = (passed & (batches["last_offset"] < work.rules.tombstones_from))[columns.batch]
+    is_kept = passed & (batches["last_offset"] >= work.rules.tombstones_from)
+    horizon = np.where(is_kept, KEPT_BY_LEDGER, horizon)
+    passed = (passed & ~is_kept)[columns.batch]
     # 2. What each record is: control, aborted, without a key, or decided by its key.
     control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
     data = ~control & ~aborted
@@ -276,8 +282,8 @@ def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> No
     weights = np.bincount(numbers, weights=sizes, minlength=len(values))
     for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
         waiting = statistics.waiting
-        full = horizon not in waiting and len(waiting) >= HORIZONS_MAX
-        nearest = min(waiting, key=lambda other: abs(other - horizon)) if full else horizon
+        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= HORIZONS_MAX
+        nearest = min(waiting, key=lambda other: abs(other - horizon)) if is_full else horizon
         _add(waiting, {nearest: int(count)})
         _add(statistics.waiting_sizes, {nearest: int(size)})
 
@@ -384,7 +390,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Tombstones by delete horizon (ms), -1 before a cleaning gives them one. Some may be superseded."""
+    """Tombstones by delete horizon (ms): ``NOT_STAMPED`` before a cleaning gives them one,
+    ``KEPT_BY_LEDGER`` if it has passed but the compacted ledger still needs them. Some may be superseded."""
 
     at_ms: int
     tombstones: int
@@ -578,7 +585,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) ->
     )
 
 
-def groups_of(work: LogWork, done: Sequence[Rewritten]) -> list[GroupExplained]:
+def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained]:
     """The segment groups before and after."""
     return [
         GroupExplained(
@@ -693,7 +700,7 @@ def explain_logs(
     return [log for log, _ in logs]
 
 
-def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
+def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
     done = {log.name: log for log in engine.clean_whole(small)} if small else {}
     for work in works:
@@ -702,14 +709,14 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogDone]:
     return done
 
 
-def _spread(work: LogWork, engine: Engine) -> LogDone:
+def _spread(work: LogWork, engine: Engine) -> LogReport:
     """Run a large log dry. A failed job is its log's failure; raises EngineError if the engine is lost."""
     try:
         return engine.clean_spread(work)
     except EngineError as error:
         if error.__cause__ is None:
             raise
-        return LogDone(name=work.name, extracted=Extracted(failure=failure_of(error)))
+        return LogReport(name=work.name, extracted=Extracted(failure=failure_of(error)))
 
 
 def _begin(
@@ -749,7 +756,7 @@ def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
 
 
 def _finish(
-    log: LogExplanation, planned: Planned, done: LogDone, statistics: LogStatistics, options: ExplainOptions
+    log: LogExplanation, planned: Planned, done: LogReport, statistics: LogStatistics, options: ExplainOptions
 ) -> None:
     state = planned.state
     assert state.config is not None
@@ -785,7 +792,9 @@ def _finish(
         log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
 
 
-def _outcome(bytes_before: int, work: LogWork, done: LogDone, statistics: LogStatistics) -> OutcomeExplained:
+def _outcome(
+    bytes_before: int, work: LogWork, done: LogReport, statistics: LogStatistics
+) -> OutcomeExplained:
     counts = report.RecordCounts()
     for group in done.groups:
         counts.add(group.counts)

@@ -116,7 +116,7 @@ def dedupe(entries: Words, table: Int32, out: Words) -> int:
     """
     used, width = np.uint64(0), entries.shape[1]
     # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
-    # different bases never meet here: a collector hands all of them on before it takes another base.
+    # different bases never meet here: a collector sends all of them before it takes another base.
     compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
     mask = mask_for(len(entries))
     table[: mask + _ONE] = -1
@@ -205,13 +205,13 @@ def _scatter(entries: Words, base: int, shards: int, first: int, cursor: Int64, 
 
 
 @kernel
-def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, kept: Int64) -> None:
-    """``dedupe`` for each shard; rows ``kept[p]`` to ``kept[p + 1]`` of ``out`` are shard
+def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_bounds: Int64) -> None:
+    """``dedupe`` for each shard; rows ``new_bounds[p]`` to ``new_bounds[p + 1]`` of ``out`` are shard
     p."""
-    kept[0] = 0
+    new_bounds[0] = 0
     for p in range(len(bounds) - 1):
         shard = entries[bounds[p] : bounds[p + 1]]
-        kept[p + 1] = kept[p] + dedupe(shard, table, out[kept[p] :])
+        new_bounds[p + 1] = new_bounds[p] + dedupe(shard, table, out[new_bounds[p] :])
 
 
 @kernel
@@ -283,9 +283,9 @@ def gather_by_shard(
 
 def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
     """The winning entry of each key of ``gather_by_shard``'s result, and the new bounds."""
-    out, kept = np.empty_like(entries), np.empty_like(bounds)
-    _dedupe_shards(entries, bounds, _table(bounds), out, kept)
-    return out[: kept[-1]], kept
+    out, new_bounds = np.empty_like(entries), np.empty_like(bounds)
+    _dedupe_shards(entries, bounds, _table(bounds), out, new_bounds)
+    return out[: new_bounds[-1]], new_bounds
 
 
 def _table(bounds: Int64) -> Int32:
@@ -297,7 +297,7 @@ def _table(bounds: Int64) -> Int32:
 # ::
 #
 #     records ─ hash ─► shard p: [ entries … free ]     full: the last of each of its keys stays, in place
-#                                                           still more than half full: all are handed on
+#                                                           still more than half full: all are sent
 #
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
@@ -310,9 +310,9 @@ _DISTINCT_SHARE_MAX = 3 / 4
 
 @kernel
 def scatter_new(
-    new: Words, start: int, rows_per_shard: int, dedupes: bool, entries: Words, counts: Int64, table: Int32
+    new: Words, start: int, shard_rows: int, dedupes: bool, entries: Words, counts: Int64, table: Int32
 ) -> Any:
-    """Put entries from number ``start`` on into their shards, each ``rows_per_shard`` rows of ``entries``.
+    """Put entries from number ``start`` on into their shards, each ``shard_rows`` rows of ``entries``.
 
     A full one is de-duplicated where that ``dedupes``. The number of the first entry whose shard stays
     more than half full, of all when there is none.
@@ -320,13 +320,13 @@ def scatter_new(
     width = np.uint64(new.shape[1])
     for i in range(np.uint64(start), np.uint64(len(new))):
         p = shard_of(new[i, 0], len(counts))
-        if counts[p] == rows_per_shard:
+        if counts[p] == shard_rows:
             if dedupes:
-                shard = entries[p * rows_per_shard : (p + 1) * rows_per_shard]
+                shard = entries[p * shard_rows : (p + 1) * shard_rows]
                 counts[p] = dedupe(shard, table, shard)
-            if counts[p] > rows_per_shard // 2:
+            if counts[p] > shard_rows // 2:
                 return np.int64(i)
-        where = np.uint64(p * rows_per_shard + counts[p])
+        where = np.uint64(p * shard_rows + counts[p])
         counts[p] += 1
         entries[where, _ZERO] = new[i, _ZERO]
         entries[where, _ONE] = new[i, _ONE]
@@ -337,14 +337,14 @@ def scatter_new(
 
 @kernel
 def compact_shards(
-    entries: Words, rows_per_shard: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
+    entries: Words, shard_rows: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
 ) -> None:
     """Move the shards' entries to the front, de-duplicated if that ``dedupes`` any: rows ``bounds[p]`` to
     ``bounds[p + 1]`` are shard p."""
     used = 0
     for p in range(len(counts)):
         bounds[p] = used
-        shard = entries[p * rows_per_shard : p * rows_per_shard + counts[p]]
+        shard = entries[p * shard_rows : p * shard_rows + counts[p]]
         count = dedupe(shard, table, shard) if dedupes else len(shard)
         for i in range(count):
             for word in range(entries.shape[1]):
@@ -354,17 +354,17 @@ def compact_shards(
 
 
 class ShardedEntries:
-    """Entries of one kind in shards: ``counts[p]`` of the ``rows_per_shard`` rows of each are used.
+    """Entries of one kind in shards: ``counts[p]`` of the ``shard_rows`` rows of each are used.
 
     ``dedupes``: only the last entry of each key is needed. When a shard stays more than half full, the
-    rows are doubled, up to ``capacity`` entries in all, or all entries are handed on.
+    rows are doubled, up to ``capacity`` entries in all, or all entries are sent.
     """
 
-    def __init__(self, count: int, rows_per_shard: int, *, words: int, capacity: int, dedupes: bool) -> None:
+    def __init__(self, count: int, shard_rows: int, *, words: int, capacity: int, dedupes: bool) -> None:
         self._capacity, self._dedupes = capacity, dedupes
-        self.rows_per_shard, self.counts = rows_per_shard, np.zeros(count, np.int64)
-        self.entries: Words = np.empty((count * rows_per_shard, words), np.uint64)
-        self._table = table_for(rows_per_shard)
+        self.shard_rows, self.counts = shard_rows, np.zeros(count, np.int64)
+        self.entries: Words = np.empty((count * shard_rows, words), np.uint64)
+        self._table = table_for(shard_rows)
 
     def put(self, new: Words) -> Iterator[Int64]:
         """Add entries; yields the shards' bounds in ``entries`` each time that the caller has to take
@@ -372,11 +372,11 @@ class ShardedEntries:
         done = 0
         while True:
             spans = (self.entries, self.counts, self._table)
-            done = scatter_new(new, done, self.rows_per_shard, self._dedupes, *spans)
+            done = scatter_new(new, done, self.shard_rows, self._dedupes, *spans)
             if done == len(new):
                 return
             left = int(self.counts[shard_of(new[done, 0], len(self.counts))])
-            dedupes = self._dedupes and left <= _DISTINCT_SHARE_MAX * self.rows_per_shard
+            dedupes = self._dedupes and left <= _DISTINCT_SHARE_MAX * self.shard_rows
             if dedupes and 2 * len(self.entries) <= self._capacity:
                 self._grow()
             else:
@@ -385,30 +385,30 @@ class ShardedEntries:
     def packed(self, *, dedupes: bool) -> Int64:
         """Move all entries to the front of ``entries``; returns the shards' bounds."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
-        compact_shards(self.entries, self.rows_per_shard, dedupes, self.counts, self._table, bounds)
+        compact_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
         self.counts[:] = 0
         return bounds
 
     def _grow(self) -> None:
-        """Double the rows_per_shard of each shard."""
+        """Double the shard_rows of each shard."""
         count, words = len(self.counts), self.entries.shape[1]
-        grown = np.empty((count, 2 * self.rows_per_shard, words), np.uint64)
-        grown[:, : self.rows_per_shard] = self.entries.reshape(count, self.rows_per_shard, words)
-        self.entries, self.rows_per_shard = grown.reshape(-1, words), 2 * self.rows_per_shard
-        self._table = table_for(self.rows_per_shard)
+        grown = np.empty((count, 2 * self.shard_rows, words), np.uint64)
+        grown[:, : self.shard_rows] = self.entries.reshape(count, self.shard_rows, words)
+        self.entries, self.shard_rows = grown.reshape(-1, words), 2 * self.shard_rows
+        self._table = table_for(self.shard_rows)
 
 
-def blobs_of(kept: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+def blobs_of(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
     """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
-    per_bucket, step = len(kept.counts) // buckets, BLOB_BYTES // (8 * kept.entries.shape[1])
+    per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
-        bucket_entries = kept.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
+        bucket_entries = shards.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
         for start in range(0, len(bucket_entries), step):
             yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
 
 
 class KeyCollector:
-    """Collects packed entries of records in log order, and hands them on as blobs, within a bound of memory.
+    """Collects packed entries of records in log order, and sends them as blobs, within a bound of memory.
 
     It holds up to ``capacity`` entries of each kind, fewer if fewer are ``expected`` or if fewer keys are
     distinct. A key may come in several blobs, which merging allows for.
@@ -430,7 +430,7 @@ class KeyCollector:
         likely = capacity if expected is None else min(capacity, expected + expected // 4)
         wanted = min(_SHARDS, -(-likely // _SHARD_ENTRIES))
         self._count = buckets * max(1, wanted // buckets)
-        self._rows_per_shard = max(1, min(_SHARD_ENTRIES, likely // self._count))
+        self._shard_rows = max(1, min(_SHARD_ENTRIES, likely // self._count))
         self._kinds: dict[bool, ShardedEntries] = {}
         self._base: int | None = None
 
@@ -452,18 +452,18 @@ class KeyCollector:
         new = packed_entries(columns, rows, self._key, self._base or 0)
         if dirty not in self._kinds:
             self._kinds[dirty] = ShardedEntries(
-                self._count, self._rows_per_shard, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
+                self._count, self._shard_rows, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
             )
-        kept = self._kinds[dirty]
-        for bounds in kept.put(new):
-            yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+        shards = self._kinds[dirty]
+        for bounds in shards.put(new):
+            yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the remaining entries; the collector can be used again, for later offsets."""
-        for dirty, kept in self._kinds.items():
-            if kept.counts.any():
-                bounds = kept.packed(dedupes=dirty)
-                yield from blobs_of(kept, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+        for dirty, shards in self._kinds.items():
+            if shards.counts.any():
+                bounds = shards.packed(dedupes=dirty)
+                yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
         self._base = None
 
 

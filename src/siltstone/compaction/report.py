@@ -50,8 +50,8 @@ class Summable:
 #
 # The kernels' numbers, the counts in reports, the JSON, the tables of ``clean`` and ``explain``, the history
 # and the log lines all follow this table. A new reason is a number and a field here, before ``expired``;
-# ``rewrite`` counts it, and ``explain`` its bytes (``OBSERVED_REASONS``). ``verify`` has rules of its own on
-# purpose: ``verify/findings``, ``verify/comparing``.
+# ``rewrite`` counts it, and ``explain`` gives it to the records that it applies to (``_count_records``).
+# ``verify`` has rules of its own on purpose: ``verify/findings``, ``verify/comparing``.
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
 """Indexes into the kernels' counts, in the order of the fields of ``Discarded``."""
@@ -70,8 +70,8 @@ class Discarded(Summable):
     aborted: int = 0
     """The record's transaction was aborted."""
     keyless: int = 0
-    """The record has no key. (Kafka's cleaner always discards it, ours if ``Rules.drop_keyless`` allows
-    it.)"""
+    """The record has no key. (Kafka's cleaner always discards it, ours if
+    ``RetentionRules.drop_keyless`` allows it.)"""
     markers: int = 0
     """The marker of a transaction without records, and its delete horizon has passed."""
     expired: int = 0
@@ -258,7 +258,7 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 MOST_BYTES = 1 << 20
-_NOT_KEPT = ("directory", "settings")
+_NOT_WRITTEN = ("directory", "settings")
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -281,8 +281,8 @@ class Cleaning:
 
     def to_json(self) -> dict[str, object]:
         """The object of a line in the file."""
-        kept = {name: value for name, value in self.result.to_json().items() if name not in _NOT_KEPT}
-        return {"began_ms": self.began_ms, **kept, "recopy_percent": round(self.recopy_percent, 2)}
+        shown = {name: value for name, value in self.result.to_json().items() if name not in _NOT_WRITTEN}
+        return {"began_ms": self.began_ms, **shown, "recopy_percent": round(self.recopy_percent, 2)}
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
@@ -373,11 +373,11 @@ def _ends_amid_a_line(path: Path, size: int) -> bool:
 
 def _replace(path: Path, lines: Sequence[bytes]) -> None:
     """Replace the file by the newest lines, up to half of ``MOST_BYTES``."""
-    kept: list[bytes] = []
-    room = MOST_BYTES // 2
+    newest: list[bytes] = []
+    free = MOST_BYTES // 2
     for line in reversed(lines):
-        room -= len(line) + 1
-        if room < 0:
+        free -= len(line) + 1
+        if free < 0:
             break
-        kept.append(line + b"\n")
-    files.replace(path, b"".join(reversed(kept)))
+        newest.append(line + b"\n")
+    files.replace(path, b"".join(reversed(newest)))

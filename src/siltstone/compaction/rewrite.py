@@ -50,7 +50,7 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from siltstone.compaction import report
-from siltstone.compaction.work import BatchSlice, LogWork, Rules
+from siltstone.compaction.work import BatchSlice, LogWork, RetentionRules
 from siltstone.log.transactions import TransactionScan
 
 # The kernels: which records stay, and writing the batches.
@@ -549,7 +549,7 @@ def _decisions(batches: BatchHeaders, aborted: Flags, is_obsolete: Flags, supers
 
 
 def _plan_batches(
-    rules: Rules,
+    rules: RetentionRules,
     batches: BatchHeaders,
     retained: RetainedRecords,
     has_horizon: Flags,
@@ -602,7 +602,7 @@ def _convert(
     )
 
 
-def _retain_empty(rules: Rules, batches: BatchHeaders) -> Flags:
+def _retain_empty(rules: RetentionRules, batches: BatchHeaders) -> Flags:
     """Which batches stay even without records (bool; Kafka's ``BatchRetention.RETAIN_EMPTY``): the last one
     of the range, so that its last offset stays, and the last one of each active producer
     (``isBatchLastRecordOfProducer``): its data with the last sequence, or else a marker with its epoch."""

@@ -3,7 +3,7 @@
 ::
 
     sources ─► Rewriter ─► _Sink ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
-                                        └─► StagedVerifier reads the file again, 8 MiB behind its end
+                                        └─► StagedVerifier reads the file again, 8 MiB at a time
 
 A task creates only files that have the name of its attempt, with O_EXCL, under ``topic-N/.siltstone/RUN/``,
 and syncs them. So a late attempt can change only its own files. The owner of the log renames the files that
@@ -47,11 +47,11 @@ from siltstone.compaction.work import (
     Extracted,
     Group,
     LogWork,
-    Pacer,
+    Throttler,
     batch_slices,
     decoded,
-    paced_windows,
     refuse_disorder,
+    throttled_windows,
 )
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Window, open_unchanged, windows
@@ -63,17 +63,17 @@ from siltstone.log.transactions import NOTHING, Carried
 # done.
 
 
-class WriteBehind(ThreadPoolExecutor):
+class BackgroundWriter(ThreadPoolExecutor):
     """Runs calls that return bytes written, one at a time: a call begins when the one before has ended.
 
     The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:
-        super().__init__(1, "behind")
+        super().__init__(1, "background-writer")
         self._last: Future[int] | None = None
 
-    def give(self, call: Callable[[], int]) -> int:
+    def start(self, call: Callable[[], int]) -> int:
         """Begin a call; returns what the call before wrote, and raises what it raised."""
         written = self.wait()
         self._last = self.submit(call)
@@ -158,13 +158,13 @@ class StagedVerifier:
 
 _COPY_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
-"""The verifier begins when it is so many bytes behind."""
+"""The verifier reads when so many bytes were written since."""
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without hard links, or at their limit."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Rewritten:
+class GroupReport:
     """The report on one group: counts of records, bytes, and paths of the staged files by kind.
 
     ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
@@ -173,7 +173,7 @@ class Rewritten:
 
     group: int
     counts: RecordCounts = field(default_factory=RecordCounts)
-    retained: int = 0
+    retained_count: int = 0
     size: int = 0
     largest_timestamp: int | None = None
     staged: dict[str, str] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class _Sink:
         group: Group,
         path: str | None,
         buffers: Buffers,
-        read_back: StagedVerifier | None = None,
+        verifier: StagedVerifier | None = None,
     ) -> None:
         self.buffers = buffers
         self._source, self._path = work.segments[group.first_segment], path
@@ -206,11 +206,11 @@ class _Sink:
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
         self.indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
-        self._read_back = read_back
-        self._whole = 0
+        self._verifier = verifier
+        self._written = 0
         self.size = 0
 
-    def put(self, batches: CleanedBatches | PendingBatches) -> int:
+    def write(self, batches: CleanedBatches | PendingBatches) -> int:
         """Compress where that is pending, and write; returns the bytes."""
         output = batches.finished(self.buffers.packed) if isinstance(batches, PendingBatches) else batches
         if self.size + len(output.data) > INT_MAX:
@@ -221,30 +221,30 @@ class _Sink:
                 advice="clean with a smaller segment.bytes",
             )
         if self._unchanged and not output.unchanged:
-            self._write_what_was_kept()
+            self._copy_unwritten()
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
-            self._whole = self._writer.size
+            self._written = self._writer.size
         self.size += len(output.data)
         self.indexes.add(output.last_offset, output.max_timestamp, output.size)
         return len(output.data)
 
-    def follow(self) -> int:
-        """Verify what was written, if it is enough; returns the bytes. May run while ``put`` does in another
-        thread: it stays below what is written."""
-        writer, read_back, whole = self._writer, self._read_back, self._whole
-        if writer is None or read_back is None or whole - read_back.size < _READ_BACK_BYTES:
+    def verify(self) -> int:
+        """Verify what was written, if it is enough; returns the bytes. May run while ``write`` does in
+        another thread: it stays below what is written."""
+        writer, verifier, written = self._writer, self._verifier, self._written
+        if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
-        done = read_back.follow(whole)
-        writer.drop_cached(read_back.size)
-        return done
+        read = verifier.follow(written)
+        writer.drop_cached(verifier.size)
+        return read
 
-    def let_go(self) -> None:
+    def drop_cached(self) -> None:
         """Drop the verified file from the page cache."""
         if self._writer is not None:
             self._writer.drop_cached_rest()
 
-    def _write_what_was_kept(self) -> None:
+    def _copy_unwritten(self) -> None:
         """Copy from the source what was not written, since it did not change."""
         assert self._path is not None
         self._unchanged, self._writer = False, files.Writer(self._path)
@@ -260,7 +260,7 @@ class _Sink:
                     )
                 self._writer.write(part)
 
-    def linked(self) -> bool:
+    def link(self) -> bool:
         """Called at the end: link the source if nothing changed; was it linked?"""
         if self._unchanged and self._path is not None and self.size == self._source.size:
             try:
@@ -271,7 +271,7 @@ class _Sink:
                 if error.errno not in _NO_LINKS:
                     raise
         if self._unchanged:
-            self._write_what_was_kept()
+            self._copy_unwritten()
         return False
 
     def __enter__(self) -> _Sink:
@@ -289,7 +289,7 @@ def rewrite_group(
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
-) -> Rewritten:
+) -> GroupReport:
     """Write the group's new segment. ``retained``: offsets less the group's base, in any order.
 
     ``carried``: the state of transactions where the group starts. ``attempt`` is a part of the files' names.
@@ -308,23 +308,23 @@ def rewrite_by(
     attempt: str,
     carried: Carried = NOTHING,
     buffers: Buffers | None = None,
-) -> Rewritten:
+) -> GroupReport:
     """``rewrite_group`` with any record filter."""
-    report, buffers = Rewritten(group=group.index), buffers or Buffers()
+    rewrite = _GroupRewrite(work, group, record_filter, carried, buffers or Buffers())
+    report = rewrite.report
     try:
         if work.staging is None:
-            _fill(work, group, record_filter, carried, _Sink(work, group, None, buffers), report)
+            rewrite.fill(_Sink(work, group, None, rewrite.buffers))
         else:
-            stem = Path(work.staging) / f"{group.base_offset:020d}.{attempt}"
-            _stage(work, group, record_filter, carried, stem, report, buffers)
+            rewrite.stage(Path(work.staging) / f"{group.base_offset:020d}.{attempt}")
     except Exception as error:
         report.failure = failure_of(error)
         remove_staged(report)
-    report.retained = len(record_filter.retained)
+    report.retained_count = len(record_filter.retained)
     return report
 
 
-def remove_staged(report: Rewritten) -> None:
+def remove_staged(report: GroupReport) -> None:
     """Remove a group's staged files. Raises nothing."""
     for path in report.staged.values():
         with contextlib.suppress(OSError):
@@ -332,87 +332,89 @@ def remove_staged(report: Rewritten) -> None:
     report.staged = {}
 
 
-def _stage(
-    work: LogWork,
-    group: Group,
-    record_filter: RecordFilter,
-    carried: Carried,
-    stem: Path,
-    report: Rewritten,
-    buffers: Buffers,
-) -> None:
-    log = f"{stem}.log"
-    report.staged["log"] = log
-    read_back = StagedVerifier(work, group, log, lambda: record_filter.retained, buffers.read_back)
-    with _Sink(work, group, log, buffers, read_back) as sink:
-        transactions = _fill(work, group, record_filter, carried, sink, report)
-        staged, linked = sink.indexes.finish(), sink.linked()
-        if transactions:
-            staged["txnindex"] = transactions
+class _GroupRewrite:
+    """The rewrite of one group (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
+
+    def __init__(
+        self, work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, buffers: Buffers
+    ) -> None:
+        self._work, self._group, self._filter, self._carried = work, group, record_filter, carried
+        self.buffers, self.report = buffers, GroupReport(group=group.index)
+
+    def stage(self, stem: Path) -> None:
+        """Write the new segment and its indexes to files named ``stem``, sync and verify them."""
+        work, group, report, log = self._work, self._group, self.report, f"{stem}.log"
+        report.staged["log"] = log
+        verifier = StagedVerifier(work, group, log, lambda: self._filter.retained, self.buffers.read_back)
+        with _Sink(work, group, log, self.buffers, verifier) as sink:
+            # 1. The log, then its indexes.
+            transaction_index = self.fill(sink)
+            staged, linked = sink.indexes.finish(), sink.link()
+            if transaction_index:
+                staged["txnindex"] = transaction_index
+            for kind, data in staged.items():
+                report.staged[kind] = f"{stem}.{kind}"
+                with files.Writer(report.staged[kind]) as writer:
+                    writer.write(data)
+            # 2. Owner and mode of the first source, modification time of the last one (as in Kafka, so that
+            #    retention by time goes on), then everything to the disk. A link shares those of its source.
+            for kind, path in report.staged.items():
+                if kind != "log" or not linked:
+                    files.copy_attributes(work.segments[group.first_segment].path, path)
+                    files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
+            files.sync_files(report.staged.values())
+            # 3. The rest of the verification, on what is on the disk.
+            if not linked:
+                read = verifier.finish(report.size, report.counts.records_retained, staged)
+                Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
+                sink.drop_cached()
         for kind, data in staged.items():
-            report.staged[kind] = f"{stem}.{kind}"
-            with files.Writer(report.staged[kind]) as writer:
-                writer.write(data)
-        source = work.segments[group.end_segment - 1]
-        for kind, path in report.staged.items():
-            if kind != "log" or not linked:
-                files.copy_attributes(work.segments[group.first_segment].path, path)
-                files.set_modified(path, source.modified_ns)
-        files.sync_files(report.staged.values())
-        if not linked:
-            Pacer(work.limits.io_bytes_per_second).done(
-                read_back.finish(report.size, report.counts.records_retained, staged)
-            )
-            sink.let_go()
-    for kind, data in staged.items():
-        if files.read_bytes(report.staged[kind]) != data:
-            raise CheckFailedError(
-                "the file does not have the index that was written", path=report.staged[kind]
-            )
-    report.identity = list(files.stat(log).identity)
+            if files.read_bytes(report.staged[kind]) != data:
+                raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
+        # 4. The owner of the log accepts only this file, as it was when it was verified.
+        report.identity = list(files.stat(log).identity)
 
+    def fill(self, sink: _Sink) -> bytes:
+        """Rewrite the group's segments into ``sink``; returns the new transaction index."""
+        work, group, report = self._work, self._group, self.report
+        transactions = work.transactions(self._carried)
+        rewriter = Rewriter(work, self._filter, transactions, self.buffers)
+        with BackgroundWriter() as writer:
+            for number in range(group.first_segment, group.end_segment):
+                self._rewrite_segment(number, rewriter, sink, writer)
+        path = work.segments[group.first_segment].path
+        transactions.refuse_unmarked(group.base_offset, group.end_offset, path)
+        report.counts, report.size = rewriter.counts, sink.size
+        report.largest_timestamp = sink.indexes.largest_timestamp
+        self._filter.refuse_unmatched(work.name)
+        read, retained = report.counts.records_read, report.counts.records_retained
+        discarded = report.counts.discarded.total()
+        if read != retained + discarded:
+            reason = f"{read} records were read, but {retained} were retained and {discarded} discarded"
+            raise CheckFailedError(reason, path=work.name)
+        return transactions.ended_transactions()
 
-def _fill(
-    work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, sink: _Sink, report: Rewritten
-) -> bytes:
-    """Rewrite the group's segments into ``sink``; returns the new transaction index."""
-    transactions = work.transactions(carried)
-    rewriter = Rewriter(work, record_filter, transactions, sink.buffers)
-    with WriteBehind() as behind:
-        for number in range(group.first_segment, group.end_segment):
-            _fill_from(work, number, rewriter, sink, behind)
-    transactions.refuse_unmarked(group.base_offset, group.end_offset, work.segments[group.first_segment].path)
-    report.counts, report.size = rewriter.counts, sink.size
-    report.largest_timestamp = sink.indexes.largest_timestamp
-    record_filter.refuse_unmatched(work.name)
-    counts = report.counts
-    if counts.records_read != counts.records_retained + counts.discarded.total():
-        raise CheckFailedError(
-            f"{counts.records_read} records were read, but {counts.records_retained} were retained and "
-            f"{counts.discarded.total()} discarded",
-            path=work.name,
-        )
-    return transactions.ended_transactions()
-
-
-def _fill_from(work: LogWork, number: int, rewriter: Rewriter, sink: _Sink, behind: WriteBehind) -> None:
-    segment, pacer = work.segments[number], Pacer(work.limits.io_bytes_per_second)
-    following, end = work.offsets_of(number)
-    keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
-    with open_unchanged(segment) as reader:
-        # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
-        for window in paced_windows(reader, work.limits.window_size, pacer, verify=False):
-            following = refuse_disorder(segment.path, window, following, end)
-            for part in batch_slices(segment.path, window):
-                batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
-                put = functools.partial(sink.put, batches)
-                if isinstance(batches, PendingBatches) and batches.codecs.any():
-                    pacer.done(behind.give(put))
-                else:  # the bytes may be a part of the window, which the next one overwrites
-                    pacer.done(behind.wait() + put())
-                # In this thread: two threads that decompress would wait for the interpreter's lock.
-                pacer.done(sink.follow())
-    pacer.done(behind.wait())
+    def _rewrite_segment(
+        self, number: int, rewriter: Rewriter, sink: _Sink, writer: BackgroundWriter
+    ) -> None:
+        work, segment = self._work, self._work.segments[number]
+        throttler = Throttler(work.limits.io_bytes_per_second)
+        following, end = work.offsets_of(number)
+        keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
+        with open_unchanged(segment) as reader:
+            # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
+            for window in throttled_windows(reader, work.limits.window_size, throttler, verify=False):
+                following = refuse_disorder(segment.path, window, following, end)
+                for part in batch_slices(segment.path, window):
+                    batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
+                    write = functools.partial(sink.write, batches)
+                    if isinstance(batches, PendingBatches) and batches.codecs.any():
+                        throttler.maybe_throttle(writer.start(write))
+                    else:  # the bytes may be a part of the window, which the next one overwrites
+                        throttler.maybe_throttle(writer.wait() + write())
+                    # In this thread: two threads that decompress would wait for the interpreter's lock.
+                    throttler.maybe_throttle(sink.verify())
+        throttler.maybe_throttle(writer.wait())
 
 
 # A group's retained offsets between two jobs, in a file.
@@ -484,30 +486,30 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
 
 def rewrite_from(
     work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
-) -> Rewritten:
+) -> GroupReport:
     """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
     assert work.staging is not None and file.group == group.index
     try:
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return Rewritten(group=group.index, failure=failure_of(error))
+        return GroupReport(group=group.index, failure=failure_of(error))
     return rewrite_group(work, group, retained, attempt, file.carried, buffers)
 
 
 @dataclass(slots=True, kw_only=True)
-class LogDone(Summable):
+class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``retained``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the dirty
-    section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys whose
-    last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
+    ``retained_counts``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the
+    dirty section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys
+    whose last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
     """
 
     name: str
     extracted: Extracted = field(default_factory=Extracted)
-    groups: list[Rewritten] = field(default_factory=list)
+    groups: list[GroupReport] = field(default_factory=list)
     files: list[RetainedFile] = field(default_factory=list)
-    retained: dict[int, int] = field(default_factory=dict)
+    retained_counts: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
     matched_keys: int = 0
     seconds: float = 0.0

@@ -4,7 +4,7 @@ I/O.
 ``LogWork`` is all that a task needs to know about one log that is cleaned in place. An engine spreads these
 steps; each takes plain data and returns plain data::
 
-    extract                  input splits   ─► key entries by bucket, and what was met in the splits
+    extract                  input splits   ─► key entries by bucket, and the report on the splits
     keys.merge_bucket        one bucket     ─► retained offsets, by group (``retained_by_group``)
     transaction_state_by_group          all summaries  ─► the state of transactions where each group starts
     staging.rewrite_group    one group      ─► a staged segment, verified
@@ -74,7 +74,7 @@ class Extracted(Summable):
     ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
     which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
     records in its range; ``aborted``: records of aborted transactions, ``size``: bytes of their batches,
-    ``entries``: key entries that were handed on.
+    ``entries``: key entries that were sent.
     """
 
     records: int = 0
@@ -239,42 +239,42 @@ def splits_by_task(
     borders = np.cumsum([0, *(segment.size for segment in segments)])
     begins: dict[int, set[tuple[int, int]]] = {}
     for task in range(1, tasks):
-        # Where the next run should begin: at a border between segments if one is near, else at a cut.
+        # Where the next task's splits begin: at a segment if one begins near, else at a cut inside one.
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
-        place = None
+        cut = None
         if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
-            place = place_near(segments[number], wanted - int(borders[number]))
-        if place is not None:
-            begins.setdefault(number, set()).add(place)
+            cut = cut_near(segments[number], wanted - int(borders[number]))
+        if cut is not None:
+            begins.setdefault(number, set()).add(cut)
         elif 0 < nearest < len(segments):
             begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
-    return [run for run in _cut(whole(segments, end), begins) if run]
+    return [splits for splits in _cut(whole(segments, end), begins) if splits]
 
 
-def are_cut(runs: Sequence[Sequence[InputSplit]]) -> bool:
-    """Does a run begin inside a segment?"""
-    return any(split.start_position for run in runs for split in run)
+def are_cut(by_task: Sequence[Sequence[InputSplit]]) -> bool:
+    """Does a split begin inside a segment?"""
+    return any(split.start_position for splits in by_task for split in splits)
 
 
-def _cut(everything: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
-    """Runs that begin at places (position, offset) in segments, by their numbers."""
-    runs: list[list[InputSplit]] = [[]]
-    for split in everything:
+def _cut(splits: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
+    """Lists of splits that begin at (position, offset) in segments, by the segments' numbers."""
+    by_task: list[list[InputSplit]] = [[]]
+    for split in splits:
         rest = split
         for position, offset in sorted(begins.get(split.segment, ())):
-            if position:  # else the run begins with the whole segment
-                runs[-1].append(replace(rest, end_position=position, end_offset=offset))
+            if position:  # else the list begins with the whole segment
+                by_task[-1].append(replace(rest, end_position=position, end_offset=offset))
                 rest = replace(rest, start_position=position, first_offset=offset)
-            runs.append([])
-        runs[-1].append(rest)
-    return runs
+            by_task.append([])
+        by_task[-1].append(rest)
+    return by_task
 
 
-def place_near(segment: Segment, position: int) -> tuple[int, int] | None:
-    """The place nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
-    checksum is right. None where the index has no such place."""
+def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
+    """The cut nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
+    checksum is right. None where the index has no such cut."""
     path = Path(segment.directory) / segment_file(segment.base_offset, "index")
     try:
         entries = read_entries(files.read_bytes(path), "index", str(path))
@@ -306,7 +306,7 @@ def share_of_io(bytes_per_second: float, tasks: int) -> float:
     return UNLIMITED if bytes_per_second >= sys.float_info.max else bytes_per_second / max(tasks, 1)
 
 
-class Pacer:
+class Throttler:
     """Sleeps when a task is ahead of ``bytes_per_second``, counted from its start."""
 
     def __init__(self, bytes_per_second: float) -> None:
@@ -314,7 +314,7 @@ class Pacer:
         self._began = time.monotonic() if bytes_per_second < UNLIMITED else 0.0
         self._bytes = 0
 
-    def done(self, size: int) -> None:
+    def maybe_throttle(self, size: int) -> None:
         """Count ``size`` bytes that were read or written, and sleep until the rate allows them."""
         if self._rate == UNLIMITED:
             return
@@ -323,18 +323,18 @@ class Pacer:
             time.sleep(min(ahead, _LONGEST_SLEEP))
 
 
-def paced_windows(
+def throttled_windows(
     reader: files.Reader,
     window_size: int,
-    pacer: Pacer,
+    throttler: Throttler,
     *,
     span: tuple[int, int | None] = (0, None),
     verify: bool = True,
 ) -> Iterator[Window]:
-    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the pacer's rate."""
-    start, behind = span
-    for window in windows(reader, start=start, end=behind, window_size=window_size, verify=verify):
-        pacer.done(len(window.data))
+    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the throttler's rate."""
+    start, end = span
+    for window in windows(reader, start=start, end=end, window_size=window_size, verify=verify):
+        throttler.maybe_throttle(len(window.data))
         yield window
 
 
@@ -344,7 +344,7 @@ HAS_KEYLESS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rules:
+class RetentionRules:
     """What decides which records stay: times in ms.
 
     ``last_offset``: of the range that is cleaned, whose batch stays even without records. ``producers``
@@ -381,7 +381,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """The sizes that a task goes by, in bytes: between two index entries, of an index, of a window that is
+    """The limits of a task, in bytes: between two index entries, of an index, of a window that is
     read, of the memory for keys, of one decompressed batch (``max.decompressed.message.bytes``).
 
     ``io_bytes_per_second``: what one task may read and write.
@@ -400,9 +400,9 @@ class LogWork:
     """One log's cleaning: offsets absolute.
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
-    above ``end`` too. ``above``: the segments from ``end`` on, where markers of transactions may be that
-    began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract parts
-    of a segment. ``staging``: folder for new files, None for a dry run.
+    above ``end`` too. ``uncleanable_segments``: those from ``end`` on, where markers of transactions may be
+    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
+    parts of a segment. ``staging``: folder for new files, None for a dry run.
     """
 
     name: str
@@ -410,12 +410,12 @@ class LogWork:
     groups: tuple[Group, ...]
     first_dirty: int
     end: int
-    rules: Rules
+    rules: RetentionRules
     limits: TaskLimits
     hash_key: tuple[int, int]
     staging: str | None
     aborted: bytes = b""
-    above: tuple[Segment, ...] = ()
+    uncleanable_segments: tuple[Segment, ...] = ()
     message_sets: bool = False
     may_cut: bool = True
 
@@ -471,15 +471,15 @@ def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
     segment, scan = work.segments[split.segment], work.transactions()
-    pacer, span = Pacer(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
+    throttler, span = Throttler(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with open_unchanged(segment) as reader:
-        windows = paced_windows(reader, work.limits.window_size, pacer, span=span)
+        windows = throttled_windows(reader, work.limits.window_size, throttler, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
         for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
             columns = some.columns
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _mapped(work, scan, some, segment.path, extracted)
+            mapped = _enters_offset_map(work, scan, some, segment.path, extracted)
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_unmarked(split.first_offset, split.end_offset, segment.path)
@@ -488,7 +488,7 @@ def _extract_split(
         extracted.summaries.append(summary)
 
 
-def _mapped(
+def _enters_offset_map(
     work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
     """Which records go into the offset map (bool, one a record), None for all of them.
@@ -539,7 +539,7 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
         unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
-        refuse_unexpected_markers(unended, work.end, work.above, directory)
+        refuse_unexpected_markers(unended, work.end, work.uncleanable_segments, directory)
         return carried
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

@@ -62,7 +62,7 @@ from siltstone.compaction.report import (
     failure_of,
     read_cleanings,
 )
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.compaction.work import IO_LIMIT, UNLIMITED, share_of_io
 from siltstone.log.directory import Checkpoints
 from siltstone.log.fetch import LogView
@@ -238,7 +238,7 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Swap groups in (``UnifiedLog.replaceSegments``); their sources' files are unlinked after
         ``file.delete.delay.ms``."""
         directory = planned.state.path

@@ -1,4 +1,4 @@
-"""Spark's classes as Java has them in memory, kept in a file, so that Java need not read and check them anew.
+"""The class archive: Spark's classes as Java has them in memory, in a file, so that Java starts faster.
 
 Java calls it a dynamic class-data archive (JEP 350). ``python -m siltstone.warmup`` makes it
 (``siltstone.spark.session``); a session uses the one that fits, and does without where there is none::
@@ -7,11 +7,11 @@ Java calls it a dynamic class-data archive (JEP 350). ``python -m siltstone.warm
       HOME/               a Spark installation, by its path
         KEY-SIZE.jsa      KEY: what Java says of its version, Spark's version, each jar's name, size and time
 
-Java maps the file, and dies where bytes are missing at its end: so the size is part of the name, and a file
-of another size is not used. Bytes that changed are seen by Java's own checksums (``VerifySharedSpaces``),
-other jars by its own comparison; it goes on without the archive then. An archive holds code: one that
-another user owns, or could have written, is not used. ``SILTSTONE_CLASS_ARCHIVE`` names another folder, or
-is ``off``.
+Java maps the file, and crashes where bytes are missing at its end: so the size is part of the name, and a
+file of another size is not used. Java itself detects changed bytes by checksums (``VerifySharedSpaces``) and
+other jars by comparison; it continues without the archive then. An archive contains code: one that another
+user owns, or could have written, is not used. ``SILTSTONE_CLASS_ARCHIVE`` names another folder, or is
+``off``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SUFFIX = ".jsa"
 SPARK_HOME = Path(pyspark.__file__).parent
 _WRITABLE_BY_OTHERS = 0o022
 _REFUSED = frozenset(':"\\\n')
-"""In a path: what Java, or Spark's reading of Java's options, would take for something else."""
+"""Characters of a path that have a meaning in Java's options, or where Spark splits them."""
 _QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
-"""Java says on standard output, which is ours, that it does without an archive, unless told where else."""
+"""Java's warnings about an archive would go to standard output, which has the command's result."""
 
 
 def folder() -> Path | None:
@@ -46,8 +46,8 @@ def folder() -> Path | None:
         return None
     root = Path(chosen) if chosen else Path(cache) / "siltstone"
     home = _spark_home()
-    place = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-    return None if _REFUSED & set(str(place)) else place
+    archives = root.absolute() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return None if _REFUSED & set(str(archives)) else archives
 
 
 def _spark_home() -> Path:
@@ -65,15 +65,15 @@ def key(java_version: str) -> str:
 
 def find(java_version: str) -> Path | None:
     """The archive that fits, whole and our own; None without one. Never raises OSError."""
-    place = folder()
+    archives = folder()
     try:
-        if place is None or not files.is_directory(place) or not _is_ours(place):
+        if archives is None or not files.is_directory(archives) or not _is_ours(archives):
             return None
         prefix = key(java_version) + "-"
         names = [
-            name for name in files.list_files(place) if name.startswith(prefix) and name.endswith(SUFFIX)
+            name for name in files.list_files(archives) if name.startswith(prefix) and name.endswith(SUFFIX)
         ]
-        return next((place / name for name in names if _is_whole(place / name, prefix)), None)
+        return next((archives / name for name in names if _is_whole(archives / name, prefix)), None)
     except OSError:
         return None
 

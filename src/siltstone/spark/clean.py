@@ -30,15 +30,15 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
-from siltstone.compaction.engine import bucket_count, clean_in_one_go, entry_capacity, offset_span
+from siltstone.compaction.engine import bucket_count, clean_in_one_task, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     RETAINED_BYTES,
-    LogDone,
+    GroupReport,
+    LogReport,
     RetainedFile,
-    Rewritten,
     remove_staged,
     rewrite_from,
     rewrite_group,
@@ -90,23 +90,23 @@ Claim = Callable[[int], bool]
 def dirty_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: yields their dirty entries for all tasks of the next stage. The first
-    row's task also sends a row to each of the ``lookups`` tasks."""
+    """Each row names some neighbouring splits: yields their dirty entries for all tasks of the next stage.
+    The first row's task also sends a row to each of the ``lookups`` tasks."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in broadcast.dirty_entries(work, parts[number], extracted):
             yield entries_row(blob, ALL).batch()
         extracted.summaries = []
-        yield report_row(rows.FOUND, extracted, ALL).batch()
+        yield report_row(rows.EXTRACTED, extracted, ALL).batch()
         if number == 0:
-            yield from (Row(target=run, kind=rows.HEADS).batch() for run in range(lookups))
+            yield from (Row(target=run, kind=rows.TRIGGER).batch() for run in range(lookups))
 
 
 def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
     """The reports and the entries of the tasks that read dirty segments."""
     extracted = Extracted()
     for row in arrived:
-        if row.kind == rows.FOUND:
+        if row.kind == rows.EXTRACTED:
             extracted.add(report_of(row, Extracted))
     return extracted, [entries_of(row, 1) for row in arrived if row.kind == rows.DIRTY]
 
@@ -114,22 +114,22 @@ def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
 def shared_lookup_task(
     work: LogWork, shared: Broadcast[broadcast.OffsetMap], parts: Runs, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of groups, which are rewritten by the shared map."""
+    """Each row names some neighbouring groups, which are rewritten by the shared map."""
     for number in task_numbers(batches):
         yield from _looked_up(work, shared.value, parts[number])
 
 
 def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Build the map of the dirty entries that arrive, rewrite the groups of the own run, and then groups of
-    other runs that are not claimed, from the end. If reading failed or met transactions, only report that."""
+    """Build the map of the dirty entries that arrive, rewrite its own groups, and then those of other
+    workers that are not claimed, from the end. If reading failed or found transactions, only report that."""
     arrived = list(rows_of(batches))
-    (own,) = (row.target for row in arrived if row.kind == rows.HEADS)
+    (own,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty(arrived)
     if extracted.failure is not None or extracted.transactional:
-        yield report_row(rows.FOUND, extracted).batch()
+        yield report_row(rows.EXTRACTED, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
-    yield report_row(rows.MERGED, LogDone(name=work.name, dirty_keys=len(offset_map))).batch()
+    yield report_row(rows.MERGED, LogReport(name=work.name, dirty_keys=len(offset_map))).batch()
     others = [group for run in parts if run is not parts[own] for group in run]
     yield from _looked_up(work, offset_map, filter(claim, [*parts[own], *reversed(others)]))
 
@@ -140,16 +140,16 @@ def _looked_up(
     buffers = Buffers()
     for group in groups:
         done = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
-        yield report_row(rows.LOOKED_UP, done, group).batch()
+        yield report_row(rows.JOINED, done, group).batch()
 
 
-def _joined(work: LogWork, reports: Sequence[Row]) -> LogDone | None:
+def _joined(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
     """The log's report from the tasks of a barrier stage; None if the log has transactions."""
-    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.FOUND), None)
+    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
-        return LogDone(name=work.name, extracted=stopped) if stopped.failure is not None else None
-    keys = max(report_of(row, LogDone).dirty_keys for row in reports if row.kind == rows.MERGED)
-    groups = (report_of(row, LogDone) for row in reports if row.kind == rows.LOOKED_UP)
+        return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
+    keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
+    groups = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
     return merge_group_reports(work, keys, groups)
 
 
@@ -165,7 +165,7 @@ def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> It
     buffers = Buffers()
     for number in task_numbers(batches):
         for work in parts[number]:
-            done = clean_in_one_go(work, attempt_name(), buffers)
+            done = clean_in_one_task(work, attempt_name(), buffers)
             yield report_row(rows.REPORT, done).batch()
 
 
@@ -184,7 +184,7 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
 def extract_task(
     work: LogWork, parts: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of splits: yields their entries, summaries of transactions, and a report."""
+    """Each row names some splits: yields their entries, summaries of transactions, and a report."""
     for number in task_numbers(batches):
         extracted = Extracted()
         for blob in extract(work, parts[number], buckets, entry_capacity(work), extracted):
@@ -192,9 +192,11 @@ def extract_task(
         for summary in extracted.summaries:
             yield array_row(rows.SUMMARY, 0, summary).batch()
         extracted.summaries = []
-        yield report_row(rows.REPORT, LogDone(name=work.name, extracted=extracted), number % buckets).batch()
+        yield report_row(
+            rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
+        ).batch()
         if number == 0:
-            yield Row(target=0, kind=rows.HEADS).batch()
+            yield Row(target=0, kind=rows.TRIGGER).batch()
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -203,9 +205,9 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
     The first bucket's task also computes the state of transactions where each group starts.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    done = LogDone(name=work.name)
+    done = LogReport(name=work.name)
     for row in rows_of(batches):
-        if row.kind == rows.HEADS:
+        if row.kind == rows.TRIGGER:
             yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
         elif row.kind == rows.REPORT:
             yield row.batch()
@@ -220,7 +222,7 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
         done.dirty_keys += retained.dirty_keys
         for group, offsets in retained_by_group(work, retained):
-            done.retained[group] = done.retained.get(group, 0) + len(offsets)
+            done.retained_counts[group] = done.retained_counts.get(group, 0) + len(offsets)
             for row in array_rows(rows.RETAINED, group, offsets):
                 yield row.batch()
     yield report_row(rows.REPORT, done).batch()
@@ -229,13 +231,13 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Rewrite groups by the retained offsets that arrive; reports pass through.
 
-    A group without retained offsets has to be rewritten, too: ``rows.HEADS`` makes sure that it has a row.
+    A group without retained offsets has to be rewritten, too: ``rows.TRIGGER`` makes sure that it has a row.
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, carried: Carried) -> LogDone:
+    def rewrite(group: Group, retained: Offsets, carried: Carried) -> LogReport:
         rewritten = rewrite_group(work, group, retained, attempt_name(), carried, buffers)
-        return LogDone(name=work.name, groups=[rewritten])
+        return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
 
@@ -243,14 +245,16 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each group; reports pass through."""
 
-    def gather(group: Group, retained: Offsets, carried: Carried) -> LogDone:
-        return LogDone(name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)])
+    def gather(group: Group, retained: Offsets, carried: Carried) -> LogReport:
+        return LogReport(
+            name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)]
+        )
 
     return _by_group(work, batches, gather)
 
 
 def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogDone]
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogReport]
 ) -> Iterator[pa.RecordBatch]:
     """Call ``clean`` with each group's retained offsets and initial state of transactions; yields its report.
 
@@ -292,7 +296,7 @@ class SparkEngine(SparkWorkers):
         super().__init__(session, **how)
         self._clean_share = clean_share
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
         while one runs the caller swaps the logs of the one before. The logs of a failed job are done again by
         halves. Raises EngineError if there is only one log and its job fails, or Spark is gone."""
@@ -300,7 +304,7 @@ class SparkEngine(SparkWorkers):
         jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
         again: list[LogWork] = []
 
-        def clean(number: int) -> list[Row]:
+        def clean(number: int) -> list[LogReport]:
             tasks = parts[number::jobs]
             try:
                 return self._clean_parts(tasks)
@@ -311,16 +315,16 @@ class SparkEngine(SparkWorkers):
                 return []
 
         for reports in one_ahead(self._session, clean, jobs):
-            for row in reports:
-                yield report_of(row, LogDone)
+            yield from reports
         yield from self._clean_apart(again)
 
-    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[Row]:
+    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[LogReport]:
         names = [work.name for part in parts for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
-        return self._run_numbered(title, len(parts), clean_whole_task, parts)
+        reports = self._run_numbered(title, len(parts), clean_whole_task, parts)
+        return [report_of(row, LogReport) for row in reports]
 
-    def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
         for half in (works[: len(works) // 2], works[len(works) // 2 :]):
             if not half:
@@ -333,26 +337,26 @@ class SparkEngine(SparkWorkers):
                 if len(half) > 1:
                     yield from self._clean_apart(half)
                 else:
-                    yield LogDone(name=half[0].name, extracted=Extracted(failure=failure_of(error)))
+                    yield LogReport(name=half[0].name, extracted=Extracted(failure=failure_of(error)))
             else:
-                yield from (report_of(row, LogDone) for row in reports)
+                yield from reports
 
-    def clean_spread(self, work: LogWork) -> LogDone:
+    def clean_spread(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         done = self._clean_spread(work)
-        if self._was_cut_amiss(work, done.extracted):
+        if self._may_be_miscut(work, done.extracted):
             for group in done.groups:
                 remove_staged(group)
             done = self._clean_spread(replace(work, may_cut=False))
         return done
 
-    def _was_cut_amiss(self, work: LogWork, extracted: Extracted) -> bool:
+    def _may_be_miscut(self, work: LogWork, extracted: Extracted) -> bool:
         """May a cut inside a segment be the reason for the failure, since no batch begins there?"""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
         return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
 
-    def _clean_spread(self, work: LogWork) -> LogDone:
+    def _clean_spread(self, work: LogWork) -> LogReport:
         # Without a barrier stage a SparkContext broadcasts the map.
         if should_broadcast(work, self._clean_share) and not is_connect(self._session):
             joined = self._broadcast_join(work)
@@ -362,7 +366,7 @@ class SparkEngine(SparkWorkers):
         done.groups.sort(key=lambda group: group.group)
         return done
 
-    def _broadcast_join(self, work: LogWork) -> LogDone | None:
+    def _broadcast_join(self, work: LogWork) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
         dirty = dirty_splits(work, self._parallelism) or [[]]
         sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
@@ -380,11 +384,11 @@ class SparkEngine(SparkWorkers):
 
     def _join_in_two_jobs(
         self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
-    ) -> LogDone | None:
+    ) -> LogReport | None:
         """The driver builds the map in one job, and broadcasts it for the next."""
         extracted, entries = _dirty(self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0))
         if extracted.failure is not None:
-            return LogDone(name=work.name, extracted=extracted)
+            return LogReport(name=work.name, extracted=extracted)
         if extracted.transactional:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
@@ -395,30 +399,30 @@ class SparkEngine(SparkWorkers):
         finally:
             with contextlib.suppress(Exception):  # it goes with Spark, too
                 shared.destroy()
-        return merge_group_reports(work, len(offset_map), (report_of(row, LogDone) for row in reports))
+        return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
-    def gather(self, work: LogWork) -> LogDone:
+    def gather(self, work: LogWork) -> LogReport:
         """Merge one log on all workers; its retained offsets go into files, one a group."""
         done = _summed_up(work, self._by_group(work, gather_task))
-        if self._was_cut_amiss(work, done.extracted):
+        if self._may_be_miscut(work, done.extracted):
             done = _summed_up(work, self._by_group(replace(work, may_cut=False), gather_task))
         return done
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
+    ) -> list[GroupReport]:
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
         tasks = self._rewriting_tasks(work, groups)
         reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
-        return sorted((report_of(row, Rewritten) for row in reports), key=lambda group: group.group)
+        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
-        enough = bucket_count(work, max(self._least_buckets, self._parallelism))
-        held = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(enough, self._parallelism, held, work.limits.memory_bytes)
-        buckets = finer_buckets(buckets, tasks, held)
+        least_buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        entry_bytes = offset_span(work) * ENTRY_BYTES
+        buckets, tasks = merge_shape(least_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
+        buckets = finer_buckets(buckets, tasks, entry_bytes)
         parts = self._parts(work)
         stages = (
             Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
@@ -440,10 +444,10 @@ class SparkEngine(SparkWorkers):
         return min(len(groups), max(self._parallelism, least))
 
 
-def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogDone:
+def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogReport:
     """A log's report from the reports of its job's tasks."""
-    done = LogDone(name=work.name)
+    done = LogReport(name=work.name)
     for row in reports:
-        done.add(report_of(row, LogDone))
+        done.add(report_of(row, LogReport))
     done.extracted.failure = done.extracted.failure or check_keyless(work, done.extracted)
     return done

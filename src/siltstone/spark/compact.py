@@ -3,7 +3,7 @@
 ::
 
     sources ─ extract ─► entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
-    merge of runs: buckets of keys, and groups of segments, each a piece of one stage ─► reports
+    merge of runs: buckets of keys, and groups of segments, each a task of one stage ─► reports
 
 A small tail is compacted in one task. A bucket's task reads the older runs' key indexes; the offsets that
 they lose travel to the driver as rows of their own.
@@ -61,19 +61,19 @@ def extract_task(
                 yield from _to_groups(work, output, done)
         yield from _report(done)
         if number == 0:
-            yield from (Row(target=bucket, kind=rows.HEADS).batch() for bucket in range(buckets))
+            yield from (Row(target=bucket, kind=rows.TRIGGER).batch() for bucket in range(buckets))
 
 
 def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge buckets: their entries become retained offsets by group; all other rows pass through.
 
-    A bucket without entries has a part of the key index, too: a ``HEADS`` row makes each reach a task.
+    A bucket without entries has a part of the key index, too: a ``TRIGGER`` row makes each reach a task.
     """
     blobs: dict[int, list[EntryBlob]] = {}
     for row in rows_of(batches):
         if row.kind == rows.DIRTY:
             blobs.setdefault(row.target, []).append(entries_of(row, buckets, work.words))
-        elif row.kind == rows.HEADS:
+        elif row.kind == rows.TRIGGER:
             blobs.setdefault(row.target, [])
         else:
             yield row.batch()
@@ -130,9 +130,11 @@ class SparkCompactionEngine(SparkWorkers):
         """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
         if whole:
             return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
-        enough = bucket_count(work, max(self._least_buckets, self._parallelism))
-        held = 8 * work.words * (work.end - work.first)
-        buckets, tasks = merge_shape(enough, self._parallelism, held, work.settings.memory_bytes)
+        least_buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        entry_bytes = 8 * work.words * (work.end - work.first)
+        buckets, tasks = merge_shape(
+            least_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes
+        )
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
         groups = max(1, min(len(work.groups), self._parallelism))

@@ -4,10 +4,10 @@ Spark ends a Python worker that had nothing to do for a minute. The next one, fo
 imports everything anew, which takes longer than cleaning a gigabyte; one that is forked here has it already,
 and all share that memory.
 
-A fork takes over one thread, and the locks of all others as they are: PySpark's daemon imports nothing for
-that reason. So this one sees to it that no library starts a thread, counts them, and where there is another
-one after all (or nobody can tell) PySpark's own takes its place. Local masters only: an executor elsewhere
-may have another Siltstone, or none.
+A fork copies one thread, and the locks of all others as they are: PySpark's daemon imports nothing for that
+reason. So this one keeps libraries from starting threads and counts its threads. If there is more than one,
+or the number is unknown, it executes PySpark's daemon instead. Local masters only: an executor elsewhere may
+have another Siltstone, or none.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ PRELOADED = (
     "siltstone.spark.compact",
     "siltstone.spark.verify",
 )
-"""What tasks import. Imported late: the libraries look at ``THREADLESS``."""
+"""What tasks import; imported after ``THREADLESS`` is set, since the libraries read it."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
-KEPT_BYTES = 128 << 20
+_TRIM_BYTES = 128 << 20
 
 
 def keep_memory() -> None:
-    """Let this process, and those forked from it, keep up to 128 MiB that they have freed: a window's
-    arrays come and go hundreds of times, and are not given back to the system each time."""
+    """Let this process, and those forked from it, keep up to 128 MiB that they have freed: the arrays of a
+    window are allocated and freed hundreds of times, and the system would clear the memory each time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def forget_archives() -> None:
-    """Let go of what imports from archives: a worker of PySpark's has each importer look at its archive anew
-    as it starts, and there is one for every package in ``pyspark.zip``, of which each reads all 1,500 names.
-    Who imports more from there finds them in ``zipimport``'s own memory."""
+    """Forget the importers of archives. A worker of PySpark's invalidates each importer as it starts, and
+    there is one for every package in ``pyspark.zip``, which then reads all 1,500 names again. A later import
+    from there makes a new importer, from ``zipimport``'s own cache."""
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimport.zipimporter):
             del sys.path_importer_cache[path]
@@ -65,7 +65,7 @@ def forget_archives() -> None:
 def _rehearse() -> int:
     """Clean something small, so that kernels are loaded; then the number of this process's threads.
 
-    Raises OSError where there is no place for it, or the number is not known.
+    Raises OSError without a temporary folder, or if the number is not known.
     """
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
@@ -73,7 +73,7 @@ def _rehearse() -> int:
         engine.clean_small_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
     threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
     if threads is None:
-        raise OSError("the number of threads is not known")
+        raise OSError("/proc/self/status does not tell the number of threads")
     return int(threads[1])
 
 

@@ -27,12 +27,11 @@ from siltstone.compaction.explain import (
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
 from siltstone.spark.tasks import (
     Batches,
     all_or_each,
     by_bucket,
-    entries_row,
-    report_row,
     run_bucketed,
     runs_of,
     task_numbers,
@@ -46,17 +45,17 @@ _SMALL_BYTES = 64 << 20
 def observe_task(
     works: Works, runs: Sequence[tuple[int, Sequence[int]]], buckets: Sequence[int], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a run of a log's segments: yields entries by bucket, and a report."""
+    """Each row names some neighbouring segments of a log: yields entries by bucket, and a report."""
     for number in task_numbers(batches):
         log, segments = runs[number]
         work, bins = works[log]
         statistics = LogStatistics()
         try:
             for bucket, entries in observe(work, segments, buckets[log], bins, statistics):
-                yield entries_row(log, bucket, entries)
+                yield array_row(ENTRIES, bucket, entries, log=log).batch()
         except Exception as error:
             statistics.failure = failure_of(error)
-        yield report_row(log, number, statistics)
+        yield report_row(REPORT, statistics, number, log=log).batch()
 
 
 def count_keys_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,7 @@ from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, progress
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import engine_errors, in_worker, one_after_another, run_job
+from siltstone.spark.tasks import Result, engine_errors, in_worker, one_after_another, run_job
 
 BARRIER_BYTES = 16 << 30
 """The most bytes of a log for a barrier stage, which has to begin again when a worker dies."""
@@ -197,7 +197,7 @@ def run_in_barrier(
     return None
 
 
-def one_ahead(session: SparkSession, job: Callable[[int], list[Row]], jobs: int) -> Iterator[list[Row]]:
+def one_ahead(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
     """``one_after_another``; a single job needs no thread."""
     if jobs == 1:
         yield job(0)

@@ -33,21 +33,22 @@ SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """Spark's type; a text would be parsed for each stage."""
 BLOB_BYTES = 32 << 20
 """The largest blob of offsets in one row."""
-DIRTY, CLEAN, RETAINED, SUPERSEDED = "dirty", "clean", "retained", "superseded"
+ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
+RETAINED, SUPERSEDED = "retained", "superseded"
 SUMMARY, CARRIED = "summary", "carried"
-HEADS = "heads"
+TRIGGER = "trigger"
 """A row that makes a task of the next stage do its work even without other rows."""
-FOUND, MERGED, LOOKED_UP, REPORT = "found", "merged", "looked up", "report"
+EXTRACTED, MERGED, JOINED, REPORT = "extracted", "merged", "joined", "report"
 ALL = -1
 """The target of a row for every task of the next stage."""
 FAILED = "failed"
-"""The kind of a row of a worker that gave up."""
+"""The kind of a row of a worker that aborted."""
 Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: ``target`` is the bucket, group or run of groups that it goes to (task ``target`` modulo the
+    """One row: ``target`` is the bucket, group or list of groups that it goes to (task ``target`` modulo the
     number of tasks; ``ALL``: each task), ``log`` the number of its log, in a job of several."""
 
     target: int

@@ -112,7 +112,7 @@ def start_session(
 def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Builder:
     """The builder, with a secret for ``local-cluster``, which has no other; on ``local`` Spark makes its own.
 
-    Java is started first and told the secret over its socket: everybody can read a command line.
+    Java is started first and sent the secret over its socket, since every user can read a command line.
     """
     if not master.startswith("local-cluster"):
         return builder
@@ -123,7 +123,7 @@ def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Bui
 def stop_session(session: SparkSession) -> None:
     """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
 
-    PySpark keeps the way to a dead Java process for ever, and every later session would take it.
+    PySpark keeps its connection to a dead Java process, and every later session would use it.
     """
     gateway, process = internals.gateway(), internals.java_process()
     with warnings.catch_warnings(), contextlib.suppress(Exception):
@@ -285,7 +285,7 @@ def workers_of(session: SparkSession) -> int:
 _PROBES = 8
 
 
-def _look(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _stat_in_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         try:
             facts = files.stat(path)
@@ -303,7 +303,7 @@ def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
     try:
         wanted = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
         frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(
-            functools.partial(_look, str(path)), "seen string"
+            functools.partial(_stat_in_task, str(path)), "seen string"
         )
         strange = [row.seen for row in frame.collect() if json.loads(row.seen) != wanted]
     finally:
@@ -327,19 +327,19 @@ def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
     """The class archive of this Java and this Spark, made unless it is there; None where it is switched off.
 
     ``use`` cleans something small. Only for a process that has not started Spark: its Java ends.
-    Raises EngineError when no archive comes of it, OSError when there is no place for one.
+    Raises EngineError when no archive comes of it, OSError when its folder cannot be written.
     """
-    version, place = java_version(), class_archive.folder()
-    if place is None:
+    version, archives = java_version(), class_archive.folder()
+    if archives is None:
         return None
     archive = class_archive.find(version)
     if archive is not None:
         return archive
-    files.make_directory(place, parents=True)
-    for name in files.list_files(place):
+    files.make_directory(archives, parents=True)
+    for name in files.list_files(archives):
         if name.endswith(_MAKING):  # of one that was killed
-            files.unlink(place / name)
-    making = place / (secrets.token_hex(8) + _MAKING)
+            files.unlink(archives / name)
+    making = archives / (secrets.token_hex(8) + _MAKING)
     try:
         session = start_session(_MASTER, java_options=class_archive.dump_options(making))
         try:

@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from siltstone.base import interruption
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
-from siltstone.spark import internals, rows
+from siltstone.spark import internals
 from siltstone.spark.internals import WORKER_EXITED, is_connect
-from siltstone.spark.rows import SCHEMA, Report, array_row, report_of, rows_of
+from siltstone.spark.rows import REPORT, SCHEMA, Report, report_of, report_row, rows_of
 
 Batches = Iterable[pa.RecordBatch]
 Result = TypeVar("Result")
@@ -78,7 +78,7 @@ def finer_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
 
 
 def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
-    """Split the numbers of ``sizes`` into up to ``tasks`` runs of neighbours of about the same size."""
+    """Split the numbers of ``sizes`` into up to ``tasks`` lists of neighbours of about the same size."""
     total, passed = sum(sizes), 0
     runs: list[list[int]] = [[] for _ in range(tasks)]
     for number, size in enumerate(sizes):
@@ -212,16 +212,6 @@ Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 Log = TypeVar("Log")
 
 
-def entries_row(log: int, bucket: int, entries: Words) -> pa.RecordBatch:
-    """A row with entries for a bucket; they are not copied."""
-    return array_row("", bucket, entries, log=log).batch()
-
-
-def report_row(log: int, target: int, report: object) -> pa.RecordBatch:
-    """A row with a report for the driver."""
-    return rows.report_row("", report, target, log=log).batch()
-
-
 def by_bucket(
     batches: Batches, words: int, report_on: Callable[[int, int, list[Words]], object]
 ) -> Iterator[pa.RecordBatch]:
@@ -232,12 +222,13 @@ def by_bucket(
     """
     parts: dict[tuple[int, int], list[Words]] = {}
     for row in rows_of(batches):
-        if row.report:
+        if row.kind == REPORT:
             yield row.batch()
         else:
             parts.setdefault((row.log, row.target), []).append(row.array(np.uint64, words).copy())
     for log, bucket in sorted(parts):
-        yield report_row(log, bucket, report_on(log, bucket, parts.pop((log, bucket))))
+        report = report_on(log, bucket, parts.pop((log, bucket)))
+        yield report_row(REPORT, report, bucket, log=log).batch()
 
 
 def run_bucketed(

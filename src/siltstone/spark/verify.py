@@ -19,12 +19,11 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
+from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
 from siltstone.spark.tasks import (
     Batches,
     all_or_each,
     by_bucket,
-    entries_row,
-    report_row,
     run_bucketed,
     task_numbers,
 )
@@ -53,8 +52,8 @@ def span_task(
         log, span = spans[number]
         report = SpanReport(number=span.number)
         for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], least), report):
-            yield entries_row(log, bucket, entries)
-        yield report_row(log, span.number, CheckReport(span=report))
+            yield array_row(ENTRIES, bucket, entries, log=log).batch()
+        yield report_row(REPORT, CheckReport(span=report), span.number, log=log).batch()
 
 
 def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.ranges import CleanableRange, LogFacts, PlanSegment
 from siltstone.compaction.report import CLEANED, NOT_ELIGIBLE, NOTHING_TO_DO
-from siltstone.compaction.work import Rules
+from siltstone.compaction.work import RetentionRules
 from siltstone.log import retention
 from siltstone.log.checkpoints import read_checkpoint
 from tests.support.cleaning import logs
@@ -25,7 +25,7 @@ GIB = 1 << 30
 
 
 def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
-    rules = Rules(
+    rules = RetentionRules(
         now_ms=0,
         delete_retention_ms=0,
         last_offset=0,

@@ -17,7 +17,7 @@ from siltstone.compaction import work as pacing
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, CLEANINGS_FILE, FAILED, UNCLEANABLE, read_cleanings
-from siltstone.compaction.staging import LogDone
+from siltstone.compaction.staging import LogReport
 from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import CLEANER_CHECKPOINT, TopicPartition
@@ -188,7 +188,7 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
     works: list[str] = []
 
     class LostAtTheSecondLog(InProcessEngine):
-        def clean_spread(self, work: LogWork) -> LogDone:
+        def clean_spread(self, work: LogWork) -> LogReport:
             works.append(work.name)
             if len(works) == 2:
                 raise ConnectionRefusedError("Java")
@@ -391,7 +391,7 @@ def test_the_cleaner_sleeps_to_keep_to_its_bytes_per_second(
     rests: list[float] = []
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: rests.append(seconds))
     monkeypatch.setattr(pacing.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(pacing.Pacer, "done", lambda self, size: None)
+    monkeypatch.setattr(pacing.Throttler, "done", lambda self, size: None)
     with serving(tmp_path, config={"log.cleaner.io.max.bytes.per.second": "1000"}) as (manager, cleaner):
         write(manager[USERS], 60)
         size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
@@ -403,7 +403,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
     shares: set[float] = set()
     passed: list[int] = []
 
-    class Seen(pacing.Pacer):
+    class Seen(pacing.Throttler):
         def __init__(self, bytes_per_second: float) -> None:
             super().__init__(math.inf)
             shares.add(bytes_per_second)
@@ -412,7 +412,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
             passed.append(size)
 
     for module in (staging, work):
-        monkeypatch.setattr(module, "Pacer", Seen)
+        monkeypatch.setattr(module, "Throttler", Seen)
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: None)
     limits = {"log.cleaner.io.max.bytes.per.second": "1000000", "log.cleaner.threads": "4"}
     with serving(tmp_path, config=limits) as (manager, cleaner):

@@ -17,6 +17,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.commands import clean as cleaning
 from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.explain import KEPT_BY_LEDGER
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.compaction.ledger.work import Compacted, CompactionWork
 from siltstone.compaction.report import CLEANED
@@ -164,6 +165,9 @@ def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_pa
     (log_told,) = told.logs
     assert log_told.is_explained, log_told.reason
     assert log_told.outcome.removed["tombstones"] == log_told.outcome.removed_bytes["tombstones"] == 0
+    assert [(each.at_ms, each.tombstones) for each in log_told.outcome.tombstones_waiting] == [
+        (KEPT_BY_LEDGER, 1)
+    ]
     shutil.copytree(directory, tmp_path / "before")
     request = cleaning.CleanRequest(
         directories=(directory,), in_place=True, force=True, no_spark=True, **given

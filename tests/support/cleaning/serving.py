@@ -11,7 +11,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.staging import LogDone
+from siltstone.compaction.staging import LogReport
 from siltstone.compaction.work import LogWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
@@ -119,7 +119,7 @@ class Blocking(InProcessEngine):
         super().__init__()
         self.begun, self.staged, self.go_on = threading.Event(), threading.Event(), threading.Event()
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """As in process, with a stop in the middle."""
         self.begun.set()
         done = list(super().clean_whole(works))
@@ -136,7 +136,7 @@ class Jobs(InProcessEngine):
         self.jobs: list[list[str]] = []
         self.errors: list[Exception] = []
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """As in process, unless an error is due."""
         self.jobs.append([work.name for work in works])
         if self.errors:

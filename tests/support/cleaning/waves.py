@@ -9,7 +9,7 @@ from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import LogDone, RetainedFile, Rewritten
+from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 from siltstone.log.checkpoints import read_checkpoint
 from siltstone.log.names import TopicPartition
@@ -52,13 +52,13 @@ class Counting(InProcessEngine):
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 
-    def gather(self, work: LogWork) -> LogDone:
+    def gather(self, work: LogWork) -> LogReport:
         self.gathered += 1
         return super().gather(work)
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[Rewritten]:
+    ) -> list[GroupReport]:
         if self.rewritten >= self.after and self.stop is not None:
             raise self.stop
         self.rewritten += len(groups)

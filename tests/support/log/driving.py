@@ -15,7 +15,7 @@ from siltstone.base.records.build import BatchShape, Spans, build_batch
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
-from siltstone.compaction.engine import clean_in_one_go
+from siltstone.compaction.engine import clean_in_one_task
 from siltstone.compaction.inplace.destination import cleaned_up_to
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
@@ -149,7 +149,7 @@ def clean_open_log(
     if not isinstance(found, Planned):
         return None
     make_folder(staging)
-    done = clean_in_one_go(found.work, "0")
+    done = clean_in_one_task(found.work, "0")
     assert done.extracted.failure is None, done.extracted.failure
     for report in done.groups:
         assert report.failure is None, report.failure

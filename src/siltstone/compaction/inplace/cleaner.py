@@ -51,7 +51,7 @@ from siltstone.compaction.inplace.planning import (
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogFailure, LogResult, RecordCounts, failure_of
-from siltstone.compaction.staging import RETAINED_BYTES, LogDone, RetainedFile, Rewritten
+from siltstone.compaction.staging import RETAINED_BYTES, GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 
 # The checks of an engine's report before the swap. No record is lost on its way between tasks: these counts
@@ -63,7 +63,7 @@ from siltstone.compaction.work import Group, LogWork
 #                  records that the groups' tasks read ────┘
 
 
-def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
+def check_gathered(work: LogWork, gathered: LogReport) -> list[RetainedFile]:
     """The files of retained offsets in order of groups.
 
     Raises CheckFailedError unless each group has one file, with as many offsets as were merged.
@@ -72,16 +72,18 @@ def check_gathered(work: LogWork, gathered: LogDone) -> list[RetainedFile]:
     if [file.group for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError("not each group has one file of retained offsets", path=work.name)
     for file in files:
-        _check_retained(work.name, file.group, gathered.retained.get(file.group, 0), file.count)
+        _check_retained(work.name, file.group, gathered.retained_counts.get(file.group, 0), file.count)
     return files
 
 
-def check_counts(planned: Planned, done: LogDone, *, last: bool) -> None:
+def check_counts(planned: Planned, done: LogReport, *, last: bool) -> None:
     """Raises CheckFailedError unless each group's task got as many retained offsets as were merged and, with
     the ``last`` wave, all groups came back with all records that were extracted."""
     work = planned.work
     for group in done.groups:
-        _check_retained(work.name, group.group, done.retained.get(group.group, 0), group.retained)
+        _check_retained(
+            work.name, group.group, done.retained_counts.get(group.group, 0), group.retained_count
+        )
     groups = [*planned.committed, *done.groups]
     if last and len(groups) != len(work.groups):
         raise CheckFailedError(f"{len(groups)} groups came back, not {len(work.groups)}", path=work.name)
@@ -104,15 +106,15 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
 # The counts of a result.
 
 
-def fill_records_before(planned: Planned, done: LogDone) -> None:
+def fill_records_before(planned: Planned, done: LogReport) -> None:
     """Set the records of the whole log: extracted ones, and those above the cleaned range; of an open log,
     extracted ones only."""
-    uncleaned = () if planned.state.opened else planned.work.above
+    uncleaned = () if planned.state.opened else planned.work.uncleanable_segments
     counts = [done.extracted.records, *map(count_records, uncleaned)]
     planned.result.records_before = total_or_none(counts)
 
 
-def changes_something(work: LogWork, group: Rewritten) -> bool:
+def changes_something(work: LogWork, group: GroupReport) -> bool:
     """Has the group fewer records, bytes or segments than before?
 
     ``--stop-after`` stops a run only after such a change. Neither a hard link of the source nor a delete
@@ -136,7 +138,7 @@ def fill_counts(planned: Planned) -> None:
         result.records_after = result.records_before - result.discarded.total()
 
 
-def fill_result(planned: Planned, done: LogDone) -> None:
+def fill_result(planned: Planned, done: LogReport) -> None:
     """Complete the result of a log that was cleaned, but for its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
@@ -517,7 +519,7 @@ class Cleaner:
             if not self._commit(planned, done, last=groups_done == total):
                 return
 
-    def _commit(self, planned: Planned, done: LogDone, *, last: bool) -> bool:
+    def _commit(self, planned: Planned, done: LogReport, *, last: bool) -> bool:
         """Check and commit a report of the engine; False if the log failed. May run in a swap's thread."""
         try:
             failure = done.failure
@@ -540,7 +542,7 @@ class Cleaner:
             self._report_progress()
         return True
 
-    def _commit_groups(self, planned: Planned, done: LogDone) -> None:
+    def _commit_groups(self, planned: Planned, done: LogReport) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
         calls = [done.groups] if done.groups else []
         if not self._destination.commits_groups_together:

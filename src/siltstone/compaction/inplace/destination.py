@@ -22,7 +22,7 @@ from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, Unsaf
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.originals import Originals
 from siltstone.compaction.inplace.planning import LogState, Planned, staging_folder
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
@@ -84,7 +84,7 @@ class Destination:
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Commit checked groups in ascending order: all of them, or none if this raises."""
 
     def commit_log(self, planned: Planned) -> None:
@@ -105,7 +105,7 @@ class Destination:
         """Called when a run failed as a whole: remove what it made."""
 
 
-def _check_size(group: Rewritten) -> None:
+def _check_size(group: GroupReport) -> None:
     """Raises CheckFailedError unless the staged log has the size that its task reported; OSError."""
     path, size = group.staged["log"], files.stat(group.staged["log"]).size
     if size != group.size:
@@ -122,7 +122,7 @@ class Swap:
     old: list[int]
 
 
-def checked_swap(planned: Planned, groups: Sequence[Rewritten]) -> Swap:
+def checked_swap(planned: Planned, groups: Sequence[GroupReport]) -> Swap:
     """The swap that commits ``groups``, whose sizes are checked. Raises CheckFailedError, OSError."""
     swap = Swap(staged={}, verified={}, old=[])
     for report in groups:
@@ -211,7 +211,7 @@ class InPlace(Destination):
         has_own_folder(planned.state.path)
         super().setup_log(planned)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Swap groups in, after their originals are kept if that was chosen."""
         # 1. The staged files are what the tasks reported.
         swap = checked_swap(planned, groups)
@@ -294,7 +294,7 @@ class CleanedCopy(Destination):
         """Remember it for the copy's checkpoint."""
         self._checkpoints[state.where] = offset
 
-    def commit_groups(self, planned: Planned, groups: Sequence[Rewritten]) -> None:
+    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Move the new segments to their names in the copy."""
         for base, staged in checked_swap(planned, groups).staged.items():
             for kind, path in staged.items():

@@ -31,7 +31,7 @@ from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
+from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
 from siltstone.log.retention import SegmentMetadata, decide
@@ -93,7 +93,7 @@ class RemainingSegment:
     the swap gives it: base offset, size, and the modification time of its last source."""
 
     segment: Segment
-    new: Rewritten | None = None
+    new: GroupReport | None = None
 
     def largest_timestamp(self) -> int:
         """In ms; without timestamps the modification time."""
@@ -117,7 +117,7 @@ def remaining_segments(state: LogState, planned: Planned | None) -> list[Remaini
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=new.size)
         remaining.append(RemainingSegment(segment, new))
-    return [*remaining, *map(RemainingSegment, work.above)]
+    return [*remaining, *map(RemainingSegment, work.uncleanable_segments)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, dele
 from siltstone.compaction import report
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.report import LogResult
-from siltstone.compaction.staging import Rewritten
-from siltstone.compaction.work import IO_LIMIT, LogWork, Rules, TaskLimits, batch_slices, share_of_io
+from siltstone.compaction.staging import GroupReport
+from siltstone.compaction.work import IO_LIMIT, LogWork, RetentionRules, TaskLimits, batch_slices, share_of_io
 from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.ledger.store import cleaning_bounds
@@ -154,7 +154,7 @@ NO_HIGH_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """The options of a run that planning needs. ``map_end``: see ``Rules``; only tests set it.
+    """The options of a run that planning needs. ``map_end``: see ``RetentionRules``; only tests set it.
 
     ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
     replica. ``tasks_at_once``: how many tasks share ``log.cleaner.io.max.bytes.per.second``, by default the
@@ -221,7 +221,7 @@ class Planned:
     work: LogWork
     result: LogResult
     began: float = 0.0
-    committed: list[Rewritten] = field(default_factory=list)
+    committed: list[GroupReport] = field(default_factory=list)
 
 
 def initial_result(state: LogState, segments: Sequence[Segment]) -> LogResult:
@@ -449,7 +449,7 @@ def _work(
         groups=ranges.group_segments(facts.segments[: len(below)], cleanable.end, config),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
-        rules=Rules(
+        rules=RetentionRules(
             now_ms=options.now_ms,
             delete_retention_ms=config.delete_retention_ms,
             last_offset=min(cleanable.end, options.map_end) - 1,
@@ -470,7 +470,7 @@ def _work(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
-        above=tuple(segments[len(below) :]),
+        uncleanable_segments=tuple(segments[len(below) :]),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 

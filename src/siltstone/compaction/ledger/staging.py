@@ -178,8 +178,8 @@ def _coalesce(
     ``decompressed``: (data, starts, ends), the records of batch i are ``data[starts[i]:ends[i]]``.
     ``action``: 1 for a batch that is copied as it is. ``selection``: (listed, until, keep): ascending
     offsets that are retained, or discarded where ``keep`` is False; ``until[i]`` of them are at or below
-    batch i's last offset. ``into``: (out, state, rows): the output's bytes, the open batch's state, a row for each finished
-    batch, as ``_close`` writes it. Fills ``offsets`` with those that are retained.
+    batch i's last offset. ``into``: (out, state, rows): the output's bytes, the open batch's state, a row
+    for each finished batch, as ``_close`` writes it. Fills ``offsets`` with those that are retained.
     """
     data, starts, ends = decompressed
     listed, until, keep_listed = selection

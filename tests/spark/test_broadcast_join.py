@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.report import CLEANED, FAILED, UNCLEANABLE, LogResult
+from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.spark import clean as second_pass
 from siltstone.spark import rows
 from siltstone.spark.clean import SparkEngine, dirty_task
-from tests.compaction.test_broadcast import write
 from tests.support.cleaning import logs
+from tests.support.cleaning.clean_and_dirty import write_clean_and_dirty
 from tests.support.cleaning.logs import NOW, Rec, one
+from tests.support.failures import assert_failed, assert_uncleanable
 from tests.support.spark.ways import WAYS
 
 pytestmark = pytest.mark.spark
@@ -45,8 +46,8 @@ def write_idle(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("prepare", [write, write_idle])
-def test_it_leaves_what_the_other_way_leaves(
+@pytest.mark.parametrize("prepare", [write_clean_and_dirty, write_idle])
+def test_it_leaves_what_a_shuffle_join_leaves(
     tmp_path: Path, session: SparkSession, prepare: object, way: int
 ) -> None:
     ours, wanted = (prepare(tmp_path / name) for name in ("ours", "wanted"))  # type: ignore[operator]
@@ -64,7 +65,7 @@ def test_damage_in_a_segment_stops_it(
     tmp_path: Path, session: SparkSession, is_dirty: bool, way: int
 ) -> None:
     """In a dirty one before anything is looked up."""
-    partition = write(tmp_path)
+    partition = write_clean_and_dirty(tmp_path)
     closed = sorted(
         each for each in partition.glob("*.log") if each.stem < f"{50:020d}" and each.stat().st_size
     )
@@ -74,7 +75,7 @@ def test_damage_in_a_segment_stops_it(
     log.write_bytes(data)
     before = logs.tree(partition)
     result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, barrier_bytes=way))
-    assert result.status == UNCLEANABLE and str(log) in result.reason
+    assert_uncleanable(result, log)
     assert logs.tree(partition) == before
 
 
@@ -87,9 +88,9 @@ def lost_dirty_task(*given: Any) -> Iterator[pa.RecordBatch]:
 def test_a_lost_dirty_entry_stops_it(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, way: int
 ) -> None:
-    partition = write(tmp_path)
+    partition = write_clean_and_dirty(tmp_path)
     before = logs.tree(partition)
     monkeypatch.setattr(second_pass, "dirty_task", lost_dirty_task)
     result = clean(tmp_path, SparkEngine(session, tasks=2, clean_share=0, barrier_bytes=way))
-    assert result.status == FAILED and "keys that the offset map lacks" in result.reason
+    assert_failed(result, "CHECK_FAILED", path="topic-0", about="offset map")
     assert logs.tree(partition) == before

@@ -21,9 +21,9 @@ from siltstone.compaction.keys import (
     scatter_new,
     table_for,
 )
-from tests.compaction.test_keys import LOW, WORDS, pairs, partition_of, words
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
+from tests.support.key_entries import LOW, WORDS, entries_of, pairs, shard_of
 from tests.support.records.arrays import scanned
 
 Rows = list[tuple[int, int, int]]
@@ -44,7 +44,7 @@ def rows_of(entries: np.ndarray) -> Rows:
 @given(pairs, pairs)
 @settings(deadline=None, derandomize=True, max_examples=80)
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
-    entries = words([*before, *rows])
+    entries = entries_of([*before, *rows])
     mine = entries[len(before) :]
     kept = dedupe(mine, table_for(len(rows)), mine)
     assert rows_of(entries[: len(before)]) == before
@@ -54,17 +54,17 @@ def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
 
 @given(pairs, st.integers(1, 9), st.integers(1, 70), st.booleans())
 @settings(deadline=None, derandomize=True, max_examples=150)
-def test_partitions_hold_what_was_put_until_one_is_full(
-    rows: Rows, partitions: int, room: int, dedupes: bool
+def test_shards_hold_what_was_put_until_one_is_full(
+    rows: Rows, shards: int, room: int, dedupes: bool
 ) -> None:
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
-    counts, bounds = np.zeros(partitions, np.int64), np.empty(partitions + 1, np.int64)
-    entries, table = np.empty((partitions * room, 2), np.uint64), table_for(room)
-    done = scatter_new(words(rows), 0, room, dedupes, entries, counts, table)
-    mine: list[Rows] = [[] for _ in range(partitions)]
+    counts, bounds = np.zeros(shards, np.int64), np.empty(shards + 1, np.int64)
+    entries, table = np.empty((shards * room, 2), np.uint64), table_for(room)
+    done = scatter_new(entries_of(rows), 0, room, dedupes, entries, counts, table)
+    mine: list[Rows] = [[] for _ in range(shards)]
     expected_done = len(rows)
     for number, row in enumerate(rows):
-        each = mine[partition_of(row[0], partitions)]
+        each = mine[shard_of(row[0], shards)]
         if len(each) == room:
             if dedupes:
                 each[:] = [(*key, offset) for key, offset in plainly(each).items()]
@@ -97,7 +97,7 @@ def collect(
     return found + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
 
 
-def winners_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
+def retained_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
     offsets: list[int] = []
     for bucket in range(buckets):
         offsets += merge_bucket([b for b in blobs if b.bucket == bucket], bucket, buckets).offsets.tolist()
@@ -127,7 +127,7 @@ def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
     return found
 
 
-def test_any_capacity_and_any_number_of_buckets_give_the_same_winners() -> None:
+def test_any_capacity_and_any_number_of_buckets_give_the_same_retained_offsets() -> None:
     for seed in range(4):
         runs = _runs(seed)
         for first_dirty in (0, 77, 10_000):
@@ -135,7 +135,7 @@ def test_any_capacity_and_any_number_of_buckets_give_the_same_winners() -> None:
             for buckets in (1, 2, 5, 700):
                 for capacity in (1, 13, 40, 1 << 20):
                     blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
-                    assert winners_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
+                    assert retained_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
 
 
 def test_a_small_capacity_bounds_what_is_kept() -> None:
@@ -149,16 +149,14 @@ def test_a_small_capacity_bounds_what_is_kept() -> None:
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 500, 513, 2000])
 @pytest.mark.parametrize("expected", [None, 0, 100, 5000, 10**6, 10**9])
-def test_a_bucket_is_a_run_of_partitions_with_room_for_what_is_expected(
-    buckets: int, expected: int | None
-) -> None:
+def test_a_bucket_is_some_shards_with_room_for_what_is_expected(buckets: int, expected: int | None) -> None:
     collector = KeyCollector(
         hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
     )
     assert collector._count % buckets == 0
-    assert collector._count * collector._rows_per_shard <= max(4 << 20, buckets * 4096)
+    assert collector._count * collector._shard_rows <= max(4 << 20, buckets * 4096)
     if expected is not None and expected < 1 << 20 and buckets < 8:
-        assert collector._count * collector._rows_per_shard >= expected
+        assert collector._count * collector._shard_rows >= expected
 
 
 def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
@@ -177,7 +175,7 @@ def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyP
             for i in range(40)
         ]
         blobs = collect(runs, first_dirty=0, capacity=capacity)
-        assert winners_of(blobs, 1) == expected_of(runs, 0)
+        assert retained_of(blobs, 1) == expected_of(runs, 0)
         return sum(len(blob.entries) for blob in blobs)
 
     assert handed_on(20) == 20  # half of the first room
@@ -193,7 +191,7 @@ def test_one_hot_key_among_many_does_not_empty_the_rest() -> None:
     ]
     blobs = collect(runs, first_dirty=0, buckets=4, capacity=4096)
     assert sum(len(blob.entries) for blob in blobs) <= 3003  # the hot one may go several times
-    assert winners_of(blobs, 4) == expected_of(runs, 0)
+    assert retained_of(blobs, 4) == expected_of(runs, 0)
 
 
 def test_what_is_left_is_handed_on_once() -> None:
@@ -221,7 +219,7 @@ def test_a_blob_that_is_kept_stays_as_it_is() -> None:
 def test_clean_entries_all_arrive() -> None:
     runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
     blobs = collect(runs, first_dirty=1000, capacity=8)
-    assert winners_of(blobs, 1) == list(range(20))
+    assert retained_of(blobs, 1) == list(range(20))
     assert not any(blob.dirty for blob in blobs)
 
 
@@ -230,4 +228,4 @@ def test_offsets_farther_apart_than_32_bits() -> None:
     runs = [[Rec(offset=offset, key=b"k%d" % (i % 4))] for i, offset in enumerate(far)]
     for first_dirty in (0, 1 << 32, 1 << 50):
         blobs = collect(runs, first_dirty=first_dirty, buckets=2)
-        assert winners_of(blobs, 2) == expected_of(runs, first_dirty)
+        assert retained_of(blobs, 2) == expected_of(runs, first_dirty)

@@ -13,7 +13,7 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED
-from siltstone.compaction.staging import LogDone
+from siltstone.compaction.staging import LogReport
 from siltstone.compaction.work import LogWork
 from siltstone.log.checkpoints import write_checkpoint
 from siltstone.log.directory import LogDirectory
@@ -35,11 +35,11 @@ class TwoWorkers(InProcessEngine):
         self.whole: list[str] = []
         self.spread: list[str] = []
 
-    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogDone]:
+    def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         self.whole += [work.name for work in works]
         return super().clean_whole(works)
 
-    def clean_spread(self, work: LogWork) -> LogDone:
+    def clean_spread(self, work: LogWork) -> LogReport:
         self.spread.append(work.name)
         return super().clean_spread(work)
 

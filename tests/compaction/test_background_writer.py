@@ -1,4 +1,4 @@
-"""One step behind: the order, what is raised where, and bytes that nobody writes over too early."""
+"""One step writer: the order, what is raised where, and bytes that nobody writes over too early."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import pytest
 from siltstone.base import files
 from siltstone.compaction import staging
 from siltstone.compaction.engine import InProcessEngine, small_batches, small_work
-from siltstone.compaction.staging import WriteBehind
+from siltstone.compaction.staging import BackgroundWriter
 from siltstone.log.names import segment_file
 
 
@@ -25,26 +25,29 @@ def test_each_call_ends_before_the_next_begins() -> None:
         said.append(number)
         return number
 
-    with WriteBehind() as behind:
+    with BackgroundWriter() as writer:
         before = threading.active_count()
-        assert behind.wait() == 0
-        assert [behind.give(lambda number=number: say(number)) for number in range(1, 9)] == [0, *range(1, 8)]
+        assert writer.wait() == 0
+        assert [writer.start(lambda number=number: say(number)) for number in range(1, 9)] == [
+            0,
+            *range(1, 8),
+        ]
         assert threading.active_count() == before + 1
-        assert behind.wait() == 8
-        assert behind.wait() == 0
+        assert writer.wait() == 8
+        assert writer.wait() == 0
     assert said == list(range(1, 9))
     assert threading.active_count() == before
 
 
 def test_what_a_call_raised_is_raised_once_where_the_next_is_given() -> None:
-    with WriteBehind() as behind:
-        behind.give(fail)
+    with BackgroundWriter() as writer:
+        writer.start(fail)
         with pytest.raises(ValueError, match="disk is full"):
-            behind.give(lambda: 5)
-        assert behind.wait() == 0  # and that one was never begun
-        behind.give(fail)
+            writer.start(lambda: 5)
+        assert writer.wait() == 0  # and that one was never begun
+        writer.start(fail)
         with pytest.raises(ValueError, match="disk is full"):
-            behind.wait()
+            writer.wait()
 
 
 def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
@@ -55,8 +58,8 @@ def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
         done.set()
         return fail()
 
-    with pytest.raises(KeyError), WriteBehind() as behind:
-        behind.give(late)
+    with pytest.raises(KeyError), BackgroundWriter() as writer:
+        writer.start(late)
         raise KeyError
     assert done.is_set()
 
@@ -72,23 +75,23 @@ def staged(directory: Path, name: str) -> bytes:
 
 def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    expected, put, threads = staged(tmp_path, "quick"), staging._Sink.put, set[str]()
+    expected, write, threads = staged(tmp_path, "quick"), staging._Sink.write, set[str]()
 
     def slow(*given: object) -> int:
         threads.add(threading.current_thread().name)
         time.sleep(0.02)
-        return put(*given)
+        return write(*given)
 
-    monkeypatch.setattr(staging._Sink, "put", slow)
+    monkeypatch.setattr(staging._Sink, "write", slow)
     assert staged(tmp_path, "slow") == expected
-    assert any(name.startswith("behind") for name in threads)
+    assert any(name.startswith("background-writer") for name in threads)
 
 
 def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    monkeypatch.setattr(staging._Sink, "put", lambda *given: fail())
+    monkeypatch.setattr(staging._Sink, "write", lambda *given: fail())
     work = small_work(tmp_path, "failing", window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.groups[0].failure is not None

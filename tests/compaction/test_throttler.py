@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from siltstone.compaction import work as pacing
-from siltstone.compaction.work import UNLIMITED, Pacer, share_of_io
+from siltstone.compaction import work
+from siltstone.compaction.work import UNLIMITED, Throttler, share_of_io
 
 
 class Time:
@@ -28,24 +28,24 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    monkeypatch.setattr(pacing, "time", found)
+    monkeypatch.setattr(work, "time", found)
     return found
 
 
 def test_it_waits_until_the_bytes_were_due(time: Time) -> None:
-    pacer = Pacer(1000)
-    pacer.done(500)
+    throttler = Throttler(1000)
+    throttler.maybe_throttle(500)
     assert time.now == pytest.approx(100.5)
     time.now += 2
-    pacer.done(1000)
+    throttler.maybe_throttle(1000)
     assert time.now == pytest.approx(102.5), "what was not used may be caught up with"
-    pacer.done(4000)
+    throttler.maybe_throttle(4000)
     assert time.now == pytest.approx(105.5)
 
 
 def test_without_a_limit_it_asks_for_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "time", None)
-    Pacer(UNLIMITED).done(1 << 40)
+    monkeypatch.setattr(work, "time", None)
+    Throttler(UNLIMITED).maybe_throttle(1 << 40)
 
 
 def test_tasks_share_what_is_limited() -> None:
