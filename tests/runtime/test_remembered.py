@@ -66,7 +66,7 @@ def test_once_it_is_cleaned_it_is_listed_no_more(both: tuple[Path, app.CleanRequ
     flip(directory)
     mark_uncleanable(directory, TopicPartition("other", 0), "why", NOW)
     result = clean(request)[BAD]
-    assert result.status == "cleaned" and "taken off the list of uncleanable logs" in result.notes
+    assert result.status == "cleaned" and "removed from the list of uncleanable logs" in result.notes
     assert list(read_uncleanable(directory)) == [TopicPartition("other", 0)]
 
 

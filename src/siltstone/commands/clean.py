@@ -176,7 +176,7 @@ class CleanRequest(CleaningOptions):
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
-        Most bytes of new files at one time; default: a quarter of what is free.
+        Maximum of bytes of new files at one time; default: a quarter of the free space.
     stop_after_minutes
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report

@@ -56,15 +56,15 @@ class LogOptions:
     Parameters
     ----------
     topics
-        Only this topic; may be given several times.
+        Only this topic; may be passed several times.
     config
-        A topic setting, key=value; may be given several times; needs --topic.
+        A topic setting, key=value; may be passed several times; needs --topic.
     config_file
         A file of lines topic:key=value.
     policy_from_metadata
         The topics' own settings, from the broker's __cluster_metadata-0 (KRaft) or Siltstone's list.
     broker_config
-        The broker's server.properties, for what neither a topic nor a broker's dynamic setting says.
+        The broker's server.properties, for settings that no topic and no dynamic setting has.
     now_ms
         The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
     high_watermark
@@ -82,7 +82,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(LogOptions):
-    """The same, and what the work runs on.
+    """The same, and the engine of the work.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class RunOptions(LogOptions):
     master
         The Spark master.
     spill_dir
-        Where Spark puts what does not fit in memory.
+        Spark's folder for data that does not fit in memory.
     """
 
     no_spark: bool = False
@@ -101,7 +101,7 @@ class RunOptions(LogOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningOptions(RunOptions):
-    """The same, and what a cleaning of some directories may do: ``clean`` does it, ``explain`` says so.
+    """The same, and the options of a cleaning of some directories, for ``clean`` and ``explain``.
 
     Parameters
     ----------

@@ -49,11 +49,11 @@ class VerifyRequest(RunOptions):
     Parameters
     ----------
     before
-        A copy of the directory from before the cleaning, or what a run of clean --keep-originals kept.
+        A copy of the directory from before the cleaning, or the originals of clean --keep-originals.
     after
         The cleaned directory.
     now_ms
-        The cleaning's clock, in ms: tombstones are then held to their horizons from both sides.
+        The cleaning's clock, in ms: tombstones are then checked against their horizons on both sides.
     high_watermark
         "end": the cleaning was allowed beyond the checkpointed high watermark.
     master
