@@ -9,8 +9,8 @@
 
 ``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts → checked values) · ``splits`` (which
 bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches, damage as rows) · ``arrow``
-(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. There is no pyspark here:
-``spark.source`` is the data source.
+(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. Nothing here
+imports pyspark: ``spark.source`` is the data source.
 """
 
 try:
