@@ -130,7 +130,7 @@ def test_a_disk_that_does_not_take_them_spoils_no_cleaning(
     with files.observe(refuse):
         results = clean(request)
     assert (results[GOOD].status, results[BAD].status) == ("cleaned", "uncleanable")
-    assert "list of uncleanable logs was not written" in caplog.text and "not written" in caplog.text
+    assert "list of uncleanable logs cannot be written" in caplog.text and "not written" in caplog.text
     assert not (directory / UNCLEANABLE_FILE).exists()
 
 
