@@ -42,17 +42,17 @@ from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
 #
 # ::
 #
-#     base int64 | form 1 byte | payload       little-endian
-#     form 0: the offsets less the base as uint32; form 1: as int64; form 2: a bit for each from the base on
+#     base int64 | width 1 byte | payload      little-endian
+#     width 4 or 8: the offsets less the base, in so many bytes each; 0: a bit for each offset from the base on
 
 _HEAD = struct.Struct("<qB")
-_U32, _I64, _BITS = 0, 1, 2
+_BITS = 0
 
 
 def encode_offsets(offsets: Int64) -> bytes:
-    """Ascending offsets (int64) as bytes, in the smallest of the three forms."""
+    """Ascending offsets (int64) as bytes, in the smallest of the three widths."""
     if not len(offsets):
-        return _HEAD.pack(0, _U32)
+        return _HEAD.pack(0, _BITS)
     base = int(offsets[0])
     relative = offsets - base
     span = int(relative[-1]) + 1
@@ -60,18 +60,17 @@ def encode_offsets(offsets: Int64) -> bytes:
         bits = np.zeros(span, np.bool_)
         bits[relative] = True
         return _HEAD.pack(base, _BITS) + np.packbits(bits, bitorder="little").tobytes()
-    if span <= 1 << 32:
-        return _HEAD.pack(base, _U32) + relative.astype("<u4").tobytes()
-    return _HEAD.pack(base, _I64) + relative.astype("<i8").tobytes()
+    width = 4 if span <= 1 << 32 else 8
+    return _HEAD.pack(base, width) + relative.astype(f"<u{width}").tobytes()
 
 
 def decode_offsets(encoded: bytes) -> Int64:
     """The offsets that ``encode_offsets`` encoded, ascending int64."""
-    base, form = _HEAD.unpack_from(encoded)
-    if form == _BITS:
+    base, width = _HEAD.unpack_from(encoded)
+    if width == _BITS:
         bits = np.unpackbits(np.frombuffer(encoded, np.uint8, offset=_HEAD.size), bitorder="little")
         return np.asarray(np.flatnonzero(bits) + base, np.int64)
-    payload = np.frombuffer(encoded, "<u4" if form == _U32 else "<i8", offset=_HEAD.size)
+    payload = np.frombuffer(encoded, f"<u{width}", offset=_HEAD.size)
     return np.asarray(payload.astype(np.int64) + base)
 
 
