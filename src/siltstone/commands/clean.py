@@ -252,8 +252,7 @@ def clean(
     clock: Clock | None = None,
     engine: EngineFactory = spark_engine,
 ) -> CleanReport:
-    """Clean log directories. Raises SiltstoneError if nothing can be cleaned; the failure of a log is in its
-    result."""
+    """Clean log directories. Raises SiltstoneError for the run; the failure of a log is in its result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
@@ -267,7 +266,10 @@ def clean(
         states = log_states(directories, policies, request.topics)
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination = _destination(request, run, originals, directories, states)
-        audit = _Audit.begin(request, run, started, now_ms, states) if request.report else None
+        audit = None
+        if request.report is not None:
+            paths = [state.path for state in states if state.config and "compact" in state.config.policies]
+            audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, partitions=paths)
         once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
@@ -386,34 +388,20 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
     refuse_strangers(directories)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Audit:
-    """The audit of a run (``--report``). ``partitions``: the directories that the run may change; ``before``:
-    their files before it."""
+    """The audit of a run (``--report``), made before the logs are changed. ``partitions``: the directories
+    that the run may change; ``before``: their files."""
 
     request: CleanRequest
     run: str
     started_ms: int
     now_ms: int
     partitions: Sequence[Path]
-    before: Fingerprints
+    before: Fingerprints = field(init=False)
 
-    @classmethod
-    def begin(
-        cls, request: CleanRequest, run: str, started_ms: int, now_ms: int, states: Sequence[LogState]
-    ) -> _Audit:
-        """Read the files before the logs are changed."""
-        paths = [
-            state.path for state in states if state.config is not None and "compact" in state.config.policies
-        ]
-        return cls(
-            request=request,
-            run=run,
-            started_ms=started_ms,
-            now_ms=now_ms,
-            partitions=paths,
-            before=fingerprints(paths),
-        )
+    def __post_init__(self) -> None:
+        self.before = fingerprints(self.partitions)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.

@@ -43,7 +43,7 @@ from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
 # ::
 #
 #     base int64 | width 1 byte | payload      little-endian
-#     width 4 or 8: the offsets less the base, in so many bytes each; 0: a bit for each offset from the base on
+#     width 4 or 8: the offsets less the base, in so many bytes each; 0: one bit for each offset from the base
 
 _HEAD = struct.Struct("<qB")
 _BITS = 0
