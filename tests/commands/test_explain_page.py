@@ -71,7 +71,7 @@ def hostile(tmp_path: Path) -> Explanation:
     )
 
 
-def test_keys_that_are_markup_stay_text(hostile: Explanation) -> None:
+def test_keys_that_look_like_markup_stay_text(hostile: Explanation) -> None:
     text = page(hostile)
     assert hostile.logs[0].status == "would_clean" and len(hostile.logs[0].keys.hottest_keys) == len(HOSTILE)
     found = _elements(text)
@@ -84,13 +84,13 @@ def test_keys_that_are_markup_stay_text(hostile: Explanation) -> None:
     assert not any(ord(each) < 32 and each != "\n" for each in text)
 
 
-def test_the_page_is_whole_by_itself(hostile: Explanation) -> None:
+def test_the_page_loads_nothing_from_elsewhere(hostile: Explanation) -> None:
     text = page(hostile)
     assert "default-src &#x27;none&#x27;" in text
     assert not re.findall(r"url\(|@import|https?://", text)
 
 
-def test_every_plot_is_well_formed_and_says_what_it_shows(golden: Path, tmp_path: Path) -> None:
+def test_every_plot_is_well_formed_xml_with_a_title(golden: Path, tmp_path: Path) -> None:
     for name in ("txn", "tombstones", "mixed"):
         text = page(explain_all(stage(golden, name, tmp_path / name), show_keys=True))
         plots = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
@@ -114,22 +114,22 @@ def test_masked_keys_are_not_on_the_page(golden: Path, tmp_path: Path) -> None:
     assert "key-00" in page(explain_all(staged, show_keys=True))
 
 
-def test_a_page_without_logs_is_a_page() -> None:
+def test_an_explanation_without_logs_has_a_page() -> None:
     text = page(Explanation(now_ms=1 << 62, passed_over=[("<i>", "&")], notes=["<u>"]))
     assert {"i", "u"} & {tag for tag, _ in _elements(text).found} == set()
 
 
-def test_nothing_to_draw_is_no_plot() -> None:
+def test_a_plot_without_data_is_empty() -> None:
     moment = Moment(at_ms=1, written_bytes=5, reclaimable_bytes=5)
     assert shares([("kept", 0)], "t") == over_time([moment], "t") == over_time([], "t") == bars([], "t") == ""
 
 
-def test_control_characters_are_never_on_a_page() -> None:
+def test_control_characters_are_replaced() -> None:
     text = page(Explanation(now_ms=0, notes=["a\x00b\u202ec'\"<&>"]))
     assert "a\ufffdb\ufffdc&#39;&#34;&lt;&amp;&gt;" in text
 
 
-def test_a_plot_of_times_that_no_clock_has_is_a_plot() -> None:
+def test_times_out_of_a_clocks_range_have_a_plot() -> None:
     ends = [Moment(at_ms=at, written_bytes=5, reclaimable_bytes=2) for at in (-(1 << 63), 0, (1 << 63) - 1)]
     drawn = over_time(ends, "bytes")
     assert "nan" not in drawn and f"{(1 << 63) - 1} ms" in drawn

@@ -1,4 +1,4 @@
-"""Where a cleaning's settings come from: metadata, files, the command line; who is a stranger."""
+"""The sources of a cleaning's settings: metadata, files, the command line; directories of deleted topics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, SiltstoneError, UsageError
+from siltstone.base.errors import CorruptRecordError, DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.compaction.report import LogResult
 from siltstone.runtime import embedded
 from siltstone.runtime.topics import NO_TOPICS, TopicEntry, write_registry
+from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import write_cluster_metadata, write_metadata_log
 from tests.support.operator.staged import in_process, listing, no_engine, stage
 from tests.support.records.frames import config, remove_topic, topic, topic_config, topic_id
@@ -46,18 +47,25 @@ def clean(*directories: Path, **changes: Any) -> dict[str, LogResult]:
     return {str(result.where): result for result in report.results}
 
 
-def refused(kind: type[SiltstoneError], *directories: Path, **changes: Any) -> str:
-    with pytest.raises(kind) as caught:
+def refused(
+    kind: type[SiltstoneError],
+    *directories: Path,
+    path: Path | None = None,
+    about: str | None = None,
+    advice: str | None = None,
+    **changes: Any,
+) -> SiltstoneError:
+    """The error of a cleaning that is refused before an engine is started."""
+    with raises_error(kind, path=path, about=about, advice=advice) as raised:
         app.clean(request(*directories, **changes), engine=no_engine)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return raised.value
 
 
 def shown(result: LogResult, name: str) -> tuple[object, str]:
     return result.settings[name].value, result.settings[name].source
 
 
-def test_nothing_but_the_directory_is_needed(directory: Path) -> None:
+def test_the_metadata_has_all_settings_of_a_cleaning(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     result = clean(directory, dry_run=False, in_place=True)["basic-0"]
     assert (result.status, result.discarded.superseded > 0) == ("cleaned", True)
@@ -95,7 +103,9 @@ def test_the_order_of_precedence_is_kafkas(directory: Path, tmp_path: Path) -> N
     assert shown(result, "index.interval.bytes") == (4096, "DEFAULT_CONFIG")
 
 
-def test_what_is_given_by_hand_wins_and_is_shown_as_such(directory: Path, tmp_path: Path) -> None:
+def test_settings_of_the_command_line_override_all_others_and_are_shown_as_such(
+    directory: Path, tmp_path: Path
+) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     lines = tmp_path / "topics.config"
     lines.write_text("basic:delete.retention.ms=5\nbasic:index.interval.bytes=99\n")
@@ -110,10 +120,10 @@ def test_what_is_given_by_hand_wins_and_is_shown_as_such(directory: Path, tmp_pa
 
 def test_config_still_needs_a_topic(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC)])
-    assert "--topic" in refused(UsageError, directory, config=["cleanup.policy=compact"])
+    refused(UsageError, directory, config=["cleanup.policy=compact"], about="--config", advice="--topic")
 
 
-def test_a_topic_without_the_policy_is_left_alone(directory: Path) -> None:
+def test_a_topic_without_the_policy_compact_is_skipped(directory: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), EAGER])
     result = clean(directory, force=True)["basic-0"]
     assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
@@ -128,7 +138,7 @@ def test_a_topic_without_the_policy_is_left_alone(directory: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("by_hand", [(), ("cleanup.policy=compact",)])
-def test_leftovers_of_deleted_topics_are_skipped(
+def test_directories_of_deleted_topics_are_skipped(
     directory: Path, values: list[bytes], word: str, by_hand: tuple[str, ...]
 ) -> None:
     write_cluster_metadata(directory, [*values, EAGER])
@@ -140,7 +150,7 @@ def test_leftovers_of_deleted_topics_are_skipped(
     assert listing(directory) == before
 
 
-def test_of_two_directories_with_a_topics_name_only_the_stranger_is_skipped(directory: Path) -> None:
+def test_of_two_directories_with_a_topics_name_only_that_with_another_id_is_skipped(directory: Path) -> None:
     shutil.copytree(directory / "basic-0", directory / "basic-1")
     set_id(directory / "basic-1", 9)
     high = directory / "replication-offset-checkpoint"
@@ -154,14 +164,14 @@ def test_of_two_directories_with_a_topics_name_only_the_stranger_is_skipped(dire
     assert topic_id(9) in results["basic-1"].reason
 
 
-def test_a_partition_that_does_not_say_whose_it_is_is_skipped(directory: Path) -> None:
+def test_a_partition_without_a_topic_id_is_skipped(directory: Path) -> None:
     (directory / "basic-0" / "partition.metadata").unlink()
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     result = clean(directory)["basic-0"]
     assert result.status == "skipped" and "partition.metadata" in result.reason
 
 
-def test_records_without_a_key_go_as_in_the_broker(golden: Path, tmp_path: Path) -> None:
+def test_records_without_a_key_are_discarded_as_by_the_broker(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "keyless", tmp_path / "data")
     set_id(staged.partition, KEYLESS)
     own = [topic("keyless", KEYLESS), topic_config("keyless", "min.cleanable.dirty.ratio", "0")]
@@ -175,7 +185,7 @@ def test_records_without_a_key_go_as_in_the_broker(golden: Path, tmp_path: Path)
     assert by_hand.status == "skipped" and "--drop-keyless" in by_hand.reason
 
 
-def test_what_is_not_known_here_is_passed_over(directory: Path, tmp_path: Path) -> None:
+def test_unknown_settings_are_ignored(directory: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text(
         "ssl.key.password=secret\nauthorizer.class.name=x\nnum.io.threads=none\nretention.ms=1\n"
@@ -209,13 +219,11 @@ def test_a_topics_bad_setting_stops_that_topic_only(directory: Path) -> None:
     assert results["basic-0"].status == "skipped" and "'soon'" in results["basic-0"].reason
 
 
-def test_settings_of_brokers_that_make_no_sense_are_refused_with_their_place(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_invalid_settings_of_a_broker_are_refused_with_file_and_line(directory: Path, tmp_path: Path) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT])
     properties = tmp_path / "server.properties"
     properties.write_text("node.id=0\nlog.segment.bytes=many\n")
-    assert f"{properties}:2" in refused(UsageError, directory, broker_config=properties)
+    assert f"{properties}:2" in str(refused(UsageError, directory, broker_config=properties))
 
 
 def test_damaged_metadata_is_refused_and_nothing_is_changed(directory: Path) -> None:
@@ -223,8 +231,8 @@ def test_damaged_metadata_is_refused_and_nothing_is_changed(directory: Path) -> 
     log = partition / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-1])
     before = listing(directory)
-    message = refused(CorruptFileError, directory, in_place=True, dry_run=False)
-    assert str(log) in message and "byte" in message
+    error = refused(CorruptRecordError, directory, in_place=True, dry_run=False, path=log)
+    assert error.position is not None
     assert listing(directory) == before
 
 
@@ -233,28 +241,28 @@ def test_a_single_partition_finds_the_metadata_beside_it(directory: Path) -> Non
     assert clean(directory / "basic-0")["basic-0"].status == "cleaned"
 
 
-def test_the_metadata_may_lie_in_a_directory_of_its_own(directory: Path, tmp_path: Path) -> None:
+def test_the_metadata_may_be_in_a_directory_of_its_own(directory: Path, tmp_path: Path) -> None:
     apart = tmp_path / "metadata"
     write_cluster_metadata(apart, [topic("basic", BASIC), COMPACT, EAGER])
     shutil.copy2(directory / "meta.properties", apart)
     (apart / ".kafka_cleanshutdown").touch()
-    message = refused(DirectoryRefusedError, directory)
-    assert "metadata.log.dir" in message and "ZooKeeper" not in message
+    error = refused(DirectoryRefusedError, directory, path=directory, advice="metadata.log.dir")
+    assert "--broker-config" in str(error) and "ZooKeeper" not in str(error)
     assert clean(directory, apart)["basic-0"].status == "cleaned"
     properties = tmp_path / "server.properties"
     for names in (f"metadata.log.dir={apart}", f"log.dirs={apart}, {directory}"):
         properties.write_text(f"log.dir=/nowhere\n{names}\n")
         assert clean(directory, broker_config=properties)["basic-0"].status == "cleaned"
     (apart / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=0\n")
-    assert "cluster.id" in refused(DirectoryRefusedError, directory, broker_config=properties)
+    assert "cluster.id" in str(refused(DirectoryRefusedError, directory, broker_config=properties))
 
 
-def test_a_directory_of_zookeeper_times_wants_a_file(directory: Path) -> None:
+def test_a_directory_of_a_broker_with_zookeeper_needs_a_config_file(directory: Path) -> None:
     (directory / "meta.properties").write_text("version=0\ncluster.id=c\nbroker.id=0\n")
-    assert "--config-file" in refused(DirectoryRefusedError, directory)
+    refused(DirectoryRefusedError, directory, path=directory, advice="--config-file")
 
 
-def test_only_what_is_committed_counts_where_that_is_known(directory: Path) -> None:
+def test_only_committed_records_of_the_metadata_are_used(directory: Path) -> None:
     off = topic_config("basic", "cleanup.policy", "delete")
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER, off])
     assert clean(directory)["basic-0"].reason == "cleanup.policy=delete"
@@ -269,7 +277,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_spark")
-def test_the_command_takes_nothing_but_the_directory(
+def test_the_command_shows_settings_with_their_sources(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT])
@@ -288,7 +296,7 @@ def test_the_command_takes_nothing_but_the_directory(
 
 
 @pytest.mark.usefixtures("without_spark")
-def test_a_directory_of_zookeeper_times_is_one_line_and_exit_1(
+def test_a_refused_directory_is_one_line_and_exit_status_1(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory / "meta.properties").write_text("version=0\ncluster.id=c\nbroker.id=0\n")
@@ -296,7 +304,7 @@ def test_a_directory_of_zookeeper_times_is_one_line_and_exit_1(
     assert "--config-file" in capsys.readouterr().err
 
 
-def test_recovery_goes_by_the_topics_own_settings(directory: Path) -> None:
+def test_recovery_uses_the_topics_own_settings(directory: Path) -> None:
     index = topic_config("basic", "index.interval.bytes", "100")
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, index])
     partition = directory / "basic-0"
@@ -309,7 +317,7 @@ def test_recovery_goes_by_the_topics_own_settings(directory: Path) -> None:
     assert rebuilt[()] > 2 * rebuilt["index.interval.bytes=4096",]
 
 
-def test_recovery_goes_on_without_metadata_that_cannot_be_read(
+def test_recovery_continues_without_metadata_that_cannot_be_read(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (write_cluster_metadata(directory, [COMPACT]) / f"{0:020d}.log").write_bytes(b"garbage" * 20)
@@ -318,7 +326,7 @@ def test_recovery_goes_on_without_metadata_that_cannot_be_read(
     assert "settings are not known" in caplog.text
 
 
-def test_recovery_goes_by_the_brokers_own_settings_and_finds_its_metadata(
+def test_recovery_uses_the_brokers_own_settings_and_finds_its_metadata(
     directory: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "metadata"
@@ -349,8 +357,9 @@ def test_recovery_refuses_a_bad_broker_config_before_anything_is_changed(
     before = listing(directory)
     properties = tmp_path / "server.properties"
     properties.write_text("log.index.interval.bytes=many\n")
-    with pytest.raises(UsageError, match=r"index\.interval\.bytes"):
+    with raises_error(UsageError) as raised:
         app.recover([directory], broker_config=properties)
+    assert "index.interval.bytes" in str(raised.value)
     with pytest.raises(OSError, match="No such file"):
         app.recover([directory], broker_config=tmp_path / "missing.properties")
     assert listing(directory) == before
@@ -369,7 +378,7 @@ def served(tmp_path: Path) -> Path:
     return tmp_path / "served"
 
 
-def test_topics_made_here_have_their_settings_from_siltstones_own_list(served: Path) -> None:
+def test_settings_of_topics_that_siltstone_created_are_those_of_its_list(served: Path) -> None:
     result = clean(served, dry_run=False, in_place=True, now_ms=None)["users-0"]
     assert (result.status, result.records_after) == ("cleaned", 4)
     assert shown(result, "cleanup.policy") == (("compact",), "siltstone-topics.json")
@@ -382,7 +391,7 @@ def test_a_directory_of_another_topic_than_the_listed_one_is_skipped(served: Pat
     assert result.status == "skipped" and topic_id(9) in result.reason
 
 
-def test_what_was_altered_here_of_a_brokers_topic_counts(directory: Path) -> None:
+def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: Path) -> None:
     write_cluster_metadata(
         directory, [topic("basic", BASIC), COMPACT, topic_config("basic", "retention.ms", "5")]
     )
@@ -394,8 +403,8 @@ def test_what_was_altered_here_of_a_brokers_topic_counts(directory: Path) -> Non
     assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
 
 
-def test_a_broker_without_its_metadata_is_refused_whatever_siltstone_lists(directory: Path) -> None:
+def test_a_broker_without_its_metadata_is_refused_despite_siltstones_list(directory: Path) -> None:
     entry = TopicEntry(topic_id="", partitions=(0,), unmade=(), config={"cleanup.policy": "compact"})
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()
-    assert "__cluster_metadata-0" in refused(DirectoryRefusedError, directory)
+    refused(DirectoryRefusedError, directory, path=directory, about="__cluster_metadata-0")

@@ -91,7 +91,7 @@ def said_by_kafka(broker: Broker, topic: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def dry_run(broker: Broker, **changes: Any) -> app.CleanReport:
+def dry_run(broker: Broker, **changes: Any) -> app.CleanOutcome:
     request = broker.request(in_place=False, dry_run=True, **changes)
     return app.clean(request, engine=in_process)
 

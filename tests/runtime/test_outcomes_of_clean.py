@@ -66,7 +66,7 @@ def test_a_log_that_was_cleaned_leaves_the_list(both: tuple[Path, app.CleanReque
     flip(directory)
     mark_uncleanable(directory, TopicPartition("other", 0), "why", NOW)
     result = clean(request)[BAD]
-    assert result.status == "cleaned" and "taken off the list of uncleanable logs" in result.notes
+    assert result.status == "cleaned" and "removed from the list of uncleanable logs" in result.notes
     assert list(read_uncleanable(directory)) == [TopicPartition("other", 0)]
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_loses_the_list_and_the_history_but_no_cleaning(
     with files.observe(refuse):
         results = clean(request)
     assert (results[GOOD].status, results[BAD].status) == ("cleaned", "uncleanable")
-    assert "list of uncleanable logs was not written" in caplog.text and "not written" in caplog.text
+    assert "list of uncleanable logs cannot be written" in caplog.text and "not written" in caplog.text
     assert not (directory / UNCLEANABLE_FILE).exists()
 
 

@@ -51,7 +51,7 @@ class Stream:
         self.follower = Follower(self.options, self.clock)
         self.offsets = offsets_from_json(offsets_to_json(self.follower.initial()))
         self.read: list[tuple[int, int]] = []
-        self.most = self.options.triggers.max_offsets_per_trigger
+        self.most = self.options.max_offsets_per_trigger
 
     def restart(self) -> None:
         self.follower = Follower(self.options, self.clock)

@@ -239,6 +239,20 @@ def test_splits_by_records_share_only_the_batch_that_they_cut(
     assert offsets(root, **limit) == list(range(96))
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_a_segment_without_an_offset_index_is_cut_at_batches_too(tmp_path: Path) -> None:
+    batches = [
+        batch([Rec(offset=first + k, key=b"k", value=bytes(100)) for k in range(4)])
+        for first in range(0, 96, 4)
+    ]
+    root = log_directory(tmp_path, {"t-0": {0: batches}})
+    (root / "t-0" / f"{0:020}.index").unlink()
+    limit = {"maxPartitionBytes": str(4 * len(batches[0]))}
+    pieces = [piece for split in plan(ReadOptions.of({"path": str(root), **limit})) for piece in split.pieces]
+    assert [piece.end_position - piece.position for piece in pieces] == [4 * len(batches[0])] * 6
+    assert offsets(root, **limit) == list(range(96))
+
+
 def test_an_empty_log_is_an_empty_table(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {7: []}})
     assert rows(table_of(root)) == [] and rows(table_of(root, view="latest")) == []

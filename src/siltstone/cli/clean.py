@@ -71,7 +71,7 @@ def clean(
     return 1 if failures(done.results) or done.report_error is not None else 0
 
 
-def _document(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> dict[str, object]:
+def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
     return {
         "run": done.run,
         "dry_run": request.dry_run,
@@ -101,7 +101,7 @@ def _row(result: LogResult) -> Sequence[object]:
     ]
 
 
-def _show(request: cleaning.CleanRequest, done: cleaning.CleanReport) -> None:
+def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> None:
     title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
     output.write_table(title, _COLUMNS, map(_row, done.results), left=2)
     output.write_lines(*(f"{result.where}: {text}" for result in done.results for text in result.notes))

@@ -167,7 +167,7 @@ def _describe(snapshot: Snapshot, flags: ConfigsFlags, *, as_json: bool) -> None
 
 def _describe_broker(
     snapshot: Snapshot, flags: ConfigsFlags
-) -> tuple[str, dict[str, list[commands.SettingFacts]]]:
+) -> tuple[str, dict[str, list[commands.EffectiveSetting]]]:
     """The title for people, and the settings by the broker's number. Raises UsageError for another broker."""
     number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
@@ -184,7 +184,7 @@ def _describe_broker(
 
 
 def _document(
-    entity_type: str | None, name: str, settings: Sequence[commands.SettingFacts]
+    entity_type: str | None, name: str, settings: Sequence[commands.EffectiveSetting]
 ) -> dict[str, object]:
     configs = [
         {

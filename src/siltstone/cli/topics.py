@@ -219,7 +219,7 @@ def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) ->
 
 
 def _document(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionFacts]
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionDescription]
 ) -> dict[str, object]:
     documents = []
     for partition in partitions:
@@ -237,7 +237,7 @@ def _document(
 
 
 def _show_topic(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionFacts]
+    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionDescription]
 ) -> None:
     configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
     output.write_lines(

@@ -3,7 +3,7 @@
 The steps of a cleaning::
 
     check the request ─► lock the directories ─► settings of each log ─► destination: copy, in place, dry run
-        ─► clean ─► commit, or discard after an error ─► audit (--report), files for later runs ─► CleanReport
+        ─► clean ─► commit, or discard after an error ─► audit (--report), files for later runs
 
 Spark is imported only if an engine is needed.
 """
@@ -195,7 +195,7 @@ class CleanRequest(CleaningOptions):
 
 
 @dataclass(slots=True, kw_only=True)
-class CleanReport:
+class CleanOutcome:
     """The outcome of a run: its name, a result for each log, ignored files; ``notes``: for display.
 
     ``kept``: the folder of the replaced files. ``engine``: the engine that cleaned, None if there was
@@ -251,9 +251,8 @@ def clean(
     progress: Progress | None = None,
     clock: Clock | None = None,
     engine: EngineFactory = spark_engine,
-) -> CleanReport:
-    """Clean log directories. Raises SiltstoneError if nothing can be cleaned; the failure of a log is in its
-    result."""
+) -> CleanOutcome:
+    """Clean log directories. Raises SiltstoneError for the run; the failure of a log is in its result."""
     _refuse_contradictions(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
@@ -267,7 +266,9 @@ def clean(
         states = log_states(directories, policies, request.topics)
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination = _destination(request, run, originals, directories, states)
-        audit = _Audit.begin(request, run, started, now_ms, states) if request.report else None
+        audit = None
+        if request.report is not None:
+            audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
@@ -285,14 +286,15 @@ def clean(
         passed_over = [entry for directory in directories for entry in directory.passed_over]
         not_selected = _report_excluded(excluded, results, passed_over)
         record_outcome(request, states, results, started)
-        report = CleanReport(run=run, results=[*results, *not_selected], passed_over=passed_over)
-        report.notes = list(policies.notes)
-        report.kept = originals if originals is not None and files.exists(originals) else None
+        outcome = CleanOutcome(run=run, results=[*results, *not_selected], passed_over=passed_over)
+        outcome.notes = list(policies.notes)
+        outcome.kept = originals if originals is not None and files.exists(originals) else None
         if once.cache_info().currsize:  # else there was nothing to clean, and no engine was started
-            report.engine = "in-process" if isinstance(once(), InProcessEngine) else f"spark {request.master}"
+            in_process = isinstance(once(), InProcessEngine)
+            outcome.engine = "in-process" if in_process else f"spark {request.master}"
         if audit is not None:
-            report.report_error = audit.write(report.results)
-        return report
+            outcome.report_error = audit.write(outcome.results)
+        return outcome
 
 
 def _cleaner(
@@ -386,34 +388,25 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
     require_one_broker(directories)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Audit:
-    """The audit of a run (``--report``). ``partitions``: the directories that the run may change; ``before``:
-    their files before it."""
+    """The audit of a run (``--report``), made before the logs are changed. ``partitions``: the directories
+    that the run may change; ``before``: the fingerprints of their files."""
 
     request: CleanRequest
     run: str
     started_ms: int
     now_ms: int
-    partitions: Sequence[Path]
-    before: Fingerprints
+    states: Sequence[LogState]
+    partitions: list[Path] = field(init=False)
+    before: Fingerprints = field(init=False)
 
-    @classmethod
-    def begin(
-        cls, request: CleanRequest, run: str, started_ms: int, now_ms: int, states: Sequence[LogState]
-    ) -> _Audit:
-        """Read the files before the logs are changed."""
-        paths = [
-            state.path for state in states if state.config is not None and "compact" in state.config.policies
+    def __post_init__(self) -> None:
+        configs = ((state.path, state.config) for state in self.states)
+        self.partitions = [
+            path for path, config in configs if config is not None and "compact" in config.policies
         ]
-        return cls(
-            request=request,
-            run=run,
-            started_ms=started_ms,
-            now_ms=now_ms,
-            partitions=paths,
-            before=fingerprints(paths),
-        )
+        self.before = fingerprints(self.partitions)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.

@@ -82,7 +82,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(LogOptions):
-    """The same, and what the work runs on.
+    """The same, and the engine of the work.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class RunOptions(LogOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningOptions(RunOptions):
-    """The same, and what a cleaning of some directories may do: ``clean`` does it, ``explain`` says so.
+    """The same, and the options of a cleaning of some directories, for ``clean`` and ``explain``.
 
     Parameters
     ----------

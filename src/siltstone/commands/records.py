@@ -93,8 +93,7 @@ class TopicProducer:
 
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
         log = self._logs[number]
-        codec = log.config.compression_type if self._compression is None else self._compression
-        codec = "uncompressed" if codec == "none" else codec
+        codec = self._compression or log.config.compression_type
         appended = log.append(batch_of(records, codec, self._clock.now_ms()))
         produced = self.produced.setdefault(
             number, ProducedRecords(log.where, first_offset=appended.first_offset, last_offset=0, records=0)

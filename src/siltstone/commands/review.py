@@ -49,11 +49,11 @@ class VerifyRequest(RunOptions):
     Parameters
     ----------
     before
-        A copy of the directory from before the cleaning, or what a run of clean --keep-originals kept.
+        A copy of the directory from before the cleaning, or the originals of clean --keep-originals.
     after
         The cleaned directory.
     now_ms
-        The time of the cleaning, in ms, exactly; without it fewer problems are found.
+        The cleaning's clock, in ms: tombstones are then checked against their horizons on both sides.
     high_watermark
         "end": the cleaning was allowed beyond the checkpointed high watermark.
     master

@@ -36,7 +36,7 @@ from siltstone.runtime.topics import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
+class PartitionDescription:
     """One partition; ``size`` in bytes. ``failure``: why it cannot be read, or only in part.
 
     ``compacted``: its compacted ledger, None without one.
@@ -88,26 +88,26 @@ def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
     return {name: format_value(setting.value) for name, setting in parsed.items()}
 
 
-def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[PartitionFacts]:
+def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[PartitionDescription]:
     """The partitions of a topic; one that cannot be read has the failure, and the others are complete."""
     return [_partition(snapshot, TopicPartition(topic.name, number)) for number in topic.partitions]
 
 
-def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionFacts:
+def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionDescription:
     path = snapshot.partitions.get(where)
     if path is None:
-        return PartitionFacts(partition=where.partition, directory=None, failure=NOT_HERE)
+        return PartitionDescription(partition=where.partition, directory=None, failure=NOT_HERE)
     try:
         log = snapshot.log(where)
     except (SiltstoneError, OSError) as error:
-        return PartitionFacts(partition=where.partition, directory=str(path.parent), failure=str(error))
+        return PartitionDescription(partition=where.partition, directory=str(path.parent), failure=str(error))
     view = log.view
     damage, compacted = snapshot.damage_of(where), None
     try:
         compacted = LedgerStore(path).current()
     except (SiltstoneError, OSError) as error:
         damage = damage or str(error)
-    return PartitionFacts(
+    return PartitionDescription(
         partition=where.partition,
         directory=str(path.parent),
         log_start_offset=view.log_start_offset,
@@ -211,7 +211,7 @@ _BROKER_SOURCES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingFacts:
+class EffectiveSetting:
     """An effective value: ``source`` by Kafka's names; ``synonyms``: (source, name, value), strongest
     first."""
 
@@ -230,28 +230,28 @@ class SettingsChange:
     after: Mapping[str, str]
 
 
-def settings_of_topic(config: Config, *, everything: bool) -> list[SettingFacts]:
+def settings_of_topic(config: Config, *, everything: bool) -> list[EffectiveSetting]:
     """A topic's own settings, or all of its effective settings, by name."""
-    facts = (_facts(config, key, of_topic=True) for key in TOPIC_KEYS)
+    settings = (_effective(config, key, of_topic=True) for key in TOPIC_KEYS)
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return [setting for setting in facts if everything or setting.source == own]
+    return [setting for setting in settings if everything or setting.source == own]
 
 
-def settings_of_broker(config: Config, *, everything: bool) -> list[SettingFacts]:
+def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSetting]:
     """The settings that were set for a broker, or all of its settings, by name."""
     keys = [key for key in ALL_KEYS if key.broker_names]
-    facts = [_facts(config, key, of_topic=False) for key in keys]
+    settings = [_effective(config, key, of_topic=False) for key in keys]
     default = ConfigSource.DEFAULT_CONFIG.value
-    shown = [setting for setting in facts if everything or setting.source != default]
+    shown = [setting for setting in settings if everything or setting.source != default]
     return sorted(shown, key=lambda setting: setting.name)
 
 
-def _facts(config: Config, key: Key, *, of_topic: bool) -> SettingFacts:
+def _effective(config: Config, key: Key, *, of_topic: bool) -> EffectiveSetting:
     setting = config.setting(key.name)
     name = key.name if of_topic else key.broker_names[0]
     value = format_value(setting.value) if of_topic else _in_unit(key, name, setting.value)
     synonyms = tuple(_synonyms(config, key, of_topic=of_topic))
-    return SettingFacts(name=name, value=value, source=setting.origin.value, synonyms=synonyms)
+    return EffectiveSetting(name=name, value=value, source=setting.origin.value, synonyms=synonyms)
 
 
 def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str, str, str]]:
@@ -331,9 +331,9 @@ def alter_namespace(
     return SettingsChange(topic=name, before=before, after=after)
 
 
-def settings_of_namespace(policies: Mapping[str, str]) -> list[SettingFacts]:
+def settings_of_namespace(policies: Mapping[str, str]) -> list[EffectiveSetting]:
     """A namespace's policies, by name."""
     return [
-        SettingFacts(name=name, value=text, source=NAMESPACE_SOURCE, synonyms=())
+        EffectiveSetting(name=name, value=text, source=NAMESPACE_SOURCE, synonyms=())
         for name, text in sorted(policies.items())
     ]

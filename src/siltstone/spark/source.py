@@ -224,7 +224,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
-        most = self._options.triggers.max_offsets_per_trigger
+        most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

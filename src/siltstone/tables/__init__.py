@@ -9,12 +9,12 @@
 
 ``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts → checked values) · ``splits`` (which
 bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches, damage as rows) · ``arrow``
-(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. No pyspark here:
-``spark.source`` puts Spark's names on it.
+(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. Nothing here
+imports pyspark: ``spark.source`` is the data source.
 """
 
 try:
-    import pyarrow  # noqa: F401 - is it there?
+    import pyarrow  # noqa: F401 - only to see if it is installed
 except ImportError as error:
     raise ImportError(
         "tables need pyarrow, which is not installed: pip install 'siltstone[arrow]'", name="pyarrow"

@@ -43,17 +43,17 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.varint import read_varint
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
-from siltstone.log.fetch import READ_COMMITTED, LogView
+from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, LogReader, Polled, ReaderSettings, Start
+from siltstone.log.reading import EARLIEST, HasView, LogReader, Polled, ReaderSettings, Start
 from siltstone.tables.options import VIEWS
 
-# From spans to Arrow's buffers, without a Python object a record.
+# Spans become Arrow's buffers, without a Python object for each record.
 #
-# Arrow keeps byte strings as one run of bytes, int32 offsets into it, one more than strings, and a bit a
-# string that is 0 where it is null::
+# Arrow has byte strings as one buffer of bytes, int32 offsets into it (one more than strings), and one bit
+# for each string, which is 0 if it is null::
 #
 #     spans  (start, size) …   ──►   validity  1 0 1     offsets  0 3 3 5     data  k e y v 2
 #
@@ -94,7 +94,7 @@ def header_spans(
     value_size: Int32,
 ) -> None:
     """Fill in the spans of all headers of all records, one after another."""
-    # The decoder has checked that all of them are inside of their records: no bound is checked here.
+    # The decoder has checked that all headers are within their records: no bound is checked here.
     header = 0
     for row in range(len(headers_start)):
         position = int(headers_start[row])
@@ -110,7 +110,7 @@ def header_spans(
 
 
 def _validity(is_null: Flags) -> pa.Buffer | None:
-    """A bit a row, 0 where it is null; None where no row is."""
+    """One bit for each row, 0 if it is null; None if no row is null."""
     return pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
 
 
@@ -176,21 +176,17 @@ def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) ->
     return np.sort(merge_bucket(blobs, 0, 1).offsets)
 
 
-DEFAULT_BATCH_BYTES = 8 << 20
+BATCH_BYTES = 8 << 20
+"""Bytes of records in an Arrow batch, about, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 
-class TopicLog(Protocol):
+class TopicLog(HasView, Protocol):
     """A log of a topic's partition, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
 
     @property
     def where(self) -> TopicPartition:
         """Its topic and partition."""
-        ...
-
-    @property
-    def view(self) -> LogView:
-        """The segments and offsets that may be read now."""
         ...
 
 
@@ -264,7 +260,7 @@ def batch_structs(
     ``valid``: does each batch's checksum hold?"""
     attributes = batches["attributes"]
     first = batches["base_sequence"][rows].astype(np.int64)
-    # A producer's numbers begin again at 0 behind the largest (Kafka's DefaultRecordBatch).
+    # After the largest int32, a producer's numbers begin again at 0 (DefaultRecordBatch.incrementSequence).
     sequence = (first + offsets - batches["base_offset"][rows]) & _SEQUENCE_MASK
     sequence[first < 0] = -1
     of_batch = {name: batches[key] for name, key in _HEADER_FIELDS.items()}
@@ -303,7 +299,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource
     BATCH_COLUMN: (BATCH_FIELDS, _batch_structs),
     BAD_COLUMN: (pa.string(), lambda columns, *_: pa.nulls(len(columns), pa.string())),
 }
-"""Each column's type, and how it is made of records, their batches and where they come from."""
+"""Each column's type, and the function that makes it of records, their batches and their source."""
 COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLUMN))
 """Every column of a record, in Spark's order."""
 TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN))
@@ -317,7 +313,7 @@ def schema(
     batch_metadata: bool = False,
     quarantine: bool = False,
 ) -> pa.Schema:
-    """The schema of these columns, in the order given; all but the headers by default."""
+    """The schema of these columns, in this order; all but the headers by default. Raises UsageError."""
     names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)
     names += ["headers"] if include_headers and "headers" not in names else []
     unknown = [name for name in names if name not in COLUMNS]
@@ -349,7 +345,7 @@ def to_batches(
     isolation: str = READ_COMMITTED,
     view: str = "log",
     tombstones: str = "drop",
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
 
@@ -446,8 +442,9 @@ def record_batches(
     parts = 1 if rows_max is None else -(-count // rows_max)
     edges = {count * part // parts for part in range(parts + 1)}
     if isinstance(columns, RecordColumns):
-        behind = np.cumsum(columns.size, dtype=np.int64) // max(batch_bytes, 1)
-        edges |= set((np.flatnonzero(np.diff(behind)) + 1).tolist())
+        # A new Arrow batch begins wherever the bytes up to a record pass a multiple of batch_bytes.
+        batch_number = np.cumsum(columns.size, dtype=np.int64) // max(batch_bytes, 1)
+        edges |= set((np.flatnonzero(np.diff(batch_number)) + 1).tolist())
     for first, last in itertools.pairwise(sorted(edges)):
         part = columns if last - first == count else select(columns, slice(first, last))
         arrays = [_COLUMNS[name][1](part, batches, source) for name in wanted.names]

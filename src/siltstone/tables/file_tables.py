@@ -1,4 +1,5 @@
-"""Files of a log directory as tables: a row for each batch, index entry, producer… (option ``table``).
+"""Reads the files of a log directory as tables: a row for each batch, index entry, producer… (option
+``table``).
 
 ::
 
@@ -6,8 +7,8 @@
     offsetIndex        timeIndex        transactionIndex        the indexes' entries
     producerSnapshots  leaderEpochs     checkpoints             the other files of a log directory
 
-Rows are those of ``siltstone dump``, with topic, partition and file in front. Damage in a file is an error,
-or with ``badBatches=quarantine`` a row with only the reason in ``badBatch``.
+Rows are those of ``siltstone dump``, after the columns topic, partition and file. Damage in a file is an
+error, or with ``badBatches=quarantine`` a row that has only the reason in ``badBatch``.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ FILE_TABLES = {
     "leaderepochs": ("epochs", "epoch int, startOffset long"),
     "checkpoints": ("", "offset long"),
 }
-"""By name in lower case: the kind of the files in a partition's directory ("": those of the log directory),
-and the columns behind topic, partition and file."""
+"""By name in lower case: the kind of the files in a partition's directory ("": checkpoints of the log
+directory), and the columns after topic, partition and file."""
 _NAMES_IN_DUMP = {
     "codec": "compresscodec",
     "deleteHorizon": "deleteHorizonMs",
@@ -65,7 +66,7 @@ _NAMES_IN_DUMP = {
     "lastUpdateTimestamp": "transactionLastUpdateTimestampMs",
     "startTimestamp": "transactionStartTimestampMs",
 }
-"""Columns that ``siltstone dump`` calls otherwise, as Kafka's tools do; the leader epoch only of batches."""
+"""Columns that have another name in ``siltstone dump``, which is that of Kafka's tools."""
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:
@@ -85,17 +86,17 @@ def plan_files(options: ReadOptions) -> list[TaskSplit]:
     directories = open_directories(options)
     if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
-        places = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
-        return [TaskSplit(paths=tuple((str(path), None) for path in places if files.exists(path)))]
+        paths = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
+        return [TaskSplit(paths=tuple((str(path), None) for path in paths if files.exists(path)))]
     splits = []
     for where, directory in directories.items():
-        inside = sorted(name for name in partition_files(directory) if _is_of(name, kind))
-        if inside:
-            splits.append(TaskSplit(paths=tuple((str(directory / name), where) for name in inside)))
+        selected = sorted(name for name in partition_files(directory) if _has_kind(name, kind))
+        if selected:
+            splits.append(TaskSplit(paths=tuple((str(directory / name), where) for name in selected)))
     return splits
 
 
-def _is_of(name: str, kind: str) -> bool:
+def _has_kind(name: str, kind: str) -> bool:
     if kind == "epochs":
         return name == names.LEADER_EPOCH_CHECKPOINT
     parsed = parse_segment_file(name)
@@ -104,29 +105,29 @@ def _is_of(name: str, kind: str) -> bool:
 
 def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
-    wanted, own = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
-    rows = (row for path, where in split.paths for row in _rows(path, where, own, options))
-    while some := list(itertools.islice(rows, _ROWS)):
-        yield pa.RecordBatch.from_pylist(some, schema=wanted)
+    schema, columns = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
+    rows = (row for path, where in split.paths for row in _rows(path, where, columns, options))
+    while batch := list(itertools.islice(rows, _ROWS)):
+        yield pa.RecordBatch.from_pylist(batch, schema=schema)
 
 
-def _rows(path: str, where: TopicPartition | None, own: list[str], options: ReadOptions) -> Iterator[Row]:
+def _rows(path: str, where: TopicPartition | None, columns: list[str], options: ReadOptions) -> Iterator[Row]:
     for row in dump_file(identify(path), DumpOptions()):
         if isinstance(row, CorruptFileError):
             if not options.quarantine:
                 raise row
-            place = {} if where is None else {"topic": where.topic, "partition": where.partition}
-            yield {"file": path, **place, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
+            owner = {} if where is None else {"topic": where.topic, "partition": where.partition}
+            yield {"file": path, **owner, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
         elif row["type"] != "file":
             # A checkpoint's entry names the partition itself, whether it exists or not.
-            of = where or TopicPartition(row["topic"], row["partition"])
-            if where is not None or options.selection.has(of):
-                values = _values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, own)
-                yield {"topic": of.topic, "partition": of.partition, "file": path, **values}
+            entry_of = where or TopicPartition(row["topic"], row["partition"])
+            if where is not None or options.selection.has(entry_of):
+                values = _values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, columns)
+                yield {"topic": entry_of.topic, "partition": entry_of.partition, "file": path, **values}
 
 
 def _values(row: Row, columns: Iterable[str]) -> Row:
-    """Columns of a dump's row. Times are in ms in the files, -1 stands for none."""
+    """Columns of a dump's row. Times in files are in ms, -1 without one."""
     values = {name: row.get(_NAMES_IN_DUMP.get(name, name)) for name in columns}
     for name, value in values.items():
         if name.lower().endswith(("timestamp", "horizon")) and value is not None:
@@ -134,11 +135,11 @@ def _values(row: Row, columns: Iterable[str]) -> Row:
     return values
 
 
-# What coordinators keep, decoded: ``table=consumerOffsets`` and ``table=transactionState``.
+# Records of the coordinators, decoded: ``table=consumerOffsets`` and ``table=transactionState``.
 #
-# Records of ``__consumer_offsets`` and ``__transaction_state`` are read as any others are, so ``view=latest``
-# shows what holds, which is what ``kafka-consumer-groups`` lists. Each becomes a row; of one that cannot be
-# decoded ``undecodable`` says why.
+# Records of ``__consumer_offsets`` and ``__transaction_state`` are read as any others, so ``view=latest`` has
+# the current ones, which ``kafka-consumer-groups`` lists. Each becomes a row; if one cannot be decoded,
+# ``undecodable`` has the reason.
 
 _DECODED = fields_of(
     "isTombstone boolean, undecodable string, logPartition int, logOffset long, logTimestamp timestamp"
@@ -160,20 +161,22 @@ DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
 
 
 def decoded_source(options: ReadOptions) -> ReadOptions:
-    """The records that the table is made of, as a table of their own."""
-    chosen = options.selection
-    if chosen == PartitionSelection():
-        chosen = PartitionSelection(subscribe=(DECODED_TABLES[options.table][0],))
+    """The options of the records that the table decodes."""
+    selection = options.selection
+    if selection == PartitionSelection():
+        selection = PartitionSelection(subscribe=(DECODED_TABLES[options.table][0],))
     columns = ("key", "value", "partition", "offset", "timestamp")
-    return dataclasses.replace(options, table="records", selection=chosen, columns=columns, quarantine=False)
+    return dataclasses.replace(
+        options, table="records", selection=selection, columns=columns, quarantine=False
+    )
 
 
 def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records of ``decoded_source``, decoded."""
     _, decoder, columns = DECODED_TABLES[options.table]
-    wanted = schema_of(options)
+    schema = schema_of(options)
     for batch in batches:
-        # Python's datetime does not reach as far as Arrow's times: they stay numbers.
+        # Arrow's times may be out of the range of Python's datetime: they stay numbers.
         times = batch.schema.get_field_index("timestamp")
         numbers = batch.set_column(times, "timestamp", batch.column(times).cast(pa.int64()))
         rows = []
@@ -189,7 +192,7 @@ def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Ite
                     "logTimestamp": record["timestamp"],
                 }
             )
-        yield pa.RecordBatch.from_pylist(rows, schema=wanted)
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _decoded_values(row: Row, columns: Iterable[str]) -> Row:

@@ -23,6 +23,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError
+from siltstone.log.fetch import LATEST
 from siltstone.log.names import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
@@ -31,7 +32,7 @@ from siltstone.log.names import (
     TopicPartition,
 )
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
-from siltstone.tables.options import LATEST, OffsetLimit, ReadOptions
+from siltstone.tables.options import OffsetLimit, ReadOptions
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
     Logs,
@@ -86,9 +87,8 @@ class Follower:
         Raises UsageError, OffsetOutOfRangeError, what opening raises.
         """
         options = self._options
-        starting = OffsetLimit(every=LATEST) if options.offsets.starting is None else options.offsets.starting
-        limits = dataclasses.replace(options.offsets, starting=starting, ending=None, as_of=None)
-        options = dataclasses.replace(options, offsets=limits)
+        starting = OffsetLimit(every=LATEST) if options.starting is None else options.starting
+        options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
         return {where: wanted.start for where, wanted in offset_ranges(self._open(), options).items()}
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -137,11 +137,11 @@ class Follower:
 
     def _waits(self, total: int) -> bool:
         """Are fewer offsets new than ``minOffsetsPerTrigger``, and is ``maxTriggerDelay`` not over?"""
-        triggers = self._options.triggers
-        if triggers.min_offsets_per_trigger is None or self._last_ms is None:
+        options = self._options
+        if options.min_offsets_per_trigger is None or self._last_ms is None:
             return False
         waited_ms = self._clock.now_ms() - self._last_ms
-        return total < triggers.min_offsets_per_trigger and waited_ms < triggers.max_trigger_delay_ms
+        return total < options.min_offsets_per_trigger and waited_ms < options.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[TaskSplit]:
         """The offsets from ``start`` to ``end`` as splits. Raises OffsetOutOfRangeError for data loss."""
@@ -170,7 +170,7 @@ class Follower:
                 self._report_loss(where, reason)
 
     def _report_loss(self, where: TopicPartition, reason: str) -> None:
-        if self._options.offsets.fail_on_data_loss:
+        if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(reason, path=str(where), advice=READ_WHAT_IS_LEFT)
         _logger.warning("%s: %s; the records that are there are read (failOnDataLoss=false)", where, reason)
 

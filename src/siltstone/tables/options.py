@@ -5,7 +5,7 @@
     {"path": "/kafka", "subscribe": "users", "view": "latest"}        texts, as Spark passes them
         │ OPTIONS: a row for each name: how its text is parsed, and the field that it sets
         ▼
-    ReadOptions(paths, selection, offsets, splitting, triggers, …)    values; contradictions are refused
+    ReadOptions(paths, selection, starting, ending, view, …)          values; contradictions are refused
 
 Names and meanings are those of Spark's Kafka source (``KafkaSourceProvider``) where it has them; ``path``,
 ``view``, ``tombstones``, ``asOfOffset``, ``asOfTimestamp``, ``isolation``, ``columns``, ``badBatches``,
@@ -18,16 +18,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_LIMIT
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
 # Parsing, the same for reading, streaming and writing. Names are not case-sensitive. A parser raises
@@ -168,9 +168,6 @@ def words(text: str) -> tuple[str, ...]:
 
 # The partitions and the offsets that a table has, chosen as in Spark's Kafka source.
 
-EARLIEST, LATEST = -2, -1
-"""Offsets that stand for the start and the end of a log, in Kafka and in Spark's JSON."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSelection:
@@ -261,54 +258,33 @@ _OTHER_TABLES = (
     "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints "
     "consumerOffsets transactionState"
 ).split()
-DEFAULT_PARTITION_BYTES = 128 << 20
 SET_PATH = "set it to a Kafka log directory, or to the directory of one partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetLimits:
-    """The start and the end of a read, as offsets or times; None: the log's own.
+class ReadOptions:
+    """A table. ``paths``: log directories of one broker, or one partition's.
 
-    ``as_of`` is for all views; its offset or its time in ms is included. ``latest_without_match``: if no
-    record is as late as the starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an
-    error.
+    ``starting``, ``ending``: offsets or times; None: the log's own. ``as_of`` is for all views; its offset or
+    its time in ms is included. ``latest_without_match``: if no record is as late as the starting time, start
+    at the end. ``fail_on_data_loss``: deleted offsets are an error. Of the bounds of a split, and of a
+    stream's micro-batch, None is no bound. ``columns`` None: all but the headers. Sizes are in bytes,
+    ``max_decompressed_message_bytes`` of one batch.
     """
 
+    paths: tuple[str, ...]
+    selection: PartitionSelection = PartitionSelection()
     starting: OffsetLimit | None = None
     ending: OffsetLimit | None = None
     as_of: OffsetLimit | None = None
     latest_without_match: bool = False
     fail_on_data_loss: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splitting:
-    """How the offsets are cut into splits; sizes in bytes, None: no such bound."""
-
     min_partitions: int | None = None
-    max_partition_bytes: int = DEFAULT_PARTITION_BYTES
+    max_partition_bytes: int = 128 << 20
     max_records_per_partition: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Triggers:
-    """How many offsets a stream's micro-batch has; None: no such bound."""
-
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """A table. ``paths``: log directories of one broker, or one partition's. ``columns`` None: all but the
-    headers. ``max_decompressed_message_bytes``: of one batch."""
-
-    paths: tuple[str, ...]
-    selection: PartitionSelection = PartitionSelection()
-    offsets: OffsetLimits = OffsetLimits()
-    splitting: Splitting = Splitting()
-    triggers: Triggers = Triggers()
     max_decompressed_message_bytes: int = DEFAULT_LIMIT
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
@@ -332,32 +308,19 @@ class ReadOptions:
         values = parse_options(texts, OPTIONS)
         if not values.get("paths"):
             raise UsageError("option 'path' is missing", advice=SET_PATH)
-        options = cls(
-            selection=_part_of(PartitionSelection, values),
-            offsets=_part_of(OffsetLimits, values),
-            splitting=_part_of(Splitting, values),
-            triggers=_part_of(Triggers, values),
-            **values,
-        )
+        selected = {name: values.pop(name) for name in ("assign", "subscribe", "pattern") if name in values}
+        options = cls(selection=PartitionSelection(**selected), **values)
         _refuse_contradictions(options, streaming)
         return options
 
 
-Part = TypeVar("Part", PartitionSelection, OffsetLimits, Splitting, Triggers)
-
-
-def _part_of(kind: type[Part], values: dict[str, Any]) -> Part:
-    """Take the fields of a part out of ``values``."""
-    return kind(**{part.name: values.pop(part.name) for part in fields(kind) if part.name in values})
-
-
 def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
-    limits, is_log, is_records = options.offsets, options.view == LOG, options.table == RECORDS
-    if streaming and (not is_log or limits.as_of is not None or limits.ending is not None):
+    is_log, is_records = options.view == LOG, options.table == RECORDS
+    if streaming and (not is_log or options.as_of is not None or options.ending is not None):
         raise UsageError("a stream has view=log, no asOf and no ending", advice="use a batch query for these")
-    if limits.ending is not None and limits.as_of is not None:
+    if options.ending is not None and options.as_of is not None:
         raise UsageError("an ending and asOf are both set", advice="set one of the two")
-    if options.view == COMPACTED and limits.as_of is not None:
+    if options.view == COMPACTED and options.as_of is not None:
         reason = "view=compacted has no asOf: a ledger has only its last state"
         raise UsageError(reason, advice="set view=latest")
     if options.keep_tombstones and options.view != LATEST_VIEW:
@@ -371,10 +334,10 @@ def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
     if not is_records and (options.columns is not None or options.include_headers or streaming):
         reason = f"table={options.table} has columns of its own, and is no stream"
         raise UsageError(reason, advice="choose columns with select, in a batch query")
-    if not streaming and limits.starting is not None and limits.starting.is_offset(LATEST):
+    if not streaming and options.starting is not None and options.starting.is_offset(LATEST):
         reason = "a batch query cannot start at the latest offset"
         raise UsageError(reason, advice="set another offset in startingOffsets")
-    if limits.ending is not None and limits.ending.is_offset(EARLIEST):
+    if options.ending is not None and options.ending.is_offset(EARLIEST):
         reason = "a query cannot end at the earliest offset"
         raise UsageError(reason, advice="set another offset in endingOffsets")
 

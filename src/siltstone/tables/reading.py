@@ -59,6 +59,7 @@ from siltstone.log.segments import Window, windows
 from siltstone.log.transactions import Aborted, TransactionScan
 from siltstone.tables.arrow import (
     BAD_COLUMN,
+    BATCH_BYTES,
     BATCH_COLUMN,
     TIME_COLUMNS,
     RecordSource,
@@ -67,7 +68,7 @@ from siltstone.tables.arrow import (
     record_batches,
     schema,
 )
-from siltstone.tables.options import LOG, ReadOptions, Splitting
+from siltstone.tables.options import LOG, ReadOptions
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
     FilePiece,
@@ -84,8 +85,7 @@ from siltstone.tables.splits import (
 
 WINDOW_BYTES = 2 << 20
 BATCH_ROWS = 32_768
-BATCH_BYTES = 8 << 20
-"""An Arrow batch has at most so many rows, and about so many bytes of records."""
+"""An Arrow batch has at most so many rows."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
 """One of the functions of ``base.records.decode`` that decode all records."""
@@ -284,19 +284,19 @@ def _open(piece: FilePiece) -> files.Reader | None:
 
 def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
     """The pieces that have the same offsets in the directory as it is now."""
-    if options.view != LOG or options.offsets.as_of is not None:
+    if options.view != LOG or options.as_of is not None:
         reason = "the log has changed since the query was planned, and the planned view is lost"
         raise SourceChangedError(reason, path=piece.directory, advice=_RUN_AGAIN)
     log = reopen_log(piece.directory, piece.where)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
-    if options.offsets.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
+    if options.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
             f"offsets {piece.start} to {piece.end} were planned, but the log has {start} to {end} now",
             path=str(piece.where),
             advice=READ_WHAT_IS_LEFT,
         )
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
-    whole = dataclasses.replace(options, splitting=Splitting())
+    whole = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
     for split in split_ranges([snapshot_range(log, wanted)], whole):
         yield from split.pieces
 
@@ -384,9 +384,9 @@ def _bad_row(bad: BadBatch, own_schema: pa.Schema) -> pa.RecordBatch:
     }
     arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in own_schema}
     if BATCH_COLUMN in arrays and len(bad.header):
-        holds = np.array([bad.reason != BAD_CHECKSUM])
+        is_valid = np.array([bad.reason != BAD_CHECKSUM])
         first = bad.header["base_offset"].astype(np.int64)
-        arrays[BATCH_COLUMN] = batch_structs(bad.header, holds, bad.source, np.zeros(1, np.int32), first)
+        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, np.zeros(1, np.int32), first)
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=own_schema)
 
 

@@ -29,30 +29,30 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
 from siltstone.base.records.layout import Int64
-from siltstone.log.fetch import READ_COMMITTED, LogView
+from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, LogView
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
-from siltstone.tables.options import EARLIEST, LATEST, LATEST_VIEW, OffsetLimit, ReadOptions
+from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
 
 # Many offsets in few bytes, sent to the task with a piece: the retained offsets of a view, or the superseded
 # ones of a ledger.
 #
 # ::
 #
-#     base int64 | form 1 byte | payload       little-endian
-#     form 0: the offsets less the base as uint32; form 1: as int64; form 2: a bit for each from the base on
+#     base int64 | width 1 byte | payload      little-endian
+#     width 4 or 8: the offsets less the base, in so many bytes each; 0: one bit for each offset from the base
 
 _HEAD = struct.Struct("<qB")
-_U32, _I64, _BITS = 0, 1, 2
+_BITS = 0
 
 
 def encode_offsets(offsets: Int64) -> bytes:
-    """Ascending offsets (int64) as bytes, in the smallest of the three forms."""
+    """Ascending offsets (int64) as bytes, in the smallest of the three widths."""
     if not len(offsets):
-        return _HEAD.pack(0, _U32)
+        return _HEAD.pack(0, _BITS)
     base = int(offsets[0])
     relative = offsets - base
     span = int(relative[-1]) + 1
@@ -60,18 +60,17 @@ def encode_offsets(offsets: Int64) -> bytes:
         bits = np.zeros(span, np.bool_)
         bits[relative] = True
         return _HEAD.pack(base, _BITS) + np.packbits(bits, bitorder="little").tobytes()
-    if span <= 1 << 32:
-        return _HEAD.pack(base, _U32) + relative.astype("<u4").tobytes()
-    return _HEAD.pack(base, _I64) + relative.astype("<i8").tobytes()
+    width = 4 if span <= 1 << 32 else 8
+    return _HEAD.pack(base, width) + relative.astype(f"<u{width}").tobytes()
 
 
 def decode_offsets(encoded: bytes) -> Int64:
     """The offsets that ``encode_offsets`` encoded, ascending int64."""
-    base, form = _HEAD.unpack_from(encoded)
-    if form == _BITS:
+    base, width = _HEAD.unpack_from(encoded)
+    if width == _BITS:
         bits = np.unpackbits(np.frombuffer(encoded, np.uint8, offset=_HEAD.size), bitorder="little")
         return np.asarray(np.flatnonzero(bits) + base, np.int64)
-    payload = np.frombuffer(encoded, "<u4" if form == _U32 else "<i8", offset=_HEAD.size)
+    payload = np.frombuffer(encoded, f"<u{width}", offset=_HEAD.size)
     return np.asarray(payload.astype(np.int64) + base)
 
 
@@ -138,15 +137,15 @@ class OffsetRange(NamedTuple):
 
 def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, OffsetRange]:
     """The offsets to read of each log. Raises UsageError, OffsetOutOfRangeError."""
-    limits = options.offsets
-    for limit, name in ((limits.starting, "starting"), (limits.ending, "ending"), (limits.as_of, "asOf")):
+    limits = ((options.starting, "starting"), (options.ending, "ending"), (options.as_of, "asOf"))
+    for limit, name in limits:
         _require_exact_partitions(limit, logs, name)
     ranges = {}
     for where, log in logs.items():
         start = _start_offset(log, options)
-        end = _offset_at(log, limits.ending or OffsetLimit(every=LATEST), options)
-        if limits.as_of is not None:
-            end = _as_of(log, limits.as_of, options)
+        end = _offset_at(log, options.ending or OffsetLimit(every=LATEST), options)
+        if options.as_of is not None:
+            end = _as_of(log, options.as_of, options)
         elif end is None:
             end = readable_end(log, options.isolation)
         ranges[where] = OffsetRange(start, max(start, end))
@@ -168,11 +167,11 @@ def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) 
 
 
 def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
-    starting = options.offsets.starting or OffsetLimit(every=EARLIEST)
+    starting = options.starting or OffsetLimit(every=EARLIEST)
     start = _offset_at(log, starting, options)
     if start is not None:
         return start
-    if options.offsets.latest_without_match:
+    if options.latest_without_match:
         return readable_end(log, options.isolation)
     raise UsageError(
         f"no record has a timestamp of {starting.of(log.where)} ms or later",
@@ -190,7 +189,7 @@ def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> in
         return None if place is None else min(max(place.offset, first), end)
     if offset in (EARLIEST, LATEST):
         return first if offset == EARLIEST else end
-    if options.offsets.fail_on_data_loss and not first <= offset <= end:
+    if options.fail_on_data_loss and not first <= offset <= end:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {first} to {end}: its records were deleted, or do not exist yet",
             path=str(log.where),
@@ -207,7 +206,7 @@ def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
         end = end if place is None else min(place.offset, end)
     else:
         end = min(last + 1, end)
-    if options.offsets.fail_on_data_loss:
+    if options.fail_on_data_loss:
         _refuse_unknown_past(log, end, options)
     return end
 
@@ -281,15 +280,15 @@ def snapshot_range(log: ReadOnlyLog, wanted: OffsetRange) -> SnapshotRange:
 
 
 def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
-    """Cut offset ranges into splits, as ``options.splitting`` says, in their order; none for empty ranges."""
+    """Cut offset ranges into splits, as ``options`` say, in their order; none for empty ranges."""
     whole = [pair for source in ranges for pair in _by_segment(source, options.isolation)]
     target = _target_bytes([piece for _, piece in whole], options)
     cut = [(segment, part) for segment, piece in whole for part in _by_bytes(segment, piece, target)]
-    records_max = options.splitting.max_records_per_partition
+    records_max = options.max_records_per_partition
     if records_max is not None:
         cut = [(segment, part) for segment, piece in cut for part in _by_offsets(segment, piece, records_max)]
     groups = _bin_pack([piece for _, piece in cut], target, records_max)
-    splits_min = options.splitting.min_partitions or 1
+    splits_min = options.min_partitions or 1
     if len(groups) < splits_min:
         groups = [[piece] for piece in _halved(cut, splits_min)]
     return [TaskSplit(pieces=tuple(map(_with_own_aborted, group))) for group in groups]
@@ -304,11 +303,10 @@ def _target_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
     """Bytes of a split by Spark's rule for files (``FilePartition.maxSplitBytes``), for the cores of this
     machine unless ``minPartitions`` is set."""
     total = sum(piece.size for piece in pieces)
-    splitting = options.splitting
-    if splitting.min_partitions is not None:
-        return max(1, min(splitting.max_partition_bytes, total // splitting.min_partitions))
+    if options.min_partitions is not None:
+        return max(1, min(options.max_partition_bytes, total // options.min_partitions))
     bytes_per_core = (total + OPEN_COST_BYTES * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(splitting.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
+    return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
 
 
 def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:

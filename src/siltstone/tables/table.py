@@ -44,7 +44,7 @@ from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
 from siltstone.log.segments import list_segments
 from siltstone.tables import file_tables
-from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions, Splitting
+from siltstone.tables.options import COMPACTED, LATEST_VIEW, LOG, RECORDS, ReadOptions
 from siltstone.tables.reading import decoded, read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     NO_FILTERS,
@@ -135,7 +135,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
         try:
             logs[where] = reopen_log(directory, where)
         except CorruptFileError as error:
-            if options.offsets.starting is not None or options.offsets.ending is not None:
+            if options.starting is not None or options.ending is not None:
                 raise
             effect = "its segments are read as they are, aborted transactions too"
             _logger.warning("%s: the log cannot be opened (%s); %s", directory, error, effect)
@@ -146,7 +146,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
         if where in logs:
             log, limits = logs[where], ranges[where]
             # The log's end may be the first damage: the records after it are read, too.
-            if options.offsets.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
+            if options.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
                 limits = OffsetRange(limits.start, LONG_MAX)
             if options.isolation == READ_COMMITTED:
                 aborted = aborted_transactions(log.view, OffsetRange(0, LONG_MAX))
@@ -252,8 +252,10 @@ def find_latest_offsets(
     log_options = dataclasses.replace(
         options,
         view=LOG,
-        offsets=dataclasses.replace(options.offsets, as_of=None),
-        splitting=Splitting(max_partition_bytes=part_bytes),
+        as_of=None,
+        min_partitions=None,
+        max_partition_bytes=part_bytes,
+        max_records_per_partition=None,
     )
     splits = split_ranges([snapshot_range(log, wanted)], log_options)
     pieces = [piece for split in splits for piece in split.pieces]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -130,7 +130,7 @@ class WritePlan:
     topic: str | None
     write_id: str
     is_named: bool
-    is_repeated: bool = False
+    is_repeated: bool
 
 
 def plan_write(
@@ -160,17 +160,18 @@ def plan_write(
     shapes = _shapes(directory, options, topic)
     first = min(where for where in directory.partitions if where.topic == shapes[0].name)
     refuse_unsafe_files(directory.partitions[first])
-    plan = WritePlan(
+    write_id = options.write_id or secrets.token_hex(16)
+    earlier = None if streaming else find_write(load_writes(directory.path), write_id, 0)
+    return WritePlan(
         root=str(directory.path),
         only=only,
         run=str(directory.partitions[first] / STAGED_WRITES / secrets.token_hex(8)),
         topics=shapes,
         topic=topic,
-        write_id=options.write_id or secrets.token_hex(16),
+        write_id=write_id,
         is_named=options.write_id is not None,
+        is_repeated=earlier is not None and earlier.done,
     )
-    done = None if streaming else find_write(load_writes(directory.path), plan.write_id, 0)
-    return replace(plan, is_repeated=done is not None and done.done)
 
 
 def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:

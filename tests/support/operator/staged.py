@@ -60,7 +60,7 @@ class Staged:
         """The request with some flags changed."""
         return replace(self.request, **changes)
 
-    def clean(self, **changes: Any) -> app.CleanReport:
+    def clean(self, **changes: Any) -> app.CleanOutcome:
         return app.clean(self.asking(**changes), engine=in_process)
 
     def clean_one(self, **changes: Any) -> LogResult:

@@ -1,4 +1,4 @@
-"""Writing in tests: rows as Arrow batches, all of a job's steps, and what a log holds then."""
+"""Writing in tests: rows as Arrow batches, the steps of a job, and the records of a log after it."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def values(path: Path, topic: str, partition: int = 0) -> list[bytes | None]:
 
 
 def left_over(path: Path) -> list[str]:
-    """What is staged, or whatever else of a write is not over."""
-    return sorted(str(each.relative_to(path)) for each in path.rglob(".siltstone-writes*"))
+    """The staged files and folders of writes, which a commit or an abort removes."""
+    return sorted(str(entry.relative_to(path)) for entry in path.rglob(".siltstone-writes*"))
