@@ -88,6 +88,12 @@ def test_a_value_out_of_range_or_of_another_type_is_refused(name: str, text: str
         parse_text(find_key(name), text, name)
 
 
+def test_an_infinite_number_is_written_as_java_writes_it() -> None:
+    key = find_key("log.cleaner.io.max.bytes.per.second")
+    value = parse_text(key, "Infinity")
+    assert format_value(value) == "Infinity" and parse_text(key, format_value(value)) == value
+
+
 def values_of(key: Key) -> st.SearchStrategy[Value]:
     """Values that a key allows."""
     if key.choices:

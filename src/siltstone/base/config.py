@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def format_value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    return "Infinity" if value == math.inf else str(value)
 
 
 def _parse(kind: Kind, text: str) -> Value:

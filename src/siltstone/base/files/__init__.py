@@ -47,7 +47,7 @@ from siltstone.base.files.locking import is_locked as is_locked
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (
-    KINDS,
+    FILE_KINDS,
     NOFOLLOW_FLAGS,
     OpenedParent,
     OpenFile,
@@ -202,7 +202,7 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 def facts_of(status: os.stat_result) -> FileStat:
     """The facts that ``stat(2)`` returned."""
     return FileStat(
-        kind=KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
+        kind=FILE_KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
         size=status.st_size,
         modified_ns=status.st_mtime_ns,
         inode=status.st_ino,

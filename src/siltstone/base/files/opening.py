@@ -212,7 +212,7 @@ def _checked_target(status: os.stat_result, name: str, target: str) -> str:
 
 
 FILE, DIRECTORY, LINK = "regular file", "directory", "symbolic link"
-KINDS = {
+FILE_KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFLNK: LINK,
@@ -241,7 +241,7 @@ def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = Tru
     os.close(descriptor)
     if kind == stat.S_IFDIR:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    reason = f"is a {KINDS.get(kind, 'special file')}, not a regular file"
+    reason = f"is a {FILE_KINDS.get(kind, 'special file')}, not a regular file"
     raise OSError(errno.EINVAL, reason, os.fspath(path))
 
 

@@ -16,16 +16,9 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from siltstone.base.errors import CorruptRecordError
+from siltstone.base.records import layout
 from siltstone.base.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_word_at, kernel
-from siltstone.base.records.layout import (
-    CHECKED_FROM,
-    CRC_POSITION,
-    MAGIC_POSITION,
-    BatchHeaders,
-    Bytes,
-    Flags,
-    Int64,
-)
+from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.varint import load_word
 
 Sums = npt.NDArray[np.uint32]
@@ -129,7 +122,7 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
 
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
-    from_, ends = starts + CHECKED_FROM, starts + sizes
+    from_, ends = starts + layout.CHECKED_FROM, starts + sizes
     if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
         out = np.empty(len(starts), np.uint32)
         crc32c_each(data, from_, ends, out)
@@ -142,7 +135,7 @@ def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
 
     ``starts`` and ``sizes`` (int64) are the entries' positions in ``data`` and their whole sizes.
     """
-    return _sums(data, starts + MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
+    return _sums(data, starts + layout.MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
 
 
 def _sums(data: Bytes, starts: Int64, ends: Int64, tables: Sums, library: Callable[..., int]) -> Sums:
@@ -160,7 +153,7 @@ def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
     """Write each v2 batch's CRC32C into its header, in place."""
     big_endian = batch_checksums(data, starts, sizes).astype(">u4").view(np.uint8).reshape(-1, 4)
     for byte in range(4):
-        data[starts + (CRC_POSITION + byte)] = big_endian[:, byte]
+        data[starts + (layout.CRC_POSITION + byte)] = big_endian[:, byte]
 
 
 def checksums_hold(data: Bytes, batches: BatchHeaders) -> Flags:
