@@ -499,8 +499,8 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
     """Coalesce one source; batches without a record to retain are passed over unread."""
     following = source.base_offset
     with open_source(source) as reader:
-        span = {"start": source.start, "end": source.size, "window_size": window_size}
-        for window in windows(reader, **span, verify=False):
+        read = windows(reader, start=source.start, end=source.size, window_size=window_size, verify=False)
+        for window in read:
             following = refuse_disorder(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
