@@ -98,7 +98,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
     if merged != arrived:
         raise CheckFailedError(
             f"{merged} retained offsets of group {group} were merged, but {arrived} arrived; "
-            "the group was not swapped in",
+            "nothing of it was swapped",
             path=name,
         )
 
