@@ -85,8 +85,15 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         for decorator in getattr(node, "decorator_list", [])
         for inner in ast.walk(decorator)
     }
+    annotations = {
+        id(inner)
+        for node in ast.walk(tree)
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if annotation is not None
+        for inner in ast.walk(annotation)
+    }
     for node in ast.walk(tree):
-        if id(node) in decorators:
+        if id(node) in decorators or id(node) in annotations:
             continue
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             yield from between(node.left, node.comparators[0], _COMPARE[type(node.ops[0]).__name__])

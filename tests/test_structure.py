@@ -78,8 +78,7 @@ CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
 LATE_IMPORT_ROOMS = {"cli", "commands", "warmup"}
 NUMBA_OVERLOADS = {"overload", "overload_method", "overload_attribute", "intrinsic"}
 
-# Rooms whose errors have path and advice as fields; in the end all of them.
-ROOMS_OF_STRUCTURED_ERRORS = {"base", "verify"}
+# What a user can mend says how.
 ERRORS_WITH_ADVICE = {
     "UsageError",
     "DirectoryRefusedError",
@@ -298,15 +297,14 @@ def error_kinds() -> dict[str, bool]:
 
 def errors_have_path_and_advice_apart(module: Module) -> Iterator[Offence]:
     """A reason does not begin with a path, and what a user can mend has an advice."""
-    if module.room not in ROOMS_OF_STRUCTURED_ERRORS:
-        return
     for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
         kind = (module.full_name(call.func) or "").rpartition(".")[2]
         if kind not in error_kinds():
             continue
         position = REASON_POSITIONS.get(kind, 0)
         reason = next((keyword.value for keyword in call.keywords if keyword.arg == "reason"), None)
-        if begins_with_path(call.args[position] if position < len(call.args) else reason):
+        has_path = any(keyword.arg == "path" for keyword in call.keywords)
+        if not has_path and begins_with_path(call.args[position] if position < len(call.args) else reason):
             yield call.lineno, f"{kind}: the reason begins with a path; pass it as path="
         has_advice = any(keyword.arg in ("advice", None) for keyword in call.keywords)
         if kind in ERRORS_WITH_ADVICE and not has_advice and not error_kinds()[kind]:
@@ -320,6 +318,7 @@ def begins_with_path(reason: ast.expr | None) -> bool:
     first, second = reason.values[:2]
     return (
         isinstance(first, ast.FormattedValue)
+        and not ast.unparse(first.value).isupper()
         and isinstance(second, ast.Constant)
         and str(second.value).startswith(": ")
     )

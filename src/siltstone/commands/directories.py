@@ -32,7 +32,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.commands.policies import read_server_properties
-from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK
+from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import CLUSTER_METADATA, LOCK, TopicPartition
@@ -276,7 +276,7 @@ class Snapshot:
             if where in directory.partitions
         )
         if where.topic not in self.registry.topics and next(bounds, None) is None:
-            raise DirectoryRefusedError(NO_HIGH_WATERMARK, path=str(where))
+            raise DirectoryRefusedError(UNKNOWN_COMMITTED, path=str(where), advice=HIGH_WATERMARK_ADVICE)
         return self.log(where)
 
     def _batch_limit(self, topic: str) -> int:

@@ -146,10 +146,11 @@ OVERFLOWED = (
     "offsets are more than 2147483647 above the segment's base offset; clean --in-place splits it (without "
     "--keep-originals), and so does recover --check"
 )
-NO_HIGH_WATERMARK = (
-    "the log has no entry in replication-offset-checkpoint, so its committed records are not known; "
-    "pass --high-watermark end if the log has no other replica"
+UNKNOWN_COMMITTED = (
+    "the log has no entry in replication-offset-checkpoint, so its committed records are not known"
 )
+HIGH_WATERMARK_ADVICE = "pass --high-watermark end if the log has no other replica"
+NO_HIGH_WATERMARK = f"{UNKNOWN_COMMITTED}; {HIGH_WATERMARK_ADVICE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
