@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,6 @@ from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.report import NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
-
-_COLUMNS = ("log", "status", "segments", "bytes", "records", *REASONS, "seconds")
 
 
 @Parameter(name="*")
@@ -88,22 +87,30 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def _row(result: LogResult) -> Sequence[object]:
-    records = ("" if n is None else f"{n:,}" for n in (result.records_before, result.records_after))
-    return [
-        result.where,
-        output.status_text(result.status),
-        _change(str(result.segments_before), str(result.segments_after)),
-        _change(size_text(result.bytes_before), size_text(result.bytes_after)),
-        _change(*records),
-        *(result.discarded.counts[reason] or None for reason in REASONS),
-        f"{result.seconds:.2f}" if result.seconds else None,
-    ]
+def _discarded(reason: str, result: LogResult) -> int | None:
+    return result.discarded.counts[reason] or None
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+_COLUMNS: dict[str, Callable[[LogResult], object]] = {
+    "log": lambda log: log.where,
+    "status": lambda log: output.status_text(log.status),
+    "segments": lambda log: _change(str(log.segments_before), str(log.segments_after)),
+    "bytes": lambda log: _change(size_text(log.bytes_before), size_text(log.bytes_after)),
+    "records": lambda log: _change(_count(log.records_before), _count(log.records_after)),
+    **{reason: partial(_discarded, reason) for reason in REASONS},
+    "seconds": lambda log: f"{log.seconds:.2f}" if log.seconds else None,
+}
+"""The columns of the table, from left to right: a heading, and what a log's cell shows."""
 
 
 def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> None:
     title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
-    output.write_table(title, _COLUMNS, map(_row, done.results), left=2)
+    rows = ([cell(result) for cell in _COLUMNS.values()] for result in done.results)
+    output.write_table(title, list(_COLUMNS), rows, left=2)
     output.write_lines(*(f"{result.where}: {text}" for result in done.results for text in result.notes))
     reasons = (((result.status, result.reason), result.where) for result in done.results if result.reason)
     output.write_lines(*output.reason_lines(reasons))
