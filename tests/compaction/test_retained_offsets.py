@@ -86,7 +86,9 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
             read_retained(tmp_path, file)
     report = rewrite_from(staged, staged.groups[0], file, "b")
     assert report.failure is not None and report.failure.status == "failed"
-    assert report.failure.error == ErrorDetails(code="CHECK_FAILED", path=str(path))
+    assert report.failure.error == ErrorDetails(
+        code="CHECK_FAILED", path=str(path), advice=CheckFailedError.usual_advice
+    )
 
 
 def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:

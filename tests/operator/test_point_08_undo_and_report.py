@@ -300,8 +300,8 @@ def test_a_run_that_fails_as_a_whole_is_in_the_report(golden: Path, tmp_path: Pa
     def no_java(request: app.CleanRequest, progress: object) -> Engine:
         raise EngineError("Java was not found")
 
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError) as raised:
         app.clean(staged.asking(report=tmp_path / "report.json"), engine=no_java)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["logs"], report["error"]) == ([], "Java was not found")
+    assert (report["logs"], report["error"]) == ([], str(raised.value))
     assert report["sha256_before"] == report["sha256_after"] == {str(staged.partition): before}

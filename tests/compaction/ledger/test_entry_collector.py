@@ -27,7 +27,7 @@ def columns_of(records: list[Rec]) -> RecordColumns:
 
 def add(collector: EntryCollector, columns: KeyColumns) -> list[EntryBlob]:
     """Add all records; the entries that the collector has no space for."""
-    return [blob.kept() for blob in collector.add(columns, np.ones(len(columns), np.bool_))]
+    return [blob.copied() for blob in collector.add(columns, np.ones(len(columns), np.bool_))]
 
 
 @pytest.mark.parametrize("by_time", [False, True])

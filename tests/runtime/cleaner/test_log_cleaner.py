@@ -391,7 +391,7 @@ def test_the_cleaner_sleeps_to_keep_to_its_bytes_per_second(
     rests: list[float] = []
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: rests.append(seconds))
     monkeypatch.setattr(pacing.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(pacing.Throttler, "done", lambda self, size: None)
+    monkeypatch.setattr(pacing.Throttler, "maybe_throttle", lambda self, size: None)
     with serving(tmp_path, config={"log.cleaner.io.max.bytes.per.second": "1000"}) as (manager, cleaner):
         write(manager[USERS], 60)
         size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
@@ -408,7 +408,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
             super().__init__(math.inf)
             shares.add(bytes_per_second)
 
-        def done(self, size: int) -> None:
+        def maybe_throttle(self, size: int) -> None:
             passed.append(size)
 
     for module in (staging, work):
