@@ -121,7 +121,7 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
             open_transaction_offset=-1,
         )
     ]
-    again = ProducerStates.load(states.entries(), 5)
+    again = ProducerStates(5, states.entries())
     assert (again.entries(), again.end_offset) == (states.entries(), 5)
     for known, found in ((states, True), (again, False)):
         first = data(9, count=2)
@@ -137,7 +137,7 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
 def test_open_transactions_survive_a_snapshot() -> None:
     states = ProducerStates()
     update(states, data(4, 8, transactional=True))
-    again = ProducerStates.load(read_snapshot(states.snapshot()), 5)
+    again = ProducerStates(5, read_snapshot(states.snapshot()))
     assert again.last_stable_offset(100) == 4
     assert update(again, marker(5, 8, commit=False)) == [AbortedTransaction(8, 4, 5, 6)]
     assert again.last_stable_offset(100) == 100

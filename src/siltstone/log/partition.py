@@ -238,7 +238,7 @@ class PartitionLog(ReadableLog):
         self._segments_lock = threading.RLock()
         self.offline: str | None = None
         self._closed = False
-        self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
+        self._producers = ProducerStates(recovered.log_end_offset, recovered.producers)
         self._epochs = LeaderEpochs(recovered.directory)
         self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
@@ -546,7 +546,7 @@ class PartitionLog(ReadableLog):
         """The view and the producers at its end, both of one moment."""
         with self._lock:
             view, entries = self.view, self._producers.entries()
-        return view, ProducerStates.load(entries, view.log_end_offset)
+        return view, ProducerStates(view.log_end_offset, entries)
 
     def update_config(self, config: LogConfig) -> None:
         """Change the settings: sizes apply from the next roll on, policies at once."""

@@ -277,23 +277,18 @@ def _refuse_batch(
 class ProducerStates:
     """The producers of one log as of ``end_offset``. Not safe for several threads at once."""
 
-    def __init__(self, end_offset: int = 0) -> None:
+    def __init__(self, end_offset: int = 0, entries: Iterable[ProducerEntry] = ()) -> None:
+        """The state that a snapshot with these ``entries``, taken at ``end_offset``, holds."""
         self.end_offset = end_offset
         self._producers: dict[int, Producer] = {}
         # Kafka's ``ongoingTxns``, by first offset: producer id.
         self._open: dict[int, int] = {}
         # Kafka's ``unreplicatedTxns``, by first offset: the marker's, not below the high watermark yet.
         self._ended: dict[int, int] = {}
-
-    @classmethod
-    def load(cls, entries: Iterable[ProducerEntry], end_offset: int = 0) -> ProducerStates:
-        """The state that a snapshot taken at ``end_offset`` holds."""
-        states = cls(end_offset)
         for entry in entries:
-            states._producers[entry.producer_id] = Producer.of(entry)
+            self._producers[entry.producer_id] = Producer.of(entry)
             if entry.open_transaction_offset >= 0:
-                states._open[entry.open_transaction_offset] = entry.producer_id
-        return states
+                self._open[entry.open_transaction_offset] = entry.producer_id
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -478,7 +473,7 @@ def load_producers(
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:
             continue
-        states, end = ProducerStates.load(entries, offset), 0
+        states, end = ProducerStates(offset, entries), 0
         for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
             if segment.base_offset < end_offset:
                 end = max(end, replay(states, segment, offset, end_offset))

@@ -188,7 +188,7 @@ class ProducerHistory:
             if entries is None:
                 self.remove_snapshot(offset)
                 continue
-            states = ProducerStates.load(entries)
+            states = ProducerStates(offset, entries)
             states.expire(self.now_ms, self.expiration_ms)
             return offset, states
         return self.log_start, ProducerStates()
