@@ -367,11 +367,6 @@ class ProducerStates:
             self.end_offset = batches["last_offset"].item(-1) + 1
         return aborted
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the oldest transaction that is open, or whose marker is not yet replicated."""
-        return min((*self._open, *self._ended), default=None)
-
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
         """The offset that ``read_committed`` readers may read up to (Kafka's ``lastStableOffset``).
 
@@ -381,7 +376,8 @@ class ProducerStates:
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if self._ended:
             self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
-        unstable = self.first_unstable_offset
+        # The oldest transaction that is open, or whose marker is not yet replicated.
+        unstable = min((*self._open, *self._ended), default=None)
         return high_watermark if unstable is None else min(high_watermark, max(unstable, log_start_offset))
 
     def first_open_transaction(self) -> int | None:
