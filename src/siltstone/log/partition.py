@@ -391,7 +391,7 @@ class PartitionLog(ReadableLog):
             return self._list.active
         self._write_snapshot(base_offset)
         active = self._list.roll(base_offset)
-        self._background(self.flush_closed)
+        self._background(lambda: self.flush(including_active=False))
         return active
 
     def _write_snapshot(self, offset: int) -> None:
@@ -400,12 +400,11 @@ class PartitionLog(ReadableLog):
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
-    def flush_closed(self) -> None:
-        """Make the closed segments durable. Raises StorageError."""
-        self.flush(including_active=False)
-
     def flush(self, *, including_active: bool = True) -> None:
-        """Make everything that was appended before this call durable. Raises StorageError."""
+        """Make everything that was appended before this call durable, or the closed segments alone.
+
+        Raises StorageError.
+        """
         with self._lock:
             if self._closed or self.offline is not None:
                 return
