@@ -253,8 +253,7 @@ def _check_run(directory: Path, run: Run) -> None:
 CURSOR = "cursor.json"
 _LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
 _RUN = re.compile(r"generation-(\d+)\Z", re.ASCII)
-_STAGING = re.compile(r"run-.+\Z")
-_TEMPORARY = re.compile(r"cursor\.json\.tmp\Z")
+_UNFINISHED = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
 _TRIES = 100
 
 
@@ -490,12 +489,12 @@ class LedgerStore:
         ledgers = self._ledgers()
         ledger_files = self._named(_LEDGER_FILE)
         orphans = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in ledgers]
-        staging = (*self._named(_STAGING), *self._named(_TEMPORARY))
+        unfinished = self._named(_UNFINISHED)
         runs = self._unnamed_runs(ledgers)
         if runs:
             # A deleted manifest must not come back after a crash without its runs.
             files.sync_directory(self.folder)
-        removed += [self._remove(name[0]) for name in (*orphans, *runs, *staging) if name[0] not in keep]
+        removed += [self._remove(name[0]) for name in (*orphans, *runs, *unfinished) if name[0] not in keep]
         if removed:
             files.sync_directory(self.folder)
         return removed
