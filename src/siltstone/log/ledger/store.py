@@ -66,7 +66,6 @@ from siltstone.log.segments import find_segment
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 
-MISSING = "the file is missing"
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
 
@@ -172,7 +171,7 @@ def _must_exist(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), MISSING) from None
+        raise LedgerError(str(path), "the file is missing") from None
 
 
 def _check_size(path: Path, expected: int) -> None:
