@@ -51,7 +51,7 @@ def test_batches_without_a_producer_only_move_the_end() -> None:
     batches = scan_batches(one).batches
     assert states.check(batches, one, origin=Origin.CLIENT) is None
     assert states.update(batches, one) == []
-    assert (states.end_offset, len(states)) == (13, 0)
+    assert (states.end_offset, states.entries()) == (13, [])
     assert read_snapshot(states.snapshot()) == []
 
 
@@ -84,7 +84,7 @@ def test_an_emptied_marker_is_passed_over() -> None:
     batches = scan_batches(empty).batches
     assert states.check(batches, empty, origin=Origin.COORDINATOR) is None
     assert states.update(batches, empty) == []
-    assert len(states) == 0 and states.end_offset == 1
+    assert states.entries() == [] and states.end_offset == 1
 
 
 def test_a_control_record_that_is_no_marker() -> None:

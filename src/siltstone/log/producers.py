@@ -290,9 +290,6 @@ class ProducerStates:
             if entry.open_transaction_offset >= 0:
                 self._open[entry.open_transaction_offset] = entry.producer_id
 
-    def __len__(self) -> int:
-        return len(self._producers)
-
     def entries(self) -> list[ProducerEntry]:
         """The producers as a snapshot has them, by producer id."""
         return [self._producers[producer_id].entry() for producer_id in sorted(self._producers)]

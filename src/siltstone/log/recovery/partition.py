@@ -214,7 +214,7 @@ class ProducerHistory:
 
     def take_snapshot(self, offset: int, states: ProducerStates) -> None:
         """Write a snapshot, durably; at the log's start only if there is a producer."""
-        if offset > self.log_start or (offset == self.log_start and len(states)):
+        if offset > self.log_start or (offset == self.log_start and states.entries()):
             self.changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 
