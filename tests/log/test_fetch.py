@@ -169,8 +169,7 @@ def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: 
         whole = 2 if size >= both else 1 if size >= first else 0
         assert len(batches) == whole
         assert rest == (0 if size in (first, both) or size > both else size - len(data))
-        assert fetched.slice is not None
-        assert (size < first) == (fetched.first_batch_size > fetched.slice.size)
+        assert (size < first) == (fetched.first_batch_size > fetched.size)
 
 
 def test_damage_is_distinguished_from_a_partial_message(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ class Fetched:
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes in the slice."""
+        return 0 if self.slice is None else self.slice.size
+
     def batches(self) -> tuple[Bytes, BatchHeaders, int]:
         """Read the slice: (bytes, the whole batches in them, bytes of an incomplete last batch).
 
