@@ -67,7 +67,7 @@ def test_a_segment_that_is_truncated_during_a_flush_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)
-    log.flush_closed()
+    log.flush(including_active=False)
     put(log)
     base = log.view.segments[-1].base_offset
     amid(monkeypatch, files.Appender, lambda: log.truncate_to(base + 1), after=False)

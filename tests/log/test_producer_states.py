@@ -51,7 +51,7 @@ def test_batches_without_a_producer_only_move_the_end() -> None:
     batches = scan_batches(one).batches
     assert states.check(batches, one, origin=Origin.CLIENT) is None
     assert states.update(batches, one) == []
-    assert (states.end_offset, len(states)) == (13, 0)
+    assert (states.end_offset, states.entries()) == (13, [])
     assert read_snapshot(states.snapshot()) == []
 
 
@@ -59,14 +59,13 @@ def test_transactions_hold_the_stable_offset_back() -> None:
     states = ProducerStates()
     assert states.last_stable_offset(9) == 9
     update(states, data(0), data(1, 2, transactional=True), data(2, 3, transactional=True))
-    assert states.last_stable_offset(3) == states.first_unstable_offset == 1
+    assert states.last_stable_offset(3) == 1
     assert states.last_stable_offset(1) == 1 and states.last_stable_offset(0) == 0
     assert update(states, marker(3, 2, commit=False)) == [AbortedTransaction(2, 1, 3, 2)]
     assert states.last_stable_offset(3) == 1, "the marker may still be lost"
     assert states.last_stable_offset(4) == 2
     assert update(states, marker(4, 3)) == []
     assert states.last_stable_offset(5) == 5
-    assert states.first_unstable_offset is None
 
 
 def test_a_marker_without_data_ends_nothing() -> None:
@@ -74,7 +73,7 @@ def test_a_marker_without_data_ends_nothing() -> None:
     assert update(states, marker(0, commit=False, coordinator=7)) == []
     (entry,) = states.entries()
     assert (entry.coordinator_epoch, entry.last_offset, entry.last_sequence) == (7, -1, -1)
-    assert states.first_unstable_offset is None
+    assert states.last_stable_offset(1) == 1
 
 
 def test_an_emptied_marker_is_passed_over() -> None:
@@ -85,7 +84,7 @@ def test_an_emptied_marker_is_passed_over() -> None:
     batches = scan_batches(empty).batches
     assert states.check(batches, empty, origin=Origin.COORDINATOR) is None
     assert states.update(batches, empty) == []
-    assert len(states) == 0 and states.end_offset == 1
+    assert states.entries() == [] and states.end_offset == 1
 
 
 def test_a_control_record_that_is_no_marker() -> None:
@@ -121,7 +120,7 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
             open_transaction_offset=-1,
         )
     ]
-    again = ProducerStates.load(states.entries(), 5)
+    again = ProducerStates(5, states.entries())
     assert (again.entries(), again.end_offset) == (states.entries(), 5)
     for known, found in ((states, True), (again, False)):
         first = data(9, count=2)
@@ -137,7 +136,7 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
 def test_open_transactions_survive_a_snapshot() -> None:
     states = ProducerStates()
     update(states, data(4, 8, transactional=True))
-    again = ProducerStates.load(read_snapshot(states.snapshot()), 5)
+    again = ProducerStates(5, read_snapshot(states.snapshot()))
     assert again.last_stable_offset(100) == 4
     assert update(again, marker(5, 8, commit=False)) == [AbortedTransaction(8, 4, 5, 6)]
     assert again.last_stable_offset(100) == 100

@@ -132,7 +132,7 @@ def test_any_history_gets_kafkas_answers(draw: st.DataObject) -> None:
     assert log.aborted == twin.aborted(log.stored)
     for mark in range(0, log.end + 1):
         assert log.states.last_stable_offset(mark) == twin.unstable_from(log.stored, mark)
-    again = ProducerStates.load(read_snapshot(log.states.snapshot()), log.states.end_offset)
+    again = ProducerStates(log.states.end_offset, read_snapshot(log.states.snapshot()))
     assert again.snapshot() == log.states.snapshot()
     assert again.first_open_transaction() == log.states.first_open_transaction()
 

@@ -34,7 +34,6 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
 _TOPIC_ID_LENGTH = 22
-_NOT_REGULAR_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST_EPOCH = (1 << 31) - 1
 OFFSET_COLUMNS = ("topic", "partition", "offset")
@@ -123,7 +122,7 @@ def read_topic_id(partition: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NOT_REGULAR_FILE:
+        if error.errno in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
             raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise
     version, topic_id = (properties.get(name, "").strip() for name in ("version", "topic_id"))

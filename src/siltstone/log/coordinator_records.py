@@ -30,7 +30,6 @@ TRANSACTION_STATES = (
     "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
 ).split()
 TOMBSTONE = "<DELETE>"
-_UUID_SIZE = 16
 
 
 class _Field(NamedTuple):
@@ -133,7 +132,7 @@ class _FieldReader(MessageReader):
                 continue
             if field.kind != "uuid":
                 values[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
-            elif len(tagged[field.tag]) == _UUID_SIZE:
+            elif len(tagged[field.tag]) == 16:
                 values[field.name] = MessageReader(tagged[field.tag]).uuid()
         return {field.name: values[field.name] for field in fields if field.name in values}
 

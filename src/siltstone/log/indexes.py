@@ -35,7 +35,7 @@ The entries of a transaction index are checked here; ``transactions`` compares t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,6 +81,11 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex`` with these entries."""
+    return np.array([(0, *entry) for entry in transactions], TRANSACTION_ENTRY).tobytes()
 
 
 @kernel

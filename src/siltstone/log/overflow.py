@@ -30,8 +30,6 @@ from siltstone.log.names import STAGING, segment_file
 from siltstone.log.replacement import rename_to_cleaned, replace_segments
 from siltstone.log.segments import Segment, windows
 
-SPLIT_FOLDER = "split"
-
 
 class _NewSegment(NamedTuple):
     """A new segment: its base offset, and its bytes [``start``, ``end``) in the old one's file."""
@@ -84,7 +82,7 @@ def split_overflowed_segment(
     log may be in the middle of the swap, which recovery completes or undoes.
     """
     # A crash during an earlier attempt may have left its files; nothing refers to them.
-    folder = directory / STAGING / SPLIT_FOLDER
+    folder = directory / STAGING / "split"
     if has_own_folder(directory) and files.exists(folder):
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)

@@ -238,7 +238,7 @@ class PartitionLog(ReadableLog):
         self._segments_lock = threading.RLock()
         self.offline: str | None = None
         self._closed = False
-        self._producers = ProducerStates.load(recovered.producers, recovered.log_end_offset)
+        self._producers = ProducerStates(recovered.log_end_offset, recovered.producers)
         self._epochs = LeaderEpochs(recovered.directory)
         self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
@@ -391,7 +391,7 @@ class PartitionLog(ReadableLog):
             return self._list.active
         self._write_snapshot(base_offset)
         active = self._list.roll(base_offset)
-        self._background(self.flush_closed)
+        self._background(lambda: self.flush(including_active=False))
         return active
 
     def _write_snapshot(self, offset: int) -> None:
@@ -400,12 +400,11 @@ class PartitionLog(ReadableLog):
         if not files.exists(path):
             files.replace(path, self._producers.snapshot())
 
-    def flush_closed(self) -> None:
-        """Make the closed segments durable. Raises StorageError."""
-        self.flush(including_active=False)
-
     def flush(self, *, including_active: bool = True) -> None:
-        """Make everything that was appended before this call durable. Raises StorageError."""
+        """Make everything that was appended before this call durable, or the closed segments alone.
+
+        Raises StorageError.
+        """
         with self._lock:
             if self._closed or self.offline is not None:
                 return
@@ -546,7 +545,7 @@ class PartitionLog(ReadableLog):
         """The view and the producers at its end, both of one moment."""
         with self._lock:
             view, entries = self.view, self._producers.entries()
-        return view, ProducerStates.load(entries, view.log_end_offset)
+        return view, ProducerStates(view.log_end_offset, entries)
 
     def update_config(self, config: LogConfig) -> None:
         """Change the settings: sizes apply from the next roll on, policies at once."""

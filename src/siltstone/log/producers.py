@@ -277,26 +277,18 @@ def _refuse_batch(
 class ProducerStates:
     """The producers of one log as of ``end_offset``. Not safe for several threads at once."""
 
-    def __init__(self, end_offset: int = 0) -> None:
+    def __init__(self, end_offset: int = 0, entries: Iterable[ProducerEntry] = ()) -> None:
+        """The state that a snapshot with these ``entries``, taken at ``end_offset``, holds."""
         self.end_offset = end_offset
         self._producers: dict[int, Producer] = {}
         # Kafka's ``ongoingTxns``, by first offset: producer id.
         self._open: dict[int, int] = {}
         # Kafka's ``unreplicatedTxns``, by first offset: the marker's, not below the high watermark yet.
         self._ended: dict[int, int] = {}
-
-    @classmethod
-    def load(cls, entries: Iterable[ProducerEntry], end_offset: int = 0) -> ProducerStates:
-        """The state that a snapshot taken at ``end_offset`` holds."""
-        states = cls(end_offset)
         for entry in entries:
-            states._producers[entry.producer_id] = Producer.of(entry)
+            self._producers[entry.producer_id] = Producer.of(entry)
             if entry.open_transaction_offset >= 0:
-                states._open[entry.open_transaction_offset] = entry.producer_id
-        return states
-
-    def __len__(self) -> int:
-        return len(self._producers)
+                self._open[entry.open_transaction_offset] = entry.producer_id
 
     def entries(self) -> list[ProducerEntry]:
         """The producers as a snapshot has them, by producer id."""
@@ -372,11 +364,6 @@ class ProducerStates:
             self.end_offset = batches["last_offset"].item(-1) + 1
         return aborted
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the oldest transaction that is open, or whose marker is not yet replicated."""
-        return min((*self._open, *self._ended), default=None)
-
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
         """The offset that ``read_committed`` readers may read up to (Kafka's ``lastStableOffset``).
 
@@ -386,7 +373,8 @@ class ProducerStates:
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if self._ended:
             self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
-        unstable = self.first_unstable_offset
+        # The oldest transaction that is open, or whose marker is not yet replicated.
+        unstable = min((*self._open, *self._ended), default=None)
         return high_watermark if unstable is None else min(high_watermark, max(unstable, log_start_offset))
 
     def first_open_transaction(self) -> int | None:
@@ -478,7 +466,7 @@ def load_producers(
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:
             continue
-        states, end = ProducerStates.load(entries, offset), 0
+        states, end = ProducerStates(offset, entries), 0
         for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
             if segment.base_offset < end_offset:
                 end = max(end, replay(states, segment, offset, end_offset))

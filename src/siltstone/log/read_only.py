@@ -188,7 +188,7 @@ def _view(recovered: Recovered, high_watermark: int) -> LogView:
     active_size = max(segments[-1].size - max(truncated, 0), 0) if segments else 0
     start, end = recovered.log_start_offset, recovered.log_end_offset
     high_watermark = min(max(high_watermark, start), end)
-    stable = ProducerStates.load(recovered.producers, end).last_stable_offset(high_watermark, start)
+    stable = ProducerStates(end, recovered.producers).last_stable_offset(high_watermark, start)
     return LogView(segments, start, end, high_watermark, stable, active_size)
 
 

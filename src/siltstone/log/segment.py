@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
@@ -22,8 +20,8 @@ from siltstone.base.records.layout import MAGIC_POSITION
 from siltstone.log.indexes import (
     ENTRY_STRUCTS,
     LARGEST_RELATIVE_OFFSET,
-    TRANSACTION_ENTRY,
     AbortedTransaction,
+    encode_aborted,
     read_entries,
 )
 from siltstone.log.lookup import (
@@ -270,9 +268,8 @@ class LiveSegment:
 
     def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
         """Add entries of aborted transactions to the transaction index."""
-        rows = np.array([(0, *entry) for entry in entries], TRANSACTION_ENTRY)
         with contextlib.closing(files.Appender(self.path("txnindex"))) as appender:
-            appender.write(rows.tobytes())
+            appender.write(encode_aborted(entries))
             self._writes += 1
             self.transaction_index_size = appender.size
 
@@ -455,10 +452,9 @@ class LiveSegment:
         self.offset_index.truncate(below=self.size, column=1)
         self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:
-            remaining = [entry for entry in self.aborted() if entry.last_offset < offset]
-            rows = np.array([(0, *entry) for entry in remaining], TRANSACTION_ENTRY)
-            files.replace(self.path("txnindex"), rows.tobytes())
-            self.transaction_index_size = rows.nbytes
+            remaining = encode_aborted(entry for entry in self.aborted() if entry.last_offset < offset)
+            files.replace(self.path("txnindex"), remaining)
+            self.transaction_index_size = len(remaining)
         self._appender = files.Appender(self.path(), self.size)
         self._appender.truncate(self.size)
         self._find_largest()

@@ -53,7 +53,7 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.varint import read_int16
-from siltstone.log.indexes import TRANSACTION_ENTRY, AbortedTransaction, Entries, read_entries
+from siltstone.log.indexes import TRANSACTION_ENTRY, AbortedTransaction, Entries, encode_aborted, read_entries
 from siltstone.log.lookup import batch_headers, read_batch
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
@@ -86,11 +86,6 @@ def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
 def contradiction(number: int, producer: int, path: str, position: int = 0) -> CorruptFileError:
     """The error for a contradiction (``NOT_LISTED`` …) that was noticed at a batch of ``producer``."""
     return _index_error(path, position, CONTRADICTIONS[number].format(producer=producer))
-
-
-def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a ``.txnindex`` with these entries."""
-    return np.array([(0, *entry) for entry in transactions], TRANSACTION_ENTRY).tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

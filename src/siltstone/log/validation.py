@@ -194,9 +194,7 @@ _FAULT_KIND: dict[Fault, type[LogError]] = {
     Fault.CODEC: UnreadableBatchError,
 }
 """Kafka's errors for faults; those for all others are InvalidRecordError."""
-NO_BATCH = "no batch was sent"
 SECOND_BATCH = "more than one batch was sent"
-NO_WHOLE_BATCH = "no complete batch was fetched"
 NO_KEY = "has no key, which a compacted topic requires"
 CLAIMS_APPEND_TIME = "claims log-append time, which only the log may assign"
 
@@ -375,7 +373,7 @@ def _checked(
 def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
     """The error for ``data`` that is no sequence of whole batches: what is wrong at byte ``end``."""
     if outcome == ScanEnd.CLEAN:
-        return InvalidRecordError(NO_BATCH, advice="send at least one record")
+        return InvalidRecordError("no batch was sent", advice="send at least one record")
     if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
         return _fault_error(Fault.MAGIC, end)
     if outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC):
@@ -512,7 +510,7 @@ def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Va
     """Validate a leader's batches: offsets and epochs stay, an incomplete batch at the end is left out."""
     rows, findings, end, outcome, flags = _scanned(data, 2, check_replicated, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
-        raise InvalidRecordError(NO_WHOLE_BATCH, advice="fetch more bytes")
+        raise InvalidRecordError("no complete batch was fetched", advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise CorruptMessageError(SCAN_REASON[outcome], position=end, advice="fetch it again")
     _refuse_faults(data, rows, findings, flags)

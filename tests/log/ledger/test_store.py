@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
-from siltstone.log.ledger.store import MISSING, LedgerStore, forget_beyond
+from siltstone.log.ledger.store import LedgerStore, forget_beyond
 from tests.support.cleaning.logs import Rec
 from tests.support.errors import raises_error
 from tests.support.log import plainly
@@ -333,7 +333,7 @@ def test_a_file_that_is_missing_is_named(store: LedgerStore) -> None:
         path.unlink()
         with raises_error(LedgerError, path=path) as caught:
             store.open() if path.name != "keys" else store.current()
-        assert caught.value.reason == MISSING
+        assert caught.value.reason == "the file is missing"
         path.write_bytes(data)
     assert store.current() is not None
 

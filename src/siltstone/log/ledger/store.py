@@ -66,7 +66,6 @@ from siltstone.log.segments import find_segment
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 
-MISSING = "the file is missing"
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
 
@@ -172,7 +171,7 @@ def _must_exist(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(str(path), MISSING) from None
+        raise LedgerError(str(path), "the file is missing") from None
 
 
 def _check_size(path: Path, expected: int) -> None:
@@ -253,8 +252,7 @@ def _check_run(directory: Path, run: Run) -> None:
 CURSOR = "cursor.json"
 _LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
 _RUN = re.compile(r"generation-(\d+)\Z", re.ASCII)
-_STAGING = re.compile(r"run-.+\Z")
-_TEMPORARY = re.compile(r"cursor\.json\.tmp\Z")
+_UNFINISHED = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
 _TRIES = 100
 
 
@@ -490,12 +488,12 @@ class LedgerStore:
         ledgers = self._ledgers()
         ledger_files = self._named(_LEDGER_FILE)
         orphans = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in ledgers]
-        staging = (*self._named(_STAGING), *self._named(_TEMPORARY))
+        unfinished = self._named(_UNFINISHED)
         runs = self._unnamed_runs(ledgers)
         if runs:
             # A deleted manifest must not come back after a crash without its runs.
             files.sync_directory(self.folder)
-        removed += [self._remove(name[0]) for name in (*orphans, *runs, *staging) if name[0] not in keep]
+        removed += [self._remove(name[0]) for name in (*orphans, *runs, *unfinished) if name[0] not in keep]
         if removed:
             files.sync_directory(self.folder)
         return removed

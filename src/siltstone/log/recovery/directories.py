@@ -31,9 +31,7 @@ from siltstone.log.recovery.partition import Recovered, recover_partition
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
-_BAD = (DAMAGED, REFUSED, FAILED)
 
-ConfigOf = Callable[[TopicPartition], LogConfig]
 Progress = Callable[[str, int, int], None]
 """Called with a directory's path, how many of its logs are done, and how many it has."""
 
@@ -52,7 +50,7 @@ class LogRecovery:
     @property
     def is_bad(self) -> bool:
         """Is there something that a person has to look at?"""
-        return self.status in _BAD
+        return self.status in (DAMAGED, REFUSED, FAILED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class Recovery:
     are not opened now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
     """
 
-    config_of: ConfigOf
+    config_of: Callable[[TopicPartition], LogConfig]
     now_ms: int
     threads: int = 1
     check: bool | None = False

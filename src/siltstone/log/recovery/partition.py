@@ -40,7 +40,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
-from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET
+from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, encode_aborted
 from siltstone.log.names import (
     SEGMENT_KINDS,
     SNAPSHOT,
@@ -59,7 +59,6 @@ from siltstone.log.recovery.scan import (
 )
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import Segment, floor_segment_index, segments_among
-from siltstone.log.transactions import encode_aborted
 
 _REPLACED_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA)
 """Files of a partition, besides those of segments, that are first written under a temporary name."""
@@ -188,7 +187,7 @@ class ProducerHistory:
             if entries is None:
                 self.remove_snapshot(offset)
                 continue
-            states = ProducerStates.load(entries)
+            states = ProducerStates(offset, entries)
             states.expire(self.now_ms, self.expiration_ms)
             return offset, states
         return self.log_start, ProducerStates()
@@ -215,7 +214,7 @@ class ProducerHistory:
 
     def take_snapshot(self, offset: int, states: ProducerStates) -> None:
         """Write a snapshot, durably; at the log's start only if there is a producer."""
-        if offset > self.log_start or (offset == self.log_start and len(states)):
+        if offset > self.log_start or (offset == self.log_start and states.entries()):
             self.changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
             self.snapshots.add(offset)
 

@@ -31,6 +31,7 @@ from siltstone.log.indexes import (
     IndexBuilder,
     NamedFile,
     differs_from_log,
+    encode_aborted,
     entries_before_damage,
     read_entries,
     sanity_check,
@@ -42,7 +43,6 @@ from siltstone.log.transactions import (
     Aborted,
     TransactionScan,
     carried_by_group,
-    encode_aborted,
     transaction_indexes,
 )
 
