@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import bisect
 import errno
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ from siltstone.compaction.ledger.keys import (
     write_part,
 )
 from siltstone.compaction.report import LogFailure, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded
+from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -410,13 +409,4 @@ def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group,
             size = 0
         size += source.length
     bases = [*(source.base_offset for source in sources), end]
-    return tuple(
-        Group(
-            index=index,
-            first_segment=first,
-            end_segment=last,
-            base_offset=bases[first],
-            end_offset=bases[last],
-        )
-        for index, (first, last) in enumerate(itertools.pairwise([*firsts, len(sources)]))
-    )
+    return groups_from(firsts, bases)
