@@ -38,8 +38,8 @@ class Summable:
             if isinstance(mine, Summable):
                 mine.add(more)
             elif isinstance(mine, dict):
-                for key, count in more.items():
-                    mine[key] = mine.get(key, 0) + count
+                for key, value in more.items():
+                    mine[key] = mine[key] + value if key in mine else value
             elif isinstance(mine, int | float | list) and not isinstance(mine, bool):
                 setattr(self, name, mine + more)
             else:
