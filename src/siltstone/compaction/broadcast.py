@@ -236,23 +236,22 @@ class OffsetMapFilter(RecordFilter):
 def should_broadcast(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
     """Is the dirty section small enough, and is there no reason against it that planning knows?"""
     sizes = [segment.size for segment in work.segments]
-    first = dirty_segments(work).start
+    first = first_dirty_segment(work)
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
     is_simple = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
     return fits and is_simple and clean > 0 and clean >= clean_share * dirty
 
 
-def dirty_segments(work: LogWork) -> range:
-    """Numbers of the segments that may hold dirty records; the first may hold clean ones too."""
+def first_dirty_segment(work: LogWork) -> int:
+    """Number of the first segment that may hold dirty records; it may hold clean ones too."""
     count = len(work.segments)
-    first = next((number for number in range(count) if work.offsets_of(number)[1] > work.first_dirty), count)
-    return range(first, count)
+    return next((number for number in range(count) if work.offsets_of(number)[1] > work.first_dirty), count)
 
 
 def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
     """The dirty segments in up to ``tasks`` runs of input splits of about the same size."""
-    first = dirty_segments(work).start
+    first = first_dirty_segment(work)
     runs = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
     return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
 

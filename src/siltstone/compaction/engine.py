@@ -54,27 +54,22 @@ class Engine(Protocol):
     @property
     def workers(self) -> int:
         """How many groups are rewritten at one time."""
-        ...
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean each log in one task: a report a log, in any order."""
-        ...
 
     def clean_spread(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
-        ...
 
     def gather(self, work: LogWork) -> LogReport:
         """Merge one log on all workers; its retained offsets go into files, one a group, in the staging
         folder."""
-        ...
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[GroupReport]:
         """Rewrite some groups of a log after ``gather``, in order; ``retained``: the files of all its
         groups."""
-        ...
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:

@@ -122,11 +122,6 @@ class HotKey:
     superseded_bytes: int
     last_offset: int
 
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """The hottest first; the same whatever the order in which keys came."""
-        return (-self.records, -self.bytes, self.last_offset)
-
 
 @dataclass(slots=True, kw_only=True)
 class LogStatistics(Summable):
@@ -158,7 +153,9 @@ class LogStatistics(Summable):
     def merge(self, other: LogStatistics, top: int) -> None:
         """Add another part; keeps the ``top`` hottest keys and the first failure."""
         self.add(other)
-        self.hottest = sorted(self.hottest, key=lambda key: key.rank)[:top]
+        # The hottest first; the same whatever the order in which keys came.
+        self.hottest.sort(key=lambda key: (-key.records, -key.bytes, key.last_offset))
+        del self.hottest[top:]
 
     def add_discarded(self, reasons: Int64, sizes: Int64) -> None:
         """Count records by the numbers of their reasons; negative ones stay."""
@@ -761,18 +758,16 @@ def _finish(
     state = planned.state
     assert state.config is not None
     failure = done.failure or statistics.failure
+    if failure is None:
+        log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
+        log.keys = KeysExplained(
+            distinct_keys=statistics.counts["keys"],
+            distinct_dirty_keys=statistics.counts["dirty_keys"],
+            keys_by_records=frequencies(statistics),
+        )
+        failure = _disagreement(log, statistics)
     if failure is not None:
         log.status, log.reason = failure.status, failure.reason
-        return
-    log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
-    log.keys = KeysExplained(
-        distinct_keys=statistics.counts["keys"],
-        distinct_dirty_keys=statistics.counts["dirty_keys"],
-        keys_by_records=frequencies(statistics),
-    )
-    disagreement = _disagreement(log, statistics)
-    if disagreement is not None:
-        log.status, log.reason = disagreement.status, disagreement.reason
         return
     keyless = log.outcome.records["keyless"]
     if keyless and not (options.choices.drop_keyless or state.drop_keyless):

@@ -449,7 +449,9 @@ class KeyCollector:
                 yield from self._put(columns, slice(None) if count == len(columns) else mask, kind)
 
     def _put(self, columns: KeyColumns, rows: Any, dirty: bool) -> Iterator[EntryBlob]:
-        new = packed_entries(columns, rows, self._key, self._base or 0)
+        low, high = hashes_of(columns, rows, self._key)
+        new = np.empty((len(low), PACKED_WORDS), np.uint64)
+        _pack(low, high, columns.offset[rows], self._base or 0, new)
         if dirty not in self._kinds:
             self._kinds[dirty] = ShardedEntries(
                 self._count, self._shard_rows, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
@@ -468,7 +470,8 @@ class KeyCollector:
 
 
 @kernel
-def _packed(low: Words, high: Words, offset: Int64, base: int, out: Words) -> None:
+def _pack(low: Words, high: Words, offset: Int64, base: int, out: Words) -> None:
+    """Packed entries of some records, whose offsets are less than 2³² above the base."""
     for i in range(len(low)):
         out[i, 0] = low[i]
         out[i, 1] = (high[i] << _HALF) | np.uint64(offset[i] - base)
@@ -480,16 +483,6 @@ def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) 
     low, high = np.empty((2, len(key_start)), np.uint64)
     siphash128_each(columns.data, key_start, key_size, *key, low, high)
     return low, high
-
-
-def packed_entries(
-    columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64], base_offset: int
-) -> Words:
-    """Packed entries of some records, each with a key, whose offsets are less than 2³² above the base."""
-    low, high = hashes_of(columns, rows, key)
-    new = np.empty((len(low), PACKED_WORDS), np.uint64)
-    _packed(low, high, columns.offset[rows], base_offset, new)
-    return new
 
 
 # Grouping offsets by segment group, without sorting them.

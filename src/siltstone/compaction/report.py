@@ -38,8 +38,8 @@ class Summable:
             if isinstance(mine, Summable):
                 mine.add(more)
             elif isinstance(mine, dict):
-                for key, count in more.items():
-                    mine[key] = mine.get(key, 0) + count
+                for key, value in more.items():
+                    mine[key] = mine[key] + value if key in mine else value
             elif isinstance(mine, int | float | list) and not isinstance(mine, bool):
                 setattr(self, name, mine + more)
             else:
@@ -214,8 +214,7 @@ class LogResult:
 
     def stop(self, status: str, reason: str) -> LogResult:
         """Set status and reason, without an error behind them; returns the result."""
-        self.status, self.reason, self.failure = status, reason, None
-        return self
+        return self.fail(LogFailure(status=status, reason=reason))
 
     def fail(self, failure: LogFailure) -> LogResult:
         """Set status, reason and the error's details; returns the result."""
@@ -288,11 +287,8 @@ class Cleaning:
 def read_cleanings(directory: Path) -> list[Cleaning]:
     """The history of a log directory, oldest first; empty without a file. Skips invalid lines. Raises
     OSError."""
-    return [
-        cleaning
-        for cleaning in (_parse(line, directory) for line in _lines(directory))
-        if cleaning is not None
-    ]
+    parsed = (_parse(line, directory) for line in _lines(directory))
+    return [cleaning for cleaning in parsed if cleaning is not None]
 
 
 def _lines(directory: Path) -> list[bytes]:

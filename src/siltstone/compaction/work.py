@@ -16,6 +16,7 @@ not stop the other logs of a job. ``compaction.ledger`` reads its sources with `
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 import time
@@ -65,6 +66,21 @@ class Group:
     end_segment: int
     base_offset: int
     end_offset: int
+
+
+def groups_from(firsts: Sequence[int], bases: Sequence[int]) -> tuple[Group, ...]:
+    """The groups that begin with segments number ``firsts``; ``bases``: the base offset of each segment, and
+    the offset after the last one's."""
+    return tuple(
+        Group(
+            index=index,
+            first_segment=first,
+            end_segment=end,
+            base_offset=bases[first],
+            end_offset=bases[end],
+        )
+        for index, (first, end) in enumerate(itertools.pairwise([*firsts, len(bases) - 1]))
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -500,8 +516,7 @@ def _enters_offset_map(
     followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
         extracted.transactional = True
-        aborted, _ = followed
-        mapped = ~(aborted | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+        mapped = ~(followed[0] | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.rules.map_end < work.end:
         below = columns.offset < work.rules.map_end
         mapped = below if mapped is None else mapped & below

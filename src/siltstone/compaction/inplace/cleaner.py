@@ -368,8 +368,7 @@ class Cleaner:
                 self._destination.reset_checkpoint(state, plan.checkpoint_reset)
             return plan
         except (SiltstoneError, OSError) as error:
-            failure = failure_of(error)
-            return _unplanned(state).fail(failure)
+            return _unplanned(state).fail(failure_of(error))
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._logs_total, self._logs_done = len(planned), 0

@@ -2,8 +2,7 @@
 
 ``plan_log`` returns the work for an engine, or a result with the reason why there is none
 (``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``). A log's bounds are decided here for
-the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset``, ``tombstones_from`` and
-``find_horizons``.
+the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset`` and ``find_horizons``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ from siltstone.log.segments import (
 )
 from siltstone.log.transactions import transaction_indexes
 
-# The bounds of a log: the stable offset, and the offset from which on tombstones stay.
+# The bounds of a log: the stable offset, and the offset from which on tombstones stay even when their delete
+# horizon has passed, since the log's ledger has not read them yet (``CleaningBounds``).
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as both come to the same:
 # ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has these rules of its own on purpose.
@@ -59,12 +59,6 @@ def stable_offset(partition: Path, *bounds: int | None) -> int:
     the ledger's. Raises OSError."""
     every = (*bounds, cleaning_bounds(partition).clean_below)
     return min(bound for bound in every if bound is not None)
-
-
-def tombstones_from(partition: Path) -> int:
-    """The offset at and above which tombstones stay, even when their delete horizon has passed: the log's
-    ledger has not read them yet. Raises OSError."""
-    return cleaning_bounds(partition).tombstones_from
 
 
 # Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
@@ -102,7 +96,7 @@ def find_horizons(
     newest = max(stamped.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    kept_from = tombstones_from(Path(segments[0].directory))
+    kept_from = cleaning_bounds(Path(segments[0].directory)).tombstones_from
     due = (_has_something_to_remove(segment, kept_from, batch_limit) for segment in stamped)
     return Horizons(newest_ms=newest, is_due=any(due))
 
@@ -308,8 +302,7 @@ def plan_log(
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
-    no_other_replica = options.high_watermark_is_end
-    committed_below = checkpoints.committed_below(state.where, no_other_replica=no_other_replica)
+    committed_below = checkpoints.committed_below(state.where, no_other_replica=options.high_watermark_is_end)
     if committed_below is None:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
@@ -456,7 +449,7 @@ def _work(
             last_offset=min(cleanable.end, options.map_end) - 1,
             producers=np.array(alive, np.int64).reshape(-1, 3),
             map_end=options.map_end,
-            tombstones_from=tombstones_from(state.path),
+            tombstones_from=cleaning_bounds(state.path).tombstones_from,
             legacy_horizon_ms=legacy_horizon_ms,
             drop_keyless=options.drop_keyless or state.drop_keyless,
         ),

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siltstone.base.config import INT_MAX, LONG_MAX, Config, LogConfig
-from siltstone.compaction.work import Group
+from siltstone.compaction.work import Group, groups_from
 
 KAFKA_MAP_ENTRY_BYTES = 24
 """An entry of Kafka's map: 16 bytes of MD5 and an 8-byte offset."""
@@ -160,16 +160,7 @@ def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig)
         last_offset = bases[number + 1] - 1
         if not firsts or not _fits(segments[firsts[-1] : number + 1], last_offset, config):
             firsts.append(number)
-    return tuple(
-        Group(
-            index=index,
-            first_segment=first,
-            end_segment=last,
-            base_offset=bases[first],
-            end_offset=bases[last],
-        )
-        for index, (first, last) in enumerate(itertools.pairwise([*firsts, len(segments)]))
-    )
+    return groups_from(firsts, bases)
 
 
 def _fits(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import bisect
 import errno
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,8 +39,8 @@ from siltstone.compaction.ledger.keys import (
     read_keys,
     write_part,
 )
-from siltstone.compaction.report import LogFailure, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded
+from siltstone.compaction.report import LogFailure, Summable, failure_of
+from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -134,7 +133,7 @@ class CompactionWork:
 
 
 @dataclass(slots=True, kw_only=True)
-class Compacted:
+class Compacted(Summable):
     """The report of one step of the work, or of several: reports add up.
 
     ``arrived``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose newest event
@@ -154,19 +153,6 @@ class Compacted:
     written: dict[int, int] = field(default_factory=dict)
     segments: dict[str, SegmentEntry] = field(default_factory=dict)
     failure: LogFailure | None = None
-
-    def add(self, other: Compacted) -> None:
-        """Add another report; the first failure stays."""
-        self.extracted.add(other.extracted)
-        for name in ("arrived", "deleted", "late", "keys"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for mine, more in ((self.retained, other.retained), (self.written, other.written)):
-            for group, count in more.items():
-                mine[group] = mine.get(group, 0) + count
-        self.segments |= other.segments
-        for run, offsets in other.superseded.items():
-            self.superseded.setdefault(run, []).extend(offsets)
-        self.failure = self.failure or other.failure
 
     def first_failure(self) -> LogFailure | None:
         """The first failure of any step."""
@@ -410,13 +396,4 @@ def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group,
             size = 0
         size += source.length
     bases = [*(source.base_offset for source in sources), end]
-    return tuple(
-        Group(
-            index=index,
-            first_segment=first,
-            end_segment=last,
-            base_offset=bases[first],
-            end_offset=bases[last],
-        )
-        for index, (first, last) in enumerate(itertools.pairwise([*firsts, len(sources)]))
-    )
+    return groups_from(firsts, bases)
