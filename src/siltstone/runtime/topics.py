@@ -634,7 +634,7 @@ class Topics:
 
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
-    ) -> Mapping[str, str]:
+    ) -> dict[str, str]:
         """Set some of a namespace's policies and remove others, durably; they apply at once.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
