@@ -125,10 +125,9 @@ class Snapshot:
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
-        try:
+        with contextlib.suppress(CorruptFileError):
             return self.registry.has_deleted(where, path)
-        except CorruptFileError:
-            return False
+        return False
 
     @property
     def notes(self) -> list[str]:

@@ -145,10 +145,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def _readable_topic_id(directory: Path) -> str | None:
-    try:
+    with contextlib.suppress(CorruptFileError):
         return read_topic_id(directory)
-    except CorruptFileError:
-        return None
+    return None
 
 
 NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
@@ -492,12 +491,7 @@ class Topics:
     # Changing
 
     def create(
-        self,
-        name: str,
-        partitions: int | None = None,
-        config: Mapping[str, str] | None = None,
-        *,
-        validate_only: bool = False,
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> TopicDescription:
         """Create a topic; ``partitions``: default ``num.partitions``; ``config``: texts by Kafka's names.
 
@@ -513,12 +507,9 @@ class Topics:
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
-            numbers = tuple(range(count))
-            if validate_only:
-                self._manager.refuse_occupied_paths(name, numbers)
-                return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
             topic_id = new_id(self._manager.random_bytes)
-            self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts)
+            self._add(name, entry, range(count))
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
