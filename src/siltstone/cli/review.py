@@ -117,13 +117,7 @@ def _show_log(log: LogExplanation) -> None:
         size = size_text(waiting.bytes)
         output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
     groups = [
-        (
-            f"{g.base_offset:,}",
-            g.segments,
-            size_text(g.bytes_before),
-            size_text(g.bytes_after),
-            g.records_after,
-        )
+        (g.base_offset, g.segments, size_text(g.bytes_before), size_text(g.bytes_after), g.records_after)
         for g in outcome.groups[:GROUPS_MAX]
     ]
     more = len(outcome.groups) - len(groups)
