@@ -430,16 +430,11 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
     """The bytes of each record, as many records at a time as have arrived. Raises UsageError, OSError."""
     end = delimiter(flags.delimiter, "-D")
     if not inputs:
-        yield from _split(_chunks(), end)
+        standard_input = cast(io.BufferedReader, sys.stdin.buffer)
+        yield from _split(iter(lambda: standard_input.read1(_CHUNK), b""), end)
     for path in inputs:
         content = files.read_input(path)
         yield from _split(iter([content]), end) if flags.lines else iter([[content]])
-
-
-def _chunks() -> Iterator[bytes]:
-    standard_input = cast(io.BufferedReader, sys.stdin.buffer)
-    while chunk := standard_input.read1(_CHUNK):
-        yield chunk
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
