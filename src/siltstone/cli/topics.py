@@ -335,9 +335,7 @@ def _engine_for(folders: Sequence[Path], master: str | None = None) -> compactio
     return make
 
 
-def _show_compaction(
-    done: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
-) -> int:
+def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json: bool) -> int:
     """Show what was done, or would be done; the exit status."""
     if as_json:
         output.write_json({"dry_run": dry_run, **done.to_json()})

@@ -221,8 +221,9 @@ def _compact(
     """Compact one partition; None if that failed, with the reason in its status."""
     if where not in snapshot.partitions:
         return None
-    log, config, clock = snapshot.log(where), snapshot.config_of(snapshot.topic(where.topic)), SystemClock()
-    attempt = Attempt(log, clock.now_ms())
+    log = snapshot.log(where)
+    config = snapshot.config_of(snapshot.topic(where.topic))
+    attempt = Attempt(log, SystemClock().now_ms())
     outcome: CompactionResult | str = "interrupted"
     try:
         log = snapshot.committed_log(where, no_other_replica=to_the_end)
@@ -243,4 +244,4 @@ def _compact(
         outcome = str(error)
         return None
     finally:
-        attempt.ended(clock.now_ms(), outcome)
+        attempt.ended(SystemClock().now_ms(), outcome)
