@@ -88,6 +88,17 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     unmade: tuple[int, ...]
     config: Mapping[str, str]
 
+    def describe(self, name: str, *, made_here: bool, offline: tuple[int, ...] = ()) -> TopicDescription:
+        """The topic of this entry; see ``TopicDescription``."""
+        return TopicDescription(
+            name=name,
+            topic_id=self.topic_id or None,
+            partitions=self.partitions,
+            config=dict(self.config),
+            offline=offline,
+            made_here=made_here,
+        )
+
 
 class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """The content of the file. A change makes a new registry with the next generation.
@@ -282,8 +293,8 @@ class TopicDescription:
     topic_id: str | None
     partitions: tuple[int, ...]
     config: Mapping[str, str]
-    offline: tuple[int, ...] = ()
-    made_here: bool = True
+    offline: tuple[int, ...]
+    made_here: bool
 
 
 # The checks before a change of topics, also for ``--dry-run``.
@@ -360,8 +371,7 @@ class Topics:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         directories = [served.directory for served in self._manager.serving()]
         self._cluster = read_brokers_topics(directories)
-        has_properties = any(directory.properties() for directory in directories)
-        self._has_owner = self._cluster is not None or has_properties
+        self._has_owner = self._cluster is not None or any(one.properties() for one in directories)
         self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
@@ -466,14 +476,8 @@ class Topics:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
         served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
-        return TopicDescription(
-            name=name,
-            topic_id=entry.topic_id or None,
-            partitions=entry.partitions,
-            config=dict(entry.config),
-            offline=tuple(number for number in entry.partitions if number not in served),
-            made_here=name in self._registry.topics,
-        )
+        offline = tuple(number for number in entry.partitions if number not in served)
+        return entry.describe(name, made_here=name in self._registry.topics, offline=offline)
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
