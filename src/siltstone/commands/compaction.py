@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import msgspec
 
@@ -133,7 +132,7 @@ def compaction_of(
     status is requested. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     snapshot = directories.snapshot()
-    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end)
+    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end, results={})
 
 
 def _requested_partitions(snapshot: Snapshot, text: str) -> list[TopicPartition]:
@@ -150,7 +149,7 @@ def _topic(
     wheres: Sequence[TopicPartition],
     *,
     to_the_end: bool | None,
-    results: Mapping[TopicPartition, CompactionResult | None] = MappingProxyType({}),
+    results: Mapping[TopicPartition, CompactionResult | None],
 ) -> TopicCompaction:
     topic = snapshot.topic(wheres[0].topic)
     return TopicCompaction(
