@@ -189,7 +189,6 @@ class ConsumeFlags(output.TopicFlags):
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
-        reads_to_the_end(self.high_watermark)
         refuse_negative_count(self.count)
         has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
         output.refuse_if(
@@ -226,13 +225,11 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False)
     json_
         One JSON object a line.
     """
-    place = flags.broker_directories()
-    topic = flags.required_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
     consuming = TopicConsumer(
-        place,
-        topic,
+        flags.broker_directories(),
+        flags.required_topic(),
         partitions=frozenset(flags.partition),
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,

@@ -81,7 +81,6 @@ def _show_explanation(explanation: Explanation) -> None:
 
 
 def _explanation_row(log: LogExplanation) -> Sequence[object]:
-    discarded = [log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS]
     return [
         log.name,
         log.status,
@@ -89,7 +88,7 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
         size_text(log.bytes_before),
         None if log.bytes_after is None else size_text(log.bytes_after),
         log.outcome.records.get("total"),
-        *discarded,
+        *(log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS),
         log.keys.distinct_keys,
         None if log.keys.kafka is None else log.keys.kafka.passes,
     ]

@@ -310,8 +310,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     """
     topic = flags.required_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
-    both = flags.reset and flags.dry_run
-    output.refuse_if(both, "--reset goes without --dry-run", "leave out one of them")
+    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,
@@ -386,5 +385,4 @@ def _notes(topic: compaction.TopicCompaction) -> int:
         output.note(
             *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
         )
-    has_failed = any(part.failure or part.status.status == ERROR for part in topic.partitions)
-    return 1 if has_failed else 0
+    return 1 if any(part.failure or part.status.status == ERROR for part in topic.partitions) else 0

@@ -239,8 +239,7 @@ def settings_of_topic(config: Config, *, everything: bool) -> list[EffectiveSett
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSetting]:
     """The settings that were set for a broker, or all of its settings, by name."""
-    keys = [key for key in ALL_KEYS if key.broker_names]
-    settings = [_effective(config, key, of_topic=False) for key in keys]
+    settings = [_effective(config, key, of_topic=False) for key in ALL_KEYS if key.broker_names]
     default = ConfigSource.DEFAULT_CONFIG.value
     shown = [setting for setting in settings if everything or setting.source != default]
     return sorted(shown, key=lambda setting: setting.name)
