@@ -167,12 +167,6 @@ def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path,
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_validate_only_creates_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as manager:
-        assert manager.topics.create("new", partitions=3, validate_only=True).partitions == (0, 1, 2)
-        assert manager.topics.names() == [] and TOPICS_FILE not in names_in(tmp_path)
-
-
 def test_partitions_are_added(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)

@@ -120,9 +120,10 @@ def _alter(place: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> N
     additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
     additions += [assignment for text in flags.add_config for assignment in split_additions(text)]
     removals = [name.strip() for text in flags.delete_config for name in text.split(",")]
-    alter = commands.alter_namespace if flags.entity_type == "namespaces" else commands.alter_settings
-    change = alter(place, flags.entity_name, additions, removals, dry_run=flags.dry_run)
-    kind = "namespace" if flags.entity_type == "namespaces" else "topic"
+    of_namespace = flags.entity_type == "namespaces"
+    options = {"of_namespace": of_namespace, "dry_run": flags.dry_run}
+    change = commands.alter_settings(place, flags.entity_name, additions, removals, **options)
+    kind = "namespace" if of_namespace else "topic"
     if as_json:
         changed = {kind: change.topic, "before": dict(change.before), "after": dict(change.after)}
         output.write_json({"action": "alter", "dry_run": flags.dry_run, **changed})

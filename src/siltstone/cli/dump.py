@@ -50,12 +50,10 @@ class DumpFlags(DumpOptions):
 
     def with_decoder(self) -> DumpFlags:
         """The options with the decoder that the flags name. Raises UsageError for contradictions."""
-        two_decoders = self.offsets_decoder and self.transaction_log_decoder
         both = "--offsets-decoder and --transaction-log-decoder exclude each other"
-        output.refuse_if(two_decoders, both, "pass one of them")
-        two_checks = self.verify_index_only and self.index_sanity_check
+        output.refuse_if(self.offsets_decoder and self.transaction_log_decoder, both, "pass one of them")
         both = "--verify-index-only and --index-sanity-check exclude each other"
-        output.refuse_if(two_checks, both, "pass one of them")
+        output.refuse_if(self.verify_index_only and self.index_sanity_check, both, "pass one of them")
         limits = (self.max_bytes, self.max_decompressed_message_bytes)
         for flag, limit in zip(("--max-bytes", "--max-decompressed-message-bytes"), limits, strict=True):
             output.refuse_if(

@@ -47,9 +47,8 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     json_
         Print one JSON document instead.
     """
-    place = flags.broker_directories()
     time = commands.parse_time(flags.time)
-    snapshot = place.snapshot()
+    snapshot = flags.broker_directories().snapshot()
     selected = commands.select_partitions(
         snapshot,
         topic=flags.topic,
@@ -90,10 +89,9 @@ def log_dirs(
     json_
         The same.
     """
-    place = flags.broker_directories()
     output.refuse_if(not describe, "no action", "pass --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
-    document = commands.describe_log_dirs(place, topics)
+    document = commands.describe_log_dirs(flags.broker_directories(), topics)
     output.write_lines(json.dumps(document))
     (broker,) = document["brokers"]
     return 1 if any(directory["error"] for directory in broker["logDirs"]) else 0

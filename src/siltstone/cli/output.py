@@ -37,12 +37,8 @@ def write_json(document: object, *, flush: bool = False) -> None:
     In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = (
-        json.dumps(document, default=plain, ensure_ascii=ascii_only)
-        .encode("utf-8", "backslashreplace")
-        .decode()
-    )
-    sys.stdout.write(f"{text}\n")
+    text = json.dumps(document, default=plain, ensure_ascii=ascii_only)
+    write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
         sys.stdout.flush()
 

@@ -189,7 +189,6 @@ class ConsumeFlags(output.TopicFlags):
 
     def refuse_contradictions(self) -> None:
         """Raises UsageError for flags that do not go together."""
-        reads_to_the_end(self.high_watermark)
         refuse_negative_count(self.count)
         has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
         output.refuse_if(
@@ -226,13 +225,11 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False)
     json_
         One JSON object a line.
     """
-    place = flags.broker_directories()
-    topic = flags.required_topic()
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
     consuming = TopicConsumer(
-        place,
-        topic,
+        flags.broker_directories(),
+        flags.required_topic(),
         partitions=frozenset(flags.partition),
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,
@@ -430,16 +427,11 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
     """The bytes of each record, as many records at a time as have arrived. Raises UsageError, OSError."""
     end = delimiter(flags.delimiter, "-D")
     if not inputs:
-        yield from _split(_chunks(), end)
+        standard_input = cast(io.BufferedReader, sys.stdin.buffer)
+        yield from _split(iter(lambda: standard_input.read1(_CHUNK), b""), end)
     for path in inputs:
         content = files.read_input(path)
         yield from _split(iter([content]), end) if flags.lines else iter([[content]])
-
-
-def _chunks() -> Iterator[bytes]:
-    standard_input = cast(io.BufferedReader, sys.stdin.buffer)
-    while chunk := standard_input.read1(_CHUNK):
-        yield chunk
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:

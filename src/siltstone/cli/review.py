@@ -81,7 +81,6 @@ def _show_explanation(explanation: Explanation) -> None:
 
 
 def _explanation_row(log: LogExplanation) -> Sequence[object]:
-    discarded = [log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS]
     return [
         log.name,
         log.status,
@@ -89,7 +88,7 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
         size_text(log.bytes_before),
         None if log.bytes_after is None else size_text(log.bytes_after),
         log.outcome.records.get("total"),
-        *discarded,
+        *(log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS),
         log.keys.distinct_keys,
         None if log.keys.kafka is None else log.keys.kafka.passes,
     ]
@@ -117,13 +116,7 @@ def _show_log(log: LogExplanation) -> None:
         size = size_text(waiting.bytes)
         output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
     groups = [
-        (
-            f"{g.base_offset:,}",
-            g.segments,
-            size_text(g.bytes_before),
-            size_text(g.bytes_after),
-            g.records_after,
-        )
+        (g.base_offset, g.segments, size_text(g.bytes_before), size_text(g.bytes_after), g.records_after)
         for g in outcome.groups[:GROUPS_MAX]
     ]
     more = len(outcome.groups) - len(groups)

@@ -310,8 +310,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     """
     topic = flags.required_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
-    both = flags.reset and flags.dry_run
-    output.refuse_if(both, "--reset goes without --dry-run", "leave out one of them")
+    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,
@@ -335,9 +334,7 @@ def _engine_for(folders: Sequence[Path], master: str | None = None) -> compactio
     return make
 
 
-def _show_compaction(
-    done: compaction.TopicCompaction, *, dry_run: bool = False, as_json: bool = False
-) -> int:
+def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json: bool) -> int:
     """Show what was done, or would be done; the exit status."""
     if as_json:
         output.write_json({"dry_run": dry_run, **done.to_json()})
@@ -388,5 +385,4 @@ def _notes(topic: compaction.TopicCompaction) -> int:
         output.note(
             *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
         )
-    has_failed = any(part.failure or part.status.status == ERROR for part in topic.partitions)
-    return 1 if has_failed else 0
+    return 1 if any(part.failure or part.status.status == ERROR for part in topic.partitions) else 0

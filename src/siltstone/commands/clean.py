@@ -302,8 +302,7 @@ def _cleaner(
 ) -> Cleaner:
     stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
     limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
-    critical = interruption.current().critical
-    return Cleaner(engine, destination, limits, critical=critical, progress=progress)
+    return Cleaner(engine, destination, limits, critical=interruption.current().critical, progress=progress)
 
 
 def _destination(

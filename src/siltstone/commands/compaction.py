@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import msgspec
 
-from siltstone.base.clock import Clock, SystemClock
-from siltstone.base.config import Config
+from siltstone.base.clock import SystemClock
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError
 from siltstone.commands.directories import NOT_HERE, BrokerDirectories, Snapshot, locked_directories
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
@@ -134,7 +132,7 @@ def compaction_of(
     status is requested. Raises UnknownTopicError, UsageError, SiltstoneError, OSError.
     """
     snapshot = directories.snapshot()
-    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end)
+    return _topic(snapshot, _requested_partitions(snapshot, topic), to_the_end=to_the_end, results={})
 
 
 def _requested_partitions(snapshot: Snapshot, text: str) -> list[TopicPartition]:
@@ -151,7 +149,7 @@ def _topic(
     wheres: Sequence[TopicPartition],
     *,
     to_the_end: bool | None,
-    results: Mapping[TopicPartition, CompactionResult | None] = MappingProxyType({}),
+    results: Mapping[TopicPartition, CompactionResult | None],
 ) -> TopicCompaction:
     topic = snapshot.topic(wheres[0].topic)
     return TopicCompaction(
@@ -174,11 +172,10 @@ def _partition(
     try:
         partition.status = read_status(path)
         partition.compacted = ledger = LedgerStore(path).current()
-        log = (
-            snapshot.log(where)
-            if to_the_end is None
-            else snapshot.committed_log(where, no_other_replica=to_the_end)
-        )
+        if to_the_end is None:
+            log = snapshot.log(where)
+        else:
+            log = snapshot.committed_log(where, no_other_replica=to_the_end)
         partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
         partition.failure = partition.failure or str(error)
@@ -196,7 +193,6 @@ def compact_topic(
     reset: bool = False,
     to_the_end: bool = False,
     dry_run: bool = False,
-    clock: Clock | None = None,
 ) -> TopicCompaction:
     """Compact a topic, or one partition of it, side by side. A partition that fails has the failure in its
     status, and the others are compacted.
@@ -208,33 +204,25 @@ def compact_topic(
     before = compaction_of(directories, topic, to_the_end=to_the_end)
     if dry_run:
         return before
-    clock = clock or SystemClock()
     with locked_directories(directories.paths):
         snapshot = directories.snapshot()
         wheres = _requested_partitions(snapshot, topic)
         backlog = sum(partition.backlog or 0 for partition in before.partitions)
-        compactor = TwoPhaseCompactor(engine(backlog), clock=clock)
-        config = snapshot.config_of(snapshot.topic(wheres[0].topic))
+        compactor = TwoPhaseCompactor(engine(backlog), clock=SystemClock())
         flags = {"reset": reset, "to_the_end": to_the_end}
-        results = {where: _compact(snapshot, where, compactor, config, clock, **flags) for where in wheres}
+        results = {where: _compact(snapshot, where, compactor, **flags) for where in wheres}
         return _topic(snapshot, wheres, to_the_end=to_the_end, results=results)
 
 
 def _compact(
-    snapshot: Snapshot,
-    where: TopicPartition,
-    compactor: TwoPhaseCompactor,
-    config: Config,
-    clock: Clock,
-    *,
-    reset: bool,
-    to_the_end: bool,
+    snapshot: Snapshot, where: TopicPartition, compactor: TwoPhaseCompactor, *, reset: bool, to_the_end: bool
 ) -> CompactionResult | None:
     """Compact one partition; None if that failed, with the reason in its status."""
     if where not in snapshot.partitions:
         return None
     log = snapshot.log(where)
-    attempt = Attempt(log, clock.now_ms())
+    config = snapshot.config_of(snapshot.topic(where.topic))
+    attempt = Attempt(log, SystemClock().now_ms())
     outcome: CompactionResult | str = "interrupted"
     try:
         log = snapshot.committed_log(where, no_other_replica=to_the_end)
@@ -255,4 +243,4 @@ def _compact(
         outcome = str(error)
         return None
     finally:
-        attempt.ended(clock.now_ms(), outcome)
+        attempt.ended(SystemClock().now_ms(), outcome)

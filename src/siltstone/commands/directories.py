@@ -125,10 +125,9 @@ class Snapshot:
 
     def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
-        try:
+        with contextlib.suppress(CorruptFileError):
             return self.registry.has_deleted(where, path)
-        except CorruptFileError:
-            return False
+        return False
 
     @property
     def notes(self) -> list[str]:
@@ -176,13 +175,7 @@ class Snapshot:
         if made_here and self._is_partial:
             numbers = sorted(where.partition for where in self.partitions if where.topic == name)
             entry = replace(entry, partitions=tuple(numbers))
-        return TopicDescription(
-            name=name,
-            topic_id=entry.topic_id or None,
-            partitions=entry.partitions,
-            config=dict(entry.config),
-            made_here=made_here,
-        )
+        return entry.describe(name, made_here=made_here)
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
@@ -245,10 +238,8 @@ class Snapshot:
             )
         try:
             log = self.logs[where]
-        except UnsafeFileError:
-            raise
-        except DirectoryRefusedError:
-            if not self._is_in_use(where):
+        except DirectoryRefusedError as error:
+            if isinstance(error, UnsafeFileError) or not self._is_in_use(where):
                 raise
             raise DirectoryRefusedError(
                 "the process that uses the directory is swapping segments",

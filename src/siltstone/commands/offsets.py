@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from siltstone.base import files
+from siltstone.base.config import LogConfig
 from siltstone.base.errors import (
     LogError,
     OffsetOutOfRangeError,
-    PolicyViolationError,
     SiltstoneError,
     UnknownTopicError,
     UsageError,
@@ -27,6 +27,7 @@ from siltstone.commands.topics import matching_topics
 from siltstone.log.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.segments import list_segments
+from siltstone.runtime.manager import refuse_compacted_only
 
 _TIMES = {
     "latest": LATEST,
@@ -192,13 +193,7 @@ def _delete_all(
 def _new_start(snapshot: Snapshot, where: TopicPartition, offset: int) -> int:
     """The log start that ``LogManager.delete_records`` would set. Raises the same errors."""
     log = snapshot.log(where)
-    policies = snapshot.config_of(snapshot.topic(where.topic)).policies
-    if "compact" in policies and "delete" not in policies:
-        raise PolicyViolationError(
-            "records of a topic with cleanup.policy=compact cannot be deleted",
-            path=str(where),
-            advice="write tombstones, or set cleanup.policy=compact,delete",
-        )
+    refuse_compacted_only(where, LogConfig.of(snapshot.config_of(snapshot.topic(where.topic))))
     target = log.log_end_offset if offset == -1 else offset
     if not 0 <= target <= log.log_end_offset:
         raise OffsetOutOfRangeError(

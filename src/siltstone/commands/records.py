@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM
@@ -54,13 +54,12 @@ class TopicProducer:
         *,
         partition: int | None = None,
         compression: str | None = None,
-        clock: Clock | None = None,
     ) -> None:
         """Raises UnknownTopicError, UsageError for a codec, DirectoryLockedError, SiltstoneError."""
         if compression is not None and compression not in CODEC_NAMES:
             advice = f"pass one of {', '.join(CODEC_NAMES)}"
             raise UsageError(f"there is no codec {compression!r}", advice=advice)
-        self._compression, self._clock = compression, clock or SystemClock()
+        self._compression = compression
         snapshot = directories.snapshot_before_creation()  # before anything is locked or changed
         if topic not in snapshot.names():
             advice = "create it with siltstone topics --create"
@@ -94,7 +93,7 @@ class TopicProducer:
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
         log = self._logs[number]
         codec = self._compression or log.config.compression_type
-        appended = log.append(batch_of(records, codec, self._clock.now_ms()))
+        appended = log.append(batch_of(records, codec, SystemClock().now_ms()))
         produced = self.produced.setdefault(
             number, ProducedRecords(log.where, first_offset=appended.first_offset, last_offset=0, records=0)
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone.base.clock import Clock, SystemClock, resolve_now_ms
+from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
 from siltstone.commands.policies import (
     CleaningOptions,
@@ -64,13 +64,13 @@ class VerifyRequest(RunOptions):
     after: Path
 
 
-def verify(request: VerifyRequest, *, clock: Clock | None = None, checker: Checker | None = None) -> Verdict:
+def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict:
     """Check a cleaned directory against a copy from before. Raises SiltstoneError, OSError if nothing can be
     checked; problems of a log are in its verdict."""
     beyond = reads_to_the_end(request.high_watermark)
     directory = LogDirectory.open(request.after, lock=False)
     policies = gather_policies([directory], request)
-    now_ms = resolve_now_ms(request.now_ms, clock or SystemClock())
+    now_ms = resolve_now_ms(request.now_ms, SystemClock())
 
     def settings(where: TopicPartition) -> CleaningSettings:
         path = directory.partitions.get(where, directory.path / str(where))
@@ -121,12 +121,10 @@ class Runner:
     observer: Observer
 
 
-def explain(
-    request: ExplainRequest, *, clock: Clock | None = None, runner: Callable[[], Runner] | None = None
-) -> Explanation:
+def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = None) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
     nothing can be explained; the failure of a log is in its explanation."""
-    choices = request.choices(resolve_now_ms(request.now_ms, clock or SystemClock()))
+    choices = request.choices(resolve_now_ms(request.now_ms, SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")
     directories = open_directories(request.directories, lock=False)

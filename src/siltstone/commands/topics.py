@@ -239,8 +239,7 @@ def settings_of_topic(config: Config, *, everything: bool) -> list[EffectiveSett
 
 def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSetting]:
     """The settings that were set for a broker, or all of its settings, by name."""
-    keys = [key for key in ALL_KEYS if key.broker_names]
-    settings = [_effective(config, key, of_topic=False) for key in keys]
+    settings = [_effective(config, key, of_topic=False) for key in ALL_KEYS if key.broker_names]
     default = ConfigSource.DEFAULT_CONFIG.value
     shown = [setting for setting in settings if everything or setting.source != default]
     return sorted(shown, key=lambda setting: setting.name)
@@ -291,43 +290,34 @@ def alter_settings(
     additions: Sequence[str],
     removals: Sequence[str],
     *,
-    dry_run: bool = False,
+    of_namespace: bool,
+    dry_run: bool,
 ) -> SettingsChange:
-    """Set and remove settings of a topic. Raises UsageError, UnknownTopicError, InvalidConfigError."""
+    """Set and remove settings of a topic, or policies of a Pulsar namespace. Raises UsageError,
+    UnknownTopicError, InvalidConfigError."""
     set_to = texts_of(additions, "--add-config")
     snapshot = directories.snapshot()
-    before = snapshot.settings_of(snapshot.topic(name)).own_texts(name)
-    set_keys = {find_topic_key(key).name for key in before}
-    missing = [key for key in removals if find_topic_key(key).name not in set_keys]
-    if missing:
-        raise InvalidConfigError(
-            f"{', '.join(missing)} cannot be removed: the topic's own settings do not have it",
-            path=name,
-            advice="siltstone configs --describe shows the topic's own settings",
-        )
-    after = altered_settings(name, before, set_to, removals, snapshot.broker)
+    if of_namespace:
+        refuse_bad_namespace(name)
+        before = snapshot.registry.namespaces.get(name, {})
+        after = altered_policies(before, set_to, removals, name)
+    else:
+        before = snapshot.settings_of(snapshot.topic(name)).own_texts(name)
+        set_keys = {find_topic_key(key).name for key in before}
+        missing = [key for key in removals if find_topic_key(key).name not in set_keys]
+        if missing:
+            raise InvalidConfigError(
+                f"{', '.join(missing)} cannot be removed: the topic's own settings do not have it",
+                path=name,
+                advice="siltstone configs --describe shows the topic's own settings",
+            )
+        after = altered_settings(name, before, set_to, removals, snapshot.broker)
     if not dry_run:
         with directories.open() as manager:
-            after = dict(manager.topics.alter(name, set_to, remove=removals).config)
-    return SettingsChange(topic=name, before=before, after=after)
-
-
-def alter_namespace(
-    directories: BrokerDirectories,
-    name: str,
-    additions: Sequence[str],
-    removals: Sequence[str],
-    *,
-    dry_run: bool = False,
-) -> SettingsChange:
-    """Set and remove policies of a Pulsar namespace. Raises UsageError, InvalidConfigError."""
-    set_to = texts_of(additions, "--add-config")
-    refuse_bad_namespace(name)
-    before = directories.snapshot().registry.namespaces.get(name, {})
-    after: Mapping[str, str] = altered_policies(before, set_to, removals, name)
-    if not dry_run:
-        with directories.open() as manager:
-            after = manager.topics.alter_namespace(name, set_to, remove=removals)
+            if of_namespace:
+                after = manager.topics.alter_namespace(name, set_to, remove=removals)
+            else:
+                after = dict(manager.topics.alter(name, set_to, remove=removals).config)
     return SettingsChange(topic=name, before=before, after=after)
 
 

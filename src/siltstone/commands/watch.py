@@ -324,14 +324,13 @@ class Watch:
         is_due = ranges.is_eligible(cleanable, config.min_cleanable_dirty_ratio)
         clean = tuple(segment for segment in segments if segment.base_offset < cleanable.clean_end)
         limit = config.max_decompressed_message_bytes
+        horizons = None if is_due else self._horizons(state.path, clean, cleanable.clean_end, now_ms, limit)
         return LogSnapshot(
             size=sum(segment.size for segment in segments),
             segments=len(segments),
             range=cleanable,
             is_due=is_due,
-            horizons=None
-            if is_due
-            else self._horizons(state.path, clean, cleanable.clean_end, now_ms, limit),
+            horizons=horizons,
         )
 
     def _producers(

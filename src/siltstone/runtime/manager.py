@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
-from siltstone.base.config import Config
+from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
     LogError,
@@ -191,6 +191,16 @@ class ManagerOptions(TypedDict, total=False):
     background: Background | None
     random_bytes: RandomBytes
     only: TopicPartition | None
+
+
+def refuse_compacted_only(where: TopicPartition, config: LogConfig) -> None:
+    """Raises PolicyViolationError for a log whose records must not be deleted by offset."""
+    if config.compacts and not config.deletes:
+        raise PolicyViolationError(
+            "records of a topic with cleanup.policy=compact cannot be deleted",
+            path=str(where),
+            advice="write tombstones, or set cleanup.policy=compact,delete",
+        )
 
 
 class LogManager:
@@ -517,12 +527,7 @@ class LogManager:
         Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
         """
         served, log = self.directory_of(where), self.get(where)
-        if log.config.compacts and not log.config.deletes:
-            raise PolicyViolationError(
-                "records of a topic with cleanup.policy=compact cannot be deleted",
-                path=str(where),
-                advice="set cleanup.policy=compact,delete",
-            )
+        refuse_compacted_only(where, log.config)
         start = log.delete_records(before)
         with served.offline_on_error():
             served.write_log_starts()

@@ -26,7 +26,6 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _MAX_LENGTH = 249
 _MAX_FILE_NAME_LENGTH = 255
 _DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
-_RESERVED_IDS = (0, 1)  # Kafka's ``Uuid.ZERO_UUID`` and ``Uuid.METADATA_TOPIC_ID``
 
 
 def refuse_bad_name(name: str) -> None:
@@ -59,9 +58,10 @@ def refuse_collision(name: str, others: Iterable[str]) -> None:
 def new_id(random_bytes: RandomBytes) -> str:
     """A fresh id for a topic, a directory or a cluster: 22 characters, no '-' in front."""
     while True:
+        # Version 4 sets bits that Kafka's reserved ids, 0 and 1, do not have.
         number = uuid.UUID(bytes=random_bytes(16), version=4)
         text = base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
-        if not text.startswith("-") and number.int not in _RESERVED_IDS:
+        if not text.startswith("-"):
             return text
 
 

@@ -88,6 +88,17 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     unmade: tuple[int, ...]
     config: Mapping[str, str]
 
+    def describe(self, name: str, *, made_here: bool, offline: tuple[int, ...] = ()) -> TopicDescription:
+        """The topic of this entry; see ``TopicDescription``."""
+        return TopicDescription(
+            name=name,
+            topic_id=self.topic_id or None,
+            partitions=self.partitions,
+            config=dict(self.config),
+            offline=offline,
+            made_here=made_here,
+        )
+
 
 class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
     """The content of the file. A change makes a new registry with the next generation.
@@ -145,10 +156,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def _readable_topic_id(directory: Path) -> str | None:
-    try:
+    with contextlib.suppress(CorruptFileError):
         return read_topic_id(directory)
-    except CorruptFileError:
-        return None
+    return None
 
 
 NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
@@ -283,8 +293,8 @@ class TopicDescription:
     topic_id: str | None
     partitions: tuple[int, ...]
     config: Mapping[str, str]
-    offline: tuple[int, ...] = ()
-    made_here: bool = True
+    offline: tuple[int, ...]
+    made_here: bool
 
 
 # The checks before a change of topics, also for ``--dry-run``.
@@ -361,8 +371,7 @@ class Topics:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         directories = [served.directory for served in self._manager.serving()]
         self._cluster = read_brokers_topics(directories)
-        has_properties = any(directory.properties() for directory in directories)
-        self._has_owner = self._cluster is not None or has_properties
+        self._has_owner = self._cluster is not None or any(one.properties() for one in directories)
         self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
@@ -467,14 +476,8 @@ class Topics:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
         served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
-        return TopicDescription(
-            name=name,
-            topic_id=entry.topic_id or None,
-            partitions=entry.partitions,
-            config=dict(entry.config),
-            offline=tuple(number for number in entry.partitions if number not in served),
-            made_here=name in self._registry.topics,
-        )
+        offline = tuple(number for number in entry.partitions if number not in served)
+        return entry.describe(name, made_here=name in self._registry.topics, offline=offline)
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
@@ -492,12 +495,7 @@ class Topics:
     # Changing
 
     def create(
-        self,
-        name: str,
-        partitions: int | None = None,
-        config: Mapping[str, str] | None = None,
-        *,
-        validate_only: bool = False,
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> TopicDescription:
         """Create a topic; ``partitions``: default ``num.partitions``; ``config``: texts by Kafka's names.
 
@@ -513,12 +511,9 @@ class Topics:
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
-            numbers = tuple(range(count))
-            if validate_only:
-                self._manager.refuse_occupied_paths(name, numbers)
-                return TopicDescription(name=name, topic_id=None, partitions=numbers, config=texts)
             topic_id = new_id(self._manager.random_bytes)
-            self._add(name, TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts), numbers)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts)
+            self._add(name, entry, range(count))
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
@@ -634,7 +629,7 @@ class Topics:
 
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
-    ) -> Mapping[str, str]:
+    ) -> dict[str, str]:
         """Set some of a namespace's policies and remove others, durably; they apply at once.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
