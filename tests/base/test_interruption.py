@@ -26,15 +26,19 @@ def send(number):
     os.kill(os.getpid(), number)
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
+"""
+INSTALLED = """
 came = Interruption(grace_seconds=float(sys.argv[1]), say=say)
 came.install()
 """
 
 
-def run(body: str, *, grace: float = 30, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+def run(
+    body: str, *, grace: float = 30, stdout: int = subprocess.PIPE, install: str = INSTALLED
+) -> subprocess.CompletedProcess[str]:
     """A program with a handler for SIGINT, as a terminal's shell starts it."""
     return subprocess.run(
-        [sys.executable, "-c", HEAD + body, str(grace)],
+        [sys.executable, "-c", HEAD + install + body, str(grace)],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,15 +127,16 @@ print(order)
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """As with ``nohup``, and in the background of a script."""
-    done = run("""
-came.uninstall()
-assert current() is not came
+    done = run(
+        """
 signal.signal(INT, signal.SIG_IGN)
 other = Interruption()
 other.install()
 send(INT)
 print(signal.getsignal(INT) is signal.SIG_IGN, other.has_come, current() is other)
-""")
+""",
+        install="",
+    )
     assert done.stdout == "True False True\n"
 
 
@@ -142,7 +147,6 @@ def test_a_closed_output_pipe_is_no_error() -> None:
     try:
         done = run(
             """
-came.uninstall()
 from siltstone.cli import main
 
 def interrupted(arguments):
@@ -154,6 +158,7 @@ main._run = interrupted
 main.main()
 """,
             stdout=writing,
+            install="",
         )
     finally:
         os.close(writing)
@@ -168,7 +173,6 @@ def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
             "-c",
             HEAD
             + """
-came.uninstall()
 from siltstone.base import interruption
 from siltstone.cli import main
 

@@ -22,6 +22,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 4.0
@@ -54,7 +55,7 @@ class Interruption:
         self._is_installed = self._is_raised = False
         self._depth = 0
         self._endings: list[Callable[[], object]] = []
-        self._ended, self._uninstalled = threading.Event(), threading.Event()
+        self._ended = threading.Event()
 
     @property
     def has_come(self) -> bool:
@@ -106,26 +107,15 @@ class Interruption:
         """Handle the signals from now on and become ``current``; in the main thread. A signal that is
         ignored, as with ``nohup`` or in the background of a script, stays ignored."""
         global _current
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
         self._waking, writing = socket.socketpair()
         writing.setblocking(False)
         self._writing = writing
         self._is_installed, _current = True, self
         threading.Thread(target=self._watch, name="interruption", daemon=True).start()
-        self._wakeup_before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._came)
-
-    def uninstall(self) -> None:
-        """Put the former handlers back."""
-        global _current
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
-        self._is_installed, _current = False, _QUIET
-        self._uninstalled.set()
-        self._writing.close()
 
     def _came(self, number: int, frame: object) -> None:
         self._number = self._number or number
@@ -140,16 +130,12 @@ class Interruption:
         """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
         # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
         # while the main thread is in C code, where no Python handler is called.
-        while woken := self._waking.recv(1):
-            if woken[0] in SIGNALS:
-                break
-        else:
-            self._waking.close()
-            return
+        woken = self._waking.recv(1)
+        while woken[0] not in SIGNALS:
+            woken = self._waking.recv(1)
         self._number = self._number or woken[0]
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
-        if self._uninstalled.wait(self._grace_seconds):
-            return
+        time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
         saying = threading.Thread(target=self._say, args=(MESSAGE,), daemon=True)
         saying.start()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
+from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM
@@ -41,7 +42,7 @@ class ProducedRecords:
     records: int
 
 
-class TopicProducer:
+class TopicProducer(Closing):
     """An open topic that records are appended to. Use it as a context.
 
     ``produced``: the records appended so far, by partition.
@@ -103,12 +104,6 @@ class TopicProducer:
     def close(self) -> None:
         """Make all records durable and close the directories. Raises StorageError."""
         self._manager.close()
-
-    def __enter__(self) -> TopicProducer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[NewRecord]]:

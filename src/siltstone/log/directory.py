@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
+from siltstone.base.closing import Closing
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import (
     DirectoryLockedError,
@@ -80,7 +81,7 @@ class Checkpoints:
         return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
 
 
-class LogDirectory:
+class LogDirectory(Closing):
     """An opened, locked log directory. Use ``open``; close it, or use it as a context.
 
     ``is_partial``: only some of its partitions were named; the others are not touched.
@@ -266,12 +267,6 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def __enter__(self) -> LogDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_directories(

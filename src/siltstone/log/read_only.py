@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Unpack
 
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.closing import Closing
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
 from siltstone.base.records.fetch_results import MessageSetSend
@@ -106,7 +107,7 @@ class ReadOnlyLog(ReadableLog):
     first_dirty_offset: int = 0
 
 
-class ReadOnlyLogs:
+class ReadOnlyLogs(Closing):
     """The partitions of some log directories, or of one partition directory, by ``[topic, partition]``."""
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
@@ -163,12 +164,6 @@ class ReadOnlyLogs:
     def close(self) -> None:
         """Close the logs; those that callers still refer to can still be read."""
         self._opened = {}
-
-    def __enter__(self) -> ReadOnlyLogs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _view(recovered: Recovered, high_watermark: int) -> LogView:

@@ -22,6 +22,7 @@ from typing import Literal, overload
 import numpy as np
 
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.closing import Closing
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.base.errors import UsageError
@@ -83,7 +84,7 @@ def open(
     return manager
 
 
-class Log(ReadableLog):
+class Log(ReadableLog, Closing):
     """One partition directory, open for appending and reading, by itself.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
@@ -168,12 +169,6 @@ class Log(ReadableLog):
     def close(self) -> None:
         """Close it in order: the next opening reads no more than its tail. Raises StorageError."""
         self._manager.close()
-
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def append(

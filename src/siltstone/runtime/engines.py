@@ -13,8 +13,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+from siltstone.base.closing import Closing
 from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import Claim, CleaningStates
@@ -122,7 +123,7 @@ class EngineProxy(Generic[Started]):
             yield from items
 
 
-class LogService(abc.ABC, Generic[Started]):
+class LogService(abc.ABC, Closing, Generic[Started]):
     """Works on the logs of ``manager``; ``engine`` starts the engine, ``stop_engine`` closes it.
 
     ``states``: the states under which the service claims logs. ``_changed`` guards ``_closed`` and wakes the
@@ -175,9 +176,3 @@ class LogService(abc.ABC, Generic[Started]):
         self._engine.close()
         if self in self._manager.services:
             self._manager.services.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

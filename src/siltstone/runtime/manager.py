@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.closing import Closing
 from siltstone.base.config import Config, LogConfig
 from siltstone.base.errors import (
     DirectoryRefusedError,
@@ -203,7 +204,7 @@ def refuse_compacted_only(where: TopicPartition, config: LogConfig) -> None:
         )
 
 
-class LogManager:
+class LogManager(Closing):
     """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
 
     ``topics``: creates, changes and deletes topics. ``directories``: those in service; ``offline``:
@@ -647,9 +648,3 @@ class LogManager:
         if self._ticker is not None:
             self._ticker.stop()
         self._pool.shutdown()
-
-    def __enter__(self) -> LogManager:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -367,14 +367,13 @@ def _end_position(place: BatchPosition | None, end: int, end_of_bytes: int) -> i
 
 def aborted_transactions(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
     """All aborted transactions with records in the range: one may end in a later segment."""
-    aborted = []
+    aborted: list[AbortedTransaction] = []
     for number, segment in enumerate(view.segments):
+        # The last stable offset ascends: later entries have no record below that of an earlier one.
+        if aborted and aborted[-1].last_stable_offset >= wanted.end:
+            break
         if _next_base_offset(view, number) > wanted.start:
-            for producer_id, first, last, stable in segment.aborted():
-                aborted.append(AbortedTransaction(producer_id, first, last, stable))
-                # The last stable offset ascends: a later entry has no record below it.
-                if stable >= wanted.end:
-                    return overlapping_transactions(tuple(aborted), wanted.start, wanted.end)
+            aborted += segment.aborted()
     return overlapping_transactions(tuple(aborted), wanted.start, wanted.end)
 
 

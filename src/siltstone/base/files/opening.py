@@ -20,7 +20,8 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import Self
+
+from siltstone.base.closing import Closing
 
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _OPEN_DIRECTORY_FLAGS = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -60,7 +61,7 @@ def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
         _observer((verb, os.fspath(path), os.fspath(other)))
 
 
-class OpenFile:
+class OpenFile(Closing):
     """Owns a descriptor until ``close``, the end of a ``with`` block, or the end of the object."""
 
     descriptor = -1
@@ -72,12 +73,6 @@ class OpenFile:
             self.descriptor = -1
 
     def __del__(self) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
         self.close()
 
 

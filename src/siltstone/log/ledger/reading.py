@@ -21,6 +21,7 @@ from typing import Protocol, Unpack
 
 import numpy as np
 
+from siltstone.base.closing import Closing
 from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError
 from siltstone.base.records.columns import ColumnArrays, select
 from siltstone.base.records.kernel import kernel
@@ -110,7 +111,7 @@ class _FixedLog:
     view: LogView
 
 
-class CompactedReader(RecordReader):
+class CompactedReader(RecordReader, Closing):
     """A cursor over a log's compacted view, used as a ``LogReader`` is: ``offset``, ``resets``.
 
     The ``reset`` policy applies to an offset below the view's first one, and where retention deleted records
@@ -292,9 +293,3 @@ class CompactedReader(RecordReader):
         if self._held is not None:
             self._held.close()
             self._held = None
-
-    def __enter__(self) -> CompactedReader:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
