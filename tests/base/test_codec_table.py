@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from siltstone.base.codec_table import (
-    CODEC_NAMES,
-    CODECS,
-    COMPRESSION_TYPES,
-    Codec,
-    codec_name,
-    codec_number,
-)
+from siltstone.base.codec_table import CODEC_NAMES, CODECS, COMPRESSION_TYPES, Codec, codec_name, codec_number
 from siltstone.base.config import LogConfig, find_topic_key
 from siltstone.base.records.codecs import Scratch, compress, decompress
 from siltstone.base.records.layout import CODEC_MASK

@@ -13,12 +13,7 @@ from siltstone.base.config import LogConfig
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
 from siltstone.log.recovery import directories as recovery_directories
-from siltstone.log.recovery.directories import (
-    DirectoryRecovery,
-    LogRecovery,
-    Recovery,
-    recover_directories,
-)
+from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery, Recovery, recover_directories
 from tests.support.cleaning.logs import one, tree, write_segment
 from tests.support.golden_sets import read_checkpoint, write_checkpoint
 

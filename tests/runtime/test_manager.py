@@ -25,16 +25,7 @@ from siltstone.log.fetch import read
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
 from tests.support.errors import raises_error
-from tests.support.log.managed import (
-    MINUTE,
-    NOW,
-    append,
-    failing,
-    names_in,
-    opened,
-    opened_files,
-    values,
-)
+from tests.support.log.managed import MINUTE, NOW, append, failing, names_in, opened, opened_files, values
 
 EVENTS = TopicPartition("events", 0)
 HOUR = 60 * MINUTE

@@ -9,14 +9,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.log.fetch import EARLIEST
 from siltstone.log.names import TopicPartition
-from siltstone.tables.options import (
-    OPTIONS,
-    OffsetLimit,
-    ReadOptions,
-    duration_ms,
-    size,
-    time_ms,
-)
+from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size, time_ms
 from siltstone.tables.writing import WRITE_OPTIONS
 from tests.support.errors import raises_error
 from tests.support.golden_sets import REPOSITORY

@@ -11,13 +11,7 @@ from pathlib import Path
 import javaproperties
 
 from siltstone.base import files
-from siltstone.base.config import (
-    Config,
-    ConfigSource,
-    find_topic_key,
-    format_value,
-    parse_topic_config,
-)
+from siltstone.base.config import Config, ConfigSource, find_topic_key, format_value, parse_topic_config
 from siltstone.base.config_table import ALL_KEYS, TOPIC_KEYS, Key, Value
 from siltstone.base.errors import InvalidConfigError, SiltstoneError, UnknownTopicError, UsageError
 from siltstone.commands.directories import LIST_TOPICS, NOT_HERE, BrokerDirectories, Snapshot

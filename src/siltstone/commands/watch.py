@@ -28,12 +28,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.commands.directories import Snapshot
-from siltstone.commands.policies import (
-    LogOptions,
-    gather_policies,
-    reads_to_the_end,
-    refuse_missing_topics,
-)
+from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end, refuse_missing_topics
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,

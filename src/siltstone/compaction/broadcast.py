@@ -25,14 +25,7 @@ from siltstone.base.errors import CheckFailedError
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import (
-    CONTROL_BIT,
-    TRANSACTIONAL_BIT,
-    Flags,
-    Int32,
-    Int64,
-    Words,
-)
+from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Flags, Int32, Int64, Words
 from siltstone.compaction.keys import (
     EntryBlob,
     dedupe_shards,

@@ -42,13 +42,7 @@ from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import names
 from siltstone.log.checkpoints import EPOCH_COLUMNS, OFFSET_COLUMNS, read_lines, read_rows
 from siltstone.log.coordinator_records import Decoder, decode_record
-from siltstone.log.indexes import (
-    Entries,
-    NamedFile,
-    check_against_log,
-    entries_before_damage,
-    sanity_check,
-)
+from siltstone.log.indexes import Entries, NamedFile, check_against_log, entries_before_damage, sanity_check
 from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
 

@@ -30,13 +30,7 @@ from siltstone.base.records.decompression import SLICE_BYTES, slices_within
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
-from siltstone.log.fetch import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Fetched,
-    FetchPosition,
-    LogView,
-)
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchPosition, LogView
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH

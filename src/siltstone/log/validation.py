@@ -74,12 +74,7 @@ from siltstone.base.records.check import (
     summarize,
 )
 from siltstone.base.records.checksum import first_bad_checksum, patch_checksums
-from siltstone.base.records.codecs import (
-    DecompressedTooLargeError,
-    DecompressionError,
-    Scratch,
-    decompress,
-)
+from siltstone.base.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
 from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import records_max

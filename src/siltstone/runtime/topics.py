@@ -20,13 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import (
-    Config,
-    ConfigSource,
-    LogConfig,
-    parse_topic_config,
-    refuse_contradictions,
-)
+from siltstone.base.config import Config, ConfigSource, LogConfig, parse_topic_config, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,

@@ -16,26 +16,12 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.records.layout import Words
 from siltstone.compaction.engine import Engine
-from siltstone.compaction.explain import (
-    ENTRY_WORDS,
-    Bins,
-    LogStatistics,
-    buckets_of,
-    count_keys,
-    observe,
-)
+from siltstone.compaction.explain import ENTRY_WORDS, Bins, LogStatistics, buckets_of, count_keys, observe
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
-from siltstone.spark.tasks import (
-    Batches,
-    all_or_each,
-    by_bucket,
-    run_bucketed,
-    runs_of,
-    task_numbers,
-)
+from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, runs_of, task_numbers
 
 Works = Sequence[tuple[LogWork, Bins]]
 _BUCKET_BYTES = 512 << 20

@@ -20,13 +20,7 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
-from siltstone.spark.tasks import (
-    Batches,
-    all_or_each,
-    by_bucket,
-    run_bucketed,
-    task_numbers,
-)
+from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, task_numbers
 from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import check_bucket

@@ -30,12 +30,7 @@ from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import LONG_MAX, Config, LogConfig
-from siltstone.base.errors import (
-    DirectoryLockedError,
-    MessageTooLargeError,
-    UnknownTopicError,
-    UsageError,
-)
+from siltstone.base.errors import DirectoryLockedError, MessageTooLargeError, UnknownTopicError, UsageError
 from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records, put_span
 from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel

@@ -28,12 +28,7 @@ import msgspec
 from crc32c import crc32c
 
 from siltstone.base import files
-from siltstone.base.errors import (
-    DirectoryRefusedError,
-    SiltstoneError,
-    UndoStoppedError,
-    UsageError,
-)
+from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError, UsageError
 from siltstone.base.interruption import Critical
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import Group

@@ -41,12 +41,7 @@ from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.directory import partition_files
 from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, encode_aborted
-from siltstone.log.names import (
-    SEGMENT_KINDS,
-    SNAPSHOT,
-    parse_segment_file,
-    segment_file,
-)
+from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, parse_segment_file, segment_file
 from siltstone.log.overflow import could_overflow, overflowed_segments, split_overflowed_segment
 from siltstone.log.producers import ProducerEntry, ProducerStates, newest_snapshots, replay
 from siltstone.log.recovery.scan import (

@@ -39,12 +39,7 @@ from siltstone.log.indexes import (
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import (
-    Aborted,
-    TransactionScan,
-    carried_by_group,
-    transaction_indexes,
-)
+from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
