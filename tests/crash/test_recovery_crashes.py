@@ -16,13 +16,13 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.files import Operation
 from siltstone.log.directory import LogDirectory
-from siltstone.log.recovery.directories import Recovery, recover_directories
+from siltstone.log.recovery.directories import RecoveryOptions, recover_directories
 from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
-HOW = Recovery(config_of=lambda where: CONFIG, now_ms=1_795_227_600_000, close=True)
+HOW = RecoveryOptions(config_of=lambda where: CONFIG, now_ms=1_795_227_600_000, close=True)
 STOPPED = """
     u_bitflip_mid_r0 u_index_garbage u_snapshot_garbage u_epoch_deleted u_stray_files u_txn_r0_nosnap
     u_zero_tail c_bitflip_last c_index_garbage c_zero_tail

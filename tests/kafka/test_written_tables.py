@@ -15,7 +15,7 @@ import pytest
 from siltstone.base.clock import SystemClock
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryLockedError
-from siltstone.tables.commit import StagedFile, Write, load_writes, store_write
+from siltstone.tables.commit import StagedOutput, Write, load_writes, store_write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.records import Record, Sent, workload
@@ -61,7 +61,7 @@ def planned(log_dir: Path, topic: str = TOPIC, **options: str) -> WritePlan:
     return plan_write(WriteOptions.of({"path": str(log_dir), "topic": topic, **options}), NAMES)
 
 
-def staged(plan: WritePlan, records: list[Sent]) -> list[StagedFile]:
+def staged(plan: WritePlan, records: list[Sent]) -> list[StagedOutput]:
     """Two tasks."""
     half = len(records) // 2
     return [

@@ -13,7 +13,12 @@ from siltstone.base.config import LogConfig
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import TopicPartition
 from siltstone.log.recovery import directories as recovery_directories
-from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery, Recovery, recover_directories
+from siltstone.log.recovery.directories import (
+    DirectoryRecovery,
+    LogRecovery,
+    RecoveryOptions,
+    recover_directories,
+)
 from tests.support.cleaning.logs import one, tree, write_segment
 from tests.support.golden_sets import read_checkpoint, write_checkpoint
 
@@ -38,7 +43,7 @@ def write(path: Path, topics: str = "a b c", *, clean: bool = True) -> Path:
 
 
 def recover(*paths: Path, close: bool = True, **how: object) -> list[DirectoryRecovery]:
-    given = Recovery(config_of=lambda where: LogConfig(), now_ms=NOW, close=close, **how)  # type: ignore[arg-type]
+    given = RecoveryOptions(config_of=lambda where: LogConfig(), now_ms=NOW, close=close, **how)  # type: ignore[arg-type]
     opened = [LogDirectory.open(path) for path in paths]
     try:
         return recover_directories(opened, given)

@@ -20,7 +20,7 @@ from siltstone.compaction.report import FAILED
 from siltstone.log.directory import LogDirectory
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.overflow import split_overflowed_segment
-from siltstone.log.recovery.directories import Recovery, recover_directories
+from siltstone.log.recovery.directories import RecoveryOptions, recover_directories
 from siltstone.log.replacement import finish_replacement
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
@@ -170,7 +170,7 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
         split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
-    how = Recovery(config_of=lambda where: LogConfig(), now_ms=NOW, threads=1, check=True)
+    how = RecoveryOptions(config_of=lambda where: LogConfig(), now_ms=NOW, threads=1, check=True)
     with LogDirectory.open(tmp_path / "data") as directory:
         (found,) = recover_directories([directory], how, None)[0].logs
     assert (found.status, STAGING in found.reason) == ("refused", True)

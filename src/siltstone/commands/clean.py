@@ -61,7 +61,7 @@ from siltstone.log.directory import (
     require_one_broker,
 )
 from siltstone.log.names import TopicPartition, parse_partition
-from siltstone.log.recovery.directories import DirectoryRecovery, Recovery, recover_directories
+from siltstone.log.recovery.directories import DirectoryRecovery, RecoveryOptions, recover_directories
 from siltstone.runtime.served_directory import (
     UNCLEANABLE_FILE,
     Uncleanable,
@@ -493,7 +493,7 @@ def recover(
             except OSError as error:
                 failed(directory.path, error)
         require_one_broker(directories)
-        recovery = Recovery(
+        recovery = RecoveryOptions(
             config_of=recovery_configs(directories, settings, broker_config),
             now_ms=recovery_ms,
             threads=threads,

@@ -6,8 +6,8 @@
                       ─ open ─────► LogManager            locked, recovered, open for changes
     locked_directories(paths) ────► [LogDirectory, …]     locked, not recovered: they were stopped cleanly
 
-If a directory was not stopped cleanly (a crash, or a process uses it now), a ``Snapshot`` shows it as the
-next start would leave it, and ``notes`` says so.
+A ``Snapshot`` shows a directory that was not stopped cleanly as the next start would leave it, and one that
+is in use as its files are now; its ``notes`` say so.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ def locked_directories(paths: Sequence[Path]) -> Iterator[list[LogDirectory]]:
 
 
 class Snapshot:
-    """Log directories as their files are now. ``directories``: in the order of ``paths``; ``partitions``: the
-    partitions and their directories, without the broker's metadata and without deleted topics."""
+    """Log directories, read once without a lock; ``notes`` says in which state each is shown.
+    ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
+    the broker's metadata and without deleted topics."""
 
     def __init__(self, paths: Sequence[Path], broker: Config, before: Snapshot | None = None) -> None:
         """``before``: an earlier snapshot, whose broker's metadata is used again.
@@ -196,7 +197,8 @@ class Snapshot:
         return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
 
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
-        """The settings for this topic: without the metadata if that has another topic with its name."""
+        """The settings for this topic: without the broker's metadata if the topic of this name has another id
+        there."""
         if self.settings.brokers_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
@@ -258,8 +260,8 @@ class Snapshot:
         """A partition's log up to the end of its committed records, for a change that depends on these.
 
         A topic that Siltstone created is committed to its end, any other up to the high watermark in the
-        checkpoint; ``no_other_replica`` is for logs without an entry there. Raises DirectoryRefusedError if
-        the committed end is not known, and as ``log``.
+        checkpoint; with ``no_other_replica`` a log without an entry there counts as committed to its end.
+        Raises DirectoryRefusedError if the committed end is not known, and as ``log``.
         """
         bounds = (
             directory.checkpoints().committed_below(where, no_other_replica=no_other_replica)

@@ -139,7 +139,7 @@ class LogFailure:
 
 
 def failure_of(error: Exception) -> LogFailure:
-    """The failure that an error means: a damaged log is uncleanable, any other error a failure.
+    """The failure that an error means: a damaged log is uncleanable, any other error has the status failed.
 
     The code is the error's; an OSError has the name of its ``errno`` (``ENOSPC``), anything else Kafka's
     ``UNKNOWN_SERVER_ERROR``.
@@ -265,8 +265,8 @@ _logger = logging.getLogger("siltstone.cleaner")
 class Cleaning:
     """One log's cleaning: when it began (ms), and its result.
 
-    Records of an open log are those of its cleaned segments only. ``settings`` of a result that was read from
-    the file are empty.
+    Of an open log, records before and after are those of the cleaned segments only. ``settings`` of a result
+    that was read from the file are empty.
     """
 
     began_ms: int
@@ -316,16 +316,16 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
 class History:
     """Writes cleanings to the history of their log directories. Thread-safe.
 
-    A log's failure is written once as long as its reason stays the same: an engine that does not start would
-    fill the file.
+    A result other than cleaned is written once as long as its reason stays the same: an engine that does not
+    start would fill the file.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failures: dict[TopicPartition, str] = {}
+        self._reasons: dict[TopicPartition, str] = {}
 
     def keep(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
-        """Append cleanings. Raises nothing: an OSError becomes a warning in the log."""
+        """Append cleanings. Raises nothing: an OSError is logged as a warning."""
         with self._lock:
             new = [cleaning for cleaning in cleanings if self._is_news(cleaning)]
             if not new:
@@ -342,9 +342,9 @@ class History:
     def _is_news(self, cleaning: Cleaning) -> bool:
         where = cleaning.result.where
         if cleaning.result.status == CLEANED:
-            self._failures.pop(where, None)
+            self._reasons.pop(where, None)
             return True
-        before, self._failures[where] = self._failures.get(where), cleaning.result.reason
+        before, self._reasons[where] = self._reasons.get(where), cleaning.result.reason
         return before != cleaning.result.reason
 
 

@@ -246,7 +246,7 @@ def splits_by_task(
 ) -> list[list[InputSplit]]:
     """The log as one list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
-    Segments are cut only where that ``may_cut`` (not where message sets are, whose entries do not say where
+    Segments are cut only with ``may_cut`` (not set for message sets, whose entries do not say where
     they begin), and into parts of ``LEAST_BYTES`` or more.
     """
     total = sum(segment.size for segment in segments)
@@ -390,8 +390,8 @@ class RetentionRules:
 
     @property
     def new_horizon_ms(self) -> int:
-        """The delete horizon that this pass writes into batches, at most LONG_MAX. (Kafka's sum overflows for
-        a longer retention, and the batch gets no horizon.)"""
+        """The delete horizon that this cleaning writes into batches, at most LONG_MAX. (Kafka's sum overflows
+        for a longer retention, and the batch gets no horizon.)"""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
 
 
@@ -413,7 +413,7 @@ class TaskLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWork:
-    """One log's cleaning: offsets absolute.
+    """One log's cleaning; no offset is relative to a segment.
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
     above ``end`` too. ``uncleanable_segments``: those from ``end`` on, where markers of transactions may be

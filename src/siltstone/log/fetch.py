@@ -34,7 +34,7 @@ from siltstone.log.segment import LiveSegment
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
-"""Kafka's special timestamps of ListOffsets."""
+"""Kafka's special timestamps of ListOffsets; the first two also stand for offsets."""
 _HEAD = struct.Struct(">qi4xB")
 """The start of a batch or message set, in every format::
 
@@ -85,8 +85,9 @@ class Fetched:
     """The result of a read: a slice of one segment's file, None where there is nothing to read yet.
 
     ``view`` is the view that was read. ``first_offset`` is the first batch's base offset: at most the
-    requested offset, or above it in a gap. ``first_batch_size`` is in bytes: a slice that is shorter has only
-    a part of the batch. ``end_offset`` is the high watermark or last stable offset that limited the read.
+    requested offset, or above it in a gap; in an empty result the offset or the limit. ``first_batch_size``
+    is in bytes: a slice that is shorter has only a part of the batch. ``end_offset`` is the high watermark or
+    last stable offset that limited the read.
     """
 
     view: LogView
@@ -279,7 +280,7 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
     ``EARLIEST`` and ``LATEST`` give the log's start and its high watermark, with timestamp -1. None where
-    every record is older.
+    every record below the high watermark is older.
     """
     if timestamp == EARLIEST:
         return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)

@@ -30,7 +30,7 @@ from pyspark.sql.types import DataType, StructType
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports
-from siltstone.tables.commit import StagedFile, discard_staged
+from siltstone.tables.commit import StagedOutput, discard_staged
 from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
@@ -255,7 +255,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 class StagedMessage(WriterCommitMessage):
     """What one task reports to the driver; ``query_id``: of a stream."""
 
-    staged: StagedFile
+    staged: StagedOutput
     query_id: str | None = None
 
 
@@ -275,7 +275,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
     return StagedMessage(staged=stage_task(plan, batches, task=task), query_id=query_id)
 
 
-def _staged_of(messages: Messages) -> list[StagedFile]:
+def _staged_of(messages: Messages) -> list[StagedOutput]:
     """What the tasks that ended have staged."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 

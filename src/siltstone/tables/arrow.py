@@ -2,7 +2,7 @@
 
 ::
 
-    key            binary                     timestamp      timestamp[us, UTC]   -1 ms: the format has none
+    key            binary                     timestamp      timestamp[us, UTC]   -1 ms: none (v0)
     value          binary                     timestampType  int32   0 create, 1 log append, -1 none (v0)
     topic          string                     headers        list<struct<key: string, value: binary>>
     partition      int32                                     only if requested; null: the record has none
@@ -153,8 +153,8 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
 # The last record of each key over a whole log, its dirty section and its active segment included.
 #
 # Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice. A record with a key
-# takes at most 16 bytes of memory (if all keys fit into ``COLLECTED_BYTES`` twice, only each key does), and
-# 56 bytes while the entries are merged.
+# takes at most 16 bytes of memory (if the entries of all keys fit twice into ``COLLECTED_BYTES``, each key
+# does, not each record), and 56 bytes while the entries are merged.
 
 COLLECTED_BYTES = 256 << 20
 """Bytes of entries that are collected before they are de-duplicated."""
@@ -303,7 +303,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource
 COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLUMN))
 """Every column of a record, in Spark's order."""
 TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN))
-"""The columns that ``TimeColumns`` suffice for."""
+"""The columns that can be made without keys and values (``TimeColumns``)."""
 
 
 def schema(
@@ -436,7 +436,7 @@ def record_batches(
     decompressed records may be many times the size of the window.
 
     ``columns``: ``RecordColumns``, or others with the fields that the columns of ``wanted`` need; their
-    ``batch`` has rows of ``batches``. A record batch has at most 2 GiB of keys, and of values.
+    ``batch`` has rows of ``batches``. An Arrow batch has at most 2 GiB of keys, and of values.
     """
     count = len(columns)
     parts = 1 if rows_max is None else -(-count // rows_max)

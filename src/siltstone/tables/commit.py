@@ -6,7 +6,7 @@
     0  tasks stage batches in their files    none of them    the files are removed after a week
     1  lock the directory
     2  complete interrupted writes           theirs          step 2 of the next write continues
-    3  is a write with this id done?         all of that     go to 7: nothing is appended
+    3  is a write with this id done?         then all of it  go to 7: nothing is appended
     4  write the entry, durably (``Write``)  none            no entry: as 0; an entry: step 2 appends all
     5  append the batches, flush the logs    some, then all  step 2 appends the batches that are not there
        error: truncate the logs, remove the entry, raise
@@ -63,8 +63,8 @@ from siltstone.runtime.manager import LogManager
 #     STAGED   topic int32 | partition int32 | position int64 | size int32 | count int32      24 bytes, native
 #
 # An attempt makes both with O_EXCL under a name of its own and syncs them, so a late attempt can change only
-# its own files. Kafka's loader ignores folders in a partition's directory. A task reports its ``StagedFile``
-# to the driver; only files that the driver commits are appended.
+# its own files. Kafka's loader ignores folders in a partition's directory. A task reports its
+# ``StagedOutput`` to the driver; only files that the driver commits are appended.
 
 STAGED = np.dtype(
     [
@@ -76,10 +76,10 @@ STAGED = np.dtype(
     ],
     align=True,
 )
-"""One row for each staged batch; ``topic`` is an index into ``StagedFile.topics``."""
+"""One row for each staged batch; ``topic`` is an index into ``StagedOutput.topics``."""
 
 
-class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
+class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The staged batches of one task; ``stem``: the path without its ending, "" if there are no records.
 
     ``size``: bytes of all batches; ``directory_crc``: CRC32C of the directory; files are appended in the
@@ -133,17 +133,17 @@ class StagedWriter:
         self._rows.append((topic, partition, self._writer.size, len(batch), records))
         self._writer.write(batch)
 
-    def finish(self, task: int, topics: tuple[str, ...]) -> StagedFile:
+    def finish(self, task: int, topics: tuple[str, ...]) -> StagedOutput:
         """Make it durable. Raises OSError."""
         if self._writer is None:
-            return StagedFile(task=task)
+            return StagedOutput(task=task)
         directory = np.array(self._rows, STAGED)
         raw = directory.tobytes()
         files.write_new(f"{self._stem}.directory", raw)
         self._writer.sync()
         files.sync_directory(self._stem.parent)
         self._writer.close()
-        staged = StagedFile(
+        staged = StagedOutput(
             task=task,
             stem=str(self._stem),
             topics=topics,
@@ -173,7 +173,7 @@ def _make_folder(folder: Path) -> None:
             files.sync_directory(path.parent)
 
 
-def staged_batches(staged: StagedFile) -> Iterator[tuple[TopicPartition, Bytes, int]]:
+def staged_batches(staged: StagedOutput) -> Iterator[tuple[TopicPartition, Bytes, int]]:
     """The batches in the order of writing: partition, bytes (writable, the caller's), number of records.
 
     Raises CorruptFileError, DirectoryRefusedError, OSError.
@@ -233,7 +233,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     at_ms: int = 0
     ranges: dict[str, tuple[int, int]] = {}
-    staged: tuple[StagedFile, ...] = ()
+    staged: tuple[StagedOutput, ...] = ()
 
     def __post_init__(self) -> None:
         self.ends_before()
@@ -271,7 +271,7 @@ def load_writes(root: Path) -> list[Write]:
 
 
 def find_write(writes: list[Write], write_id: str, epoch: int) -> Write | None:
-    """The write that a write with this id and epoch repeats: one of its id, with that epoch or a later
+    """The earlier write that this one repeats: it has this id, and this epoch or a later
     one."""
     return next((write for write in writes if write.write_id == write_id and write.epoch >= epoch), None)
 
@@ -297,7 +297,7 @@ _WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
 
 
-def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], write: Write) -> Write:
+def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput], write: Write) -> Write:
     """Append the staged batches in the order of the tasks, unless a write with this id was committed before.
 
     ``manager``: of the directory ``root``, open and locked (step 1); ``write``: without ranges. Returns the
@@ -321,8 +321,8 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedFile], 
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log was cleaned or truncated since, so that its batches of the write are
-    not known.
+    Raises DirectoryRefusedError if a log was cleaned or its start was moved since, so that its batches of the
+    write are not known.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.done]:
@@ -339,7 +339,7 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     return writes
 
 
-def _with_ranges(manager: LogManager, staged: list[StagedFile], write: Write) -> Write:
+def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) -> Write:
     """The entry of step 4, with the end of each log before and after the write. Raises for a missing log or
     staged file."""
     counts: dict[TopicPartition, int] = {}
@@ -432,7 +432,7 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
         )
 
 
-def discard_staged(staged: Iterable[StagedFile]) -> None:
+def discard_staged(staged: Iterable[StagedOutput]) -> None:
     """Remove the folders of the runs that staged these files, with the files of late attempts."""
     for folder in {Path(file.stem).parent for file in staged if file.stem}:
         remove_staged(folder)

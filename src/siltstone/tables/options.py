@@ -51,17 +51,18 @@ class Option:
 
 
 IGNORED = frozenset("location paths provider owner comment external serialization.format".split())
-"""Options that Spark adds itself: properties of a table in a catalog, for example."""
+"""Options that Spark adds itself, such as properties of a table in a catalog: ignored unless they are
+known."""
 
 
 def parse_options(
-    texts: Mapping[str, str], table: tuple[Option, ...], ignored: frozenset[str] = IGNORED
+    texts: Mapping[str, str], options: tuple[Option, ...], ignored: frozenset[str] = IGNORED
 ) -> dict[str, Any]:
-    """Values by field; of several options for one field the last row of ``table`` wins.
+    """Values by field; of several options for one field the last row of ``options`` wins.
 
     Raises UsageError for an unknown name or a text that is not allowed.
     """
-    known = {option.name.lower(): option for option in table}
+    known = {option.name.lower(): option for option in options}
     by_name = {name.lower(): text for name, text in texts.items()}
     for name in texts:
         if name.lower() not in (*known, *ignored) and not name.lower().startswith(("option.", "transient_")):
@@ -263,13 +264,13 @@ SET_PATH = "set it to a Kafka log directory, or to the directory of one partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A table. ``paths``: log directories of one broker, or one partition's.
+    """What a query reads. ``paths``: log directories of one broker, or one partition's.
 
-    ``starting``, ``ending``: offsets or times; None: the log's own. ``as_of`` is for all views; its offset or
-    its time in ms is included. ``latest_without_match``: if no record is as late as the starting time, start
-    at the end. ``fail_on_data_loss``: deleted offsets are an error. Of the bounds of a split, and of a
-    stream's micro-batch, None is no bound. ``columns`` None: all but the headers. Sizes are in bytes,
-    ``max_decompressed_message_bytes`` of one batch.
+    ``starting``, ``ending``: offsets or times; None: the log's own. ``as_of`` is for the views log and
+    latest; its offset or its time in ms is included. ``latest_without_match``: if no record is as late as the
+    starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an error. Of the bounds of a
+    split, and of a stream's micro-batch, None is no bound. ``columns`` None: all but the headers. Sizes are
+    in bytes, ``max_decompressed_message_bytes`` of one batch.
     """
 
     paths: tuple[str, ...]
@@ -405,5 +406,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("minOffsetsPerTrigger", number(1), "min_offsets_per_trigger"),
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
 )
-"""Every option for reading, in Spark's spelling; the order is Spark's precedence: one time before times by
-partition before offsets, ``path`` before the several of ``load([…])`` before a catalog table's location."""
+"""Every option for reading, in Spark's spelling. A later row wins over an earlier one of its field, as in
+Spark: one time over times by partition over offsets, ``path`` over the several of ``load([…])`` over a
+catalog's location."""

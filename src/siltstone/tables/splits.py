@@ -10,8 +10,8 @@ picklable. A task reads a piece from its file if that is still the same file; ot
 up in the log as it is then, since a broker may have rolled, cleaned or deleted segments meanwhile.
 
 Large segments are cut into pieces of about the same size, at batches that the offset index leads to; the
-limit of records cuts at any offset. A cut inside a batch gives that batch to both pieces, and each task reads
-its own offsets of it.
+limit of records counts offsets and cuts at any. A cut inside a batch gives that batch to both pieces, and
+each task reads its own offsets of it.
 """
 
 from __future__ import annotations
@@ -235,9 +235,10 @@ OPEN_COST_BYTES = 4 << 20
 class FilePiece:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
-    ``identity`` is that of the file, on every machine. ``size``: the piece's share of these bytes, where two
-    pieces read one batch. ``aborted``: transactions whose records are not read. ``retained``: None, or
-    the offsets to read; ``superseded``: None, or the offsets not to read (``encode_offsets``).
+    ``identity`` tells on any machine whether it is still the same file. ``size``: the bytes that the piece
+    counts for, less than these if a limit of records cut it. ``aborted``: transactions whose records are not
+    read. ``retained``: None, or the offsets to read; ``superseded``: None, or the offsets not to read
+    (``encode_offsets``).
     """
 
     where: TopicPartition

@@ -2,9 +2,9 @@
 
 ::
 
-    driver   WriteOptions ─► plan_write ─► WritePlan               takes no lock, but it must be free
-    tasks    WritePlan, Arrow batches ─► stage_task ─► StagedFile
-    driver   StagedFiles ─► commit_plan ─► Write                   step by step in ``commit``
+    driver   WriteOptions ─► plan_write ─► WritePlan               locks only to create a topic
+    tasks    WritePlan, Arrow batches ─► stage_task ─► StagedOutput
+    driver   StagedOutputs ─► commit_plan ─► Write                   step by step in ``commit``
 
     Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► BatchBuilder: encoded ─► a batch when full
 
@@ -41,7 +41,7 @@ from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPart
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
 from siltstone.tables.commit import (
-    StagedFile,
+    StagedOutput,
     StagedWriter,
     Write,
     commit_write,
@@ -97,7 +97,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicShape:
+class TopicTarget:
     """A topic's settings for tasks; ``records_bytes_max``: bytes of a batch's records, ``batch_bytes_max``:
     of the whole batch."""
 
@@ -121,7 +121,7 @@ class WritePlan:
     root: str
     only: TopicPartition | None
     run: str
-    topics: tuple[TopicShape, ...]
+    topics: tuple[TopicTarget, ...]
     topic: str | None
     write_id: str
     is_named: bool
@@ -191,7 +191,7 @@ def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
             manager.topics.create(topic, partitions)
 
 
-def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicShape, ...]:
+def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
     """The shape of the one topic, or of all topics that may be written to."""
     numbers: dict[str, list[int]] = {}
     for where in sorted(directory.partitions):
@@ -212,13 +212,13 @@ def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -
     )
 
 
-def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicShape:
+def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
     own = config.compression_type
     codec = (options.compression or "none") if own == "producer" else own
     largest = min(config.max_message_bytes, config.segment_bytes)
     # Incompressible records grow a little: a hundredth is more than any codec adds.
     most = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
-    return TopicShape(
+    return TopicTarget(
         name=name,
         partitions=numbers,
         codec=codec_number(codec),
@@ -230,10 +230,10 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
 
 def stage_task(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], *, task: int, clock: Clock | None = None
-) -> StagedFile:
+) -> StagedOutput:
     """Write one task's rows as staged batches. Raises UsageError, MessageTooLargeError, OSError."""
     if plan.is_repeated:
-        return StagedFile(task=task)
+        return StagedOutput(task=task)
     clock = clock or SystemClock()
     with StagedWriter(Path(plan.run) / f"{task:06d}-{secrets.token_hex(8)}") as writer:
         work = _TaskWork(plan, writer)
@@ -288,13 +288,13 @@ class _TaskWork:
 
 def commit_plan(
     plan: WritePlan,
-    staged: Iterable[StagedFile],
+    staged: Iterable[StagedOutput],
     *,
     write_id: str | None = None,
     epoch: int = 0,
     clock: Clock | None = None,
 ) -> Write:
-    """Append the staged batches, once; ``write_id`` and ``epoch`` of a stream, the job's own by default.
+    """Append the staged batches, once; ``write_id``, ``epoch``: a stream's; by default the plan's id and 0.
 
     Raises DirectoryLockedError, SiltstoneError, OSError; see ``commit.commit_write``.
     """
@@ -407,7 +407,7 @@ _UNITS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 BY_KEY = -1 << 63
-"""The partition of a row without one: its key's."""
+"""In place of a partition: the key decides, or, without a key, ``sticky``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader, Record
-from siltstone.tables.commit import StagedFile, Write
+from siltstone.tables.commit import StagedOutput, Write
 from siltstone.tables.writing import WriteOptions, WritePlan, commit_plan, plan_write, stage_task
 
 NOW = 1_800_000_000_000
@@ -43,7 +43,7 @@ def planned(path: Path, names: Sequence[str] = ("key", "value"), **options: str)
     return plan_write(WriteOptions.of({"path": str(path), **options}), names, clock=CLOCK)
 
 
-def staged(plan: WritePlan, *tasks: Sequence[pa.RecordBatch]) -> list[StagedFile]:
+def staged(plan: WritePlan, *tasks: Sequence[pa.RecordBatch]) -> list[StagedOutput]:
     return [stage_task(plan, batches, task=number, clock=CLOCK) for number, batches in enumerate(tasks)]
 
 

@@ -1,11 +1,11 @@
-"""Recovers the logs of a broker's log directories before they are opened (``LogManager.loadLogs``).
+"""Recovers the logs of a broker's log directories before they are opened (Kafka's ``LogManager.loadLogs``).
 
 ::
 
     1 remove the clean-shutdown marker, durably      after a crash from here on, the stop was not clean
     2 recover every partition                        some at a time; a failed one stops no other
     3 write the checkpoints                          log start, high watermark, the recovery point last
-    4 write the marker again                         only if the logs are not opened now
+    4 write the marker again                         only with ``close``: no log is opened afterwards
 
 An error of the file system takes its directory offline, with the reason, and the others are served
 (``LogDirFailureChannel``). While a log cannot be served, the marker is not written: the next start must not
@@ -72,14 +72,14 @@ class DirectoryRecovery:
     @classmethod
     def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
         """The result of a directory that could not be opened."""
-        return cls(path=path, offline=_words(error))
+        return cls(path=path, offline=_error_text(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
+class RecoveryOptions:
     """Options of a recovery: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
 
-    ``check``: read what was durable too (None: if a directory was not stopped cleanly). ``close``: the logs
+    ``check``: read below the recovery point too (None: only if the stop was not clean). ``close``: the logs
     are not opened now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
     """
 
@@ -92,7 +92,7 @@ class Recovery:
 
 
 def recover_directories(
-    directories: Sequence[LogDirectory], how: Recovery, progress: Progress | None = None
+    directories: Sequence[LogDirectory], how: RecoveryOptions, progress: Progress | None = None
 ) -> list[DirectoryRecovery]:
     """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
     result for each, in order."""
@@ -103,7 +103,7 @@ def recover_directories(
 class _DirectoryRun:
     """The recovery of one log directory: ``run`` once."""
 
-    def __init__(self, directory: LogDirectory, how: Recovery, progress: Progress | None) -> None:
+    def __init__(self, directory: LogDirectory, how: RecoveryOptions, progress: Progress | None) -> None:
         self._directory = directory
         self._how = how
         self._progress = progress
@@ -208,7 +208,7 @@ class _DirectoryRun:
     def _go_offline(self, error: OSError) -> None:
         with self._lock:
             if self.result.offline is None:
-                self.result.offline = _words(error)
+                self.result.offline = _error_text(error)
 
     # Checkpoints and the marker
 
@@ -249,9 +249,9 @@ class _DirectoryRun:
         if not self._how.close or self._directory.is_partial or None in served:
             return
         changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
-        words = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
-        files.replace(self._directory.path / names.CLEAN_SHUTDOWN, words)
+        content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
+        files.replace(self._directory.path / names.CLEAN_SHUTDOWN, content)
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return (f"{error.filename}: " if error.filename else "") + (error.strerror or str(error))
