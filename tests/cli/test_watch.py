@@ -388,12 +388,12 @@ def test_a_log_with_unknown_settings_is_skipped_with_advice(
     assert states(seen)["users-1"] == "due"
 
 
-@pytest.mark.parametrize("made_here", [True, False])
+@pytest.mark.parametrize("created_by_siltstone", [True, False])
 def test_an_entry_for_the_high_watermark_bounds_every_stopped_log(
-    watch: Callable[..., Done], stopped: Path, made_here: bool
+    watch: Callable[..., Done], stopped: Path, created_by_siltstone: bool
 ) -> None:
     """As it bounds `clean`; only a directory in use has an owner that knows more than the entry."""
-    if not made_here:
+    if not created_by_siltstone:
         for path in stopped.glob("siltstone-*"):
             path.unlink()
     write_checkpoint(stopped / "replication-offset-checkpoint", {("users", 1): 0})

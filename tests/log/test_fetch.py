@@ -69,7 +69,7 @@ def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
             for whole, (isolation, limit) in itertools.product(
                 (True, False), (("read_uncommitted", mark), (READ_COMMITTED, stable))
             ):
-                fetched = read(view, offset, size, isolation=isolation, whole_first=whole)
+                fetched = read(view, offset, size, isolation=isolation, min_one_batch=whole)
                 assert got(fetched) == model(listed, offset, limit, size, whole), offset
                 assert fetched.end_offset == limit
 
@@ -164,7 +164,7 @@ def test_worked_example_18_a_partial_message_is_told_from_a_whole_one(tmp_path: 
     view = view_of(write_segments(tmp_path, {0: messages}))
     first, both = len(messages[0]), len(messages[0]) + len(messages[1])
     for size in range(1, both + 5):
-        fetched = read(view, 0, size, whole_first=False)
+        fetched = read(view, 0, size, min_one_batch=False)
         data, batches, rest = fetched.batches()
         whole = 2 if size >= both else 1 if size >= first else 0
         assert len(batches) == whole

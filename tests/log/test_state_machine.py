@@ -142,7 +142,7 @@ class LogMachine(LogRules):
     def read(self, part: float, max_bytes: int, whole: bool) -> None:
         model = self.model
         offset = model.start + int(part * (model.end - model.start))
-        found = self.log.read(offset, max_bytes, whole_first=whole)
+        found = self.log.read(offset, max_bytes, min_one_batch=whole)
         records, last = driving.fetched(found)
         expected = model.records(offset, model.readable)
         if last is None:

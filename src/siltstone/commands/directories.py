@@ -172,11 +172,11 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry, made_here = self.registry.entry(name, self.partitions), name in self.registry.topics
-        if made_here and self._is_partial:
+        entry, created_by_siltstone = self.registry.entry(name, self.partitions), name in self.registry.topics
+        if created_by_siltstone and self._is_partial:
             numbers = sorted(where.partition for where in self.partitions if where.topic == name)
             entry = replace(entry, partitions=tuple(numbers))
-        return entry.describe(name, made_here=made_here)
+        return entry.describe(name, created_by_siltstone=created_by_siltstone)
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
@@ -206,11 +206,13 @@ class Snapshot:
     def own_texts(self, topic: TopicDescription) -> Mapping[str, str]:
         """A topic's own settings: Siltstone's, or all that its broker's metadata has."""
         cluster = self.settings_of(topic).cluster
-        return topic.config if topic.made_here or cluster is None else cluster.own_texts(topic.name)
+        if topic.created_by_siltstone or cluster is None:
+            return topic.config
+        return cluster.own_texts(topic.name)
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """The source of the settings of a broker's topics, or why they are not shown; for display."""
-        metadata, of_broker = self._metadata, [topic for topic in topics if not topic.made_here]
+        metadata, of_broker = self._metadata, [topic for topic in topics if not topic.created_by_siltstone]
         if metadata is None or not of_broker:
             return []
         if isinstance(metadata, str):

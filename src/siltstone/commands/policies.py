@@ -151,13 +151,13 @@ class Policies:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
         settings of the command line."""
         topic, settings = where.topic, self.settings
-        made_here = settings.is_made_here(topic)
+        created_by_siltstone = settings.is_made_here(topic)
         state = LogState(
             where=where,
             path=path,
             directory=directory,
             config=None,
-            defaults_hold=self.broker_known or made_here,
+            defaults_hold=self.broker_known or created_by_siltstone,
         )
         by_hand = self.by_topic.get(topic, {})
         named = settings.cluster is not None or topic in settings.listed

@@ -73,7 +73,7 @@ class Discarded(Summable):
     """The record has no key. (Kafka's cleaner always discards it, ours if
     ``RetentionRules.drop_keyless`` allows it.)"""
     markers: int = 0
-    """The marker of a transaction without records, and its delete horizon has passed."""
+    """A marker whose transaction has no records left, and whose delete horizon has passed."""
     expired: int = 0
     """Retention removed the segment, by time, size or the log start offset."""
 

@@ -49,8 +49,8 @@ from siltstone.compaction.work import (
     LogWork,
     Throttler,
     batch_slices,
+    check_ascending,
     decoded,
-    refuse_disorder,
     throttled_windows,
 )
 from siltstone.log.indexes import IndexBuilder
@@ -404,7 +404,7 @@ class _GroupRewrite:
         with open_unchanged(segment) as reader:
             # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
             for window in throttled_windows(reader, work.limits.window_size, throttler, verify=False):
-                following = refuse_disorder(segment.path, window, following, end)
+                following = check_ascending(segment.path, window, following, end)
                 for part in batch_slices(segment.path, window):
                     batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
                     write = functools.partial(sink.write, batches)

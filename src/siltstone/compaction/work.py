@@ -151,15 +151,15 @@ def decoded(
     """
     following, scratch = offsets[0], scratch or Scratch()
     for window in windows:
-        before, following = following, refuse_disorder(path, window, following, offsets[1])
+        before, following = following, check_ascending(path, window, following, offsets[1])
         for part in slices_within(window.data, window.batches):
             batches = window.batches[part]
             columns = decode(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
-            before = _refuse_inner_disorder(path, window, batches, columns, before)
+            before = _check_ascending_entries(path, window, batches, columns, before)
             yield Decoded(window, batches, columns)
 
 
-def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
+def check_ascending(path: str, window: Window, following: int, end: int) -> int:
     """Batches must ascend inside [following, end); returns the offset after the last one.
 
     Raises CorruptFileError for the first that does not.
@@ -177,7 +177,7 @@ def refuse_disorder(path: str, window: Window, following: int, end: int) -> int:
     return int(last[-1]) + 1
 
 
-def _refuse_inner_disorder(
+def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, following: int
 ) -> int:
     """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
@@ -416,7 +416,7 @@ class LogWork:
     """One log's cleaning; no offset is relative to a segment.
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
-    above ``end`` too. ``uncleanable_segments``: those from ``end`` on, where markers of transactions may be
+    above ``end`` too. ``segments_above``: those from ``end`` on, where markers of transactions may be
     that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
     parts of a segment. ``staging``: folder for new files, None for a dry run.
     """
@@ -431,7 +431,7 @@ class LogWork:
     hash_key: tuple[int, int]
     staging: str | None
     aborted: bytes = b""
-    uncleanable_segments: tuple[Segment, ...] = ()
+    segments_above: tuple[Segment, ...] = ()
     message_sets: bool = False
     may_cut: bool = True
 
@@ -554,7 +554,7 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
         unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
-        refuse_unexpected_markers(unended, work.end, work.uncleanable_segments, directory)
+        refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
         return carried
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

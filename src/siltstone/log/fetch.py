@@ -133,12 +133,12 @@ def read(
     max_bytes: int,
     *,
     isolation: str = READ_UNCOMMITTED,
-    whole_first: bool = True,
+    min_one_batch: bool = True,
     resume_at: FetchPosition | None = None,
 ) -> Fetched:
     """Up to ``max_bytes`` of batches from the one with ``offset`` on, all from one segment.
 
-    In a gap the result begins at the next higher batch; at the end it is empty. With ``whole_first`` it has
+    In a gap the result begins at the next higher batch; at the end it is empty. With ``min_one_batch`` it has
     the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``resume_at``, from
     ``Fetched.position_after``, saves the search when ``offset`` is its offset. Raises OffsetOutOfRangeError
     for an offset below the log start or above the end.
@@ -152,7 +152,7 @@ def read(
         )
     if resume_at is not None and resume_at.offset != offset:
         resume_at = None
-    return _retry_renamed(view, lambda: _read(view, offset, max_bytes, isolation, whole_first, resume_at))
+    return _retry_renamed(view, lambda: _read(view, offset, max_bytes, isolation, min_one_batch, resume_at))
 
 
 def answer(
@@ -165,7 +165,7 @@ def answer(
     answer's error code, as in Kafka. Raises OSError.
     """
     try:
-        fetched = read(view, offset, max_bytes, isolation=isolation, whole_first=False)
+        fetched = read(view, offset, max_bytes, isolation=isolation, min_one_batch=False)
     except OffsetOutOfRangeError as error:
         return MessageSetSend.empty(error.error_code)
     except CorruptRecordError:
@@ -193,13 +193,13 @@ def _read(
     offset: int,
     max_bytes: int,
     isolation: str,
-    whole_first: bool,
+    min_one_batch: bool,
     resume_at: FetchPosition | None,
 ) -> Fetched:
     limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
     floor = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
     for number in range(floor, len(view.segments) if offset < limit else 0):
-        segment, end = view.segments[number], _readable_end(view, number, limit)
+        segment, end = view.segments[number], _readable_end_position(view, number, limit)
         first = None
         if resume_at is not None and resume_at.segment is segment:
             # The last read ended at this segment's end: continue in the next segment.
@@ -213,7 +213,7 @@ def _read(
             first = batch.position, batch.base_offset, batch.size
         position, base_offset, size = first
         # One segment a fetch, as in Kafka: a slice is of one file.
-        max_size = max(max_bytes, size) if whole_first else max_bytes
+        max_size = max(max_bytes, size) if min_one_batch else max_bytes
         part = FileSlice(segment.reader, position, min(max_size, end - position))
         return Fetched(
             view=view,
@@ -227,7 +227,7 @@ def _read(
     return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
 
 
-def _readable_end(view: LogView, number: int, limit: int) -> int:
+def _readable_end_position(view: LogView, number: int, limit: int) -> int:
     """The byte at which a segment's batches reach offset ``limit``, or its size where all are below."""
     segment, end = view.segments[number], view.size_of(number)
     is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit

@@ -64,12 +64,17 @@ class ReadableLog:
         max_bytes: int = 1 << 20,
         *,
         isolation: str = fetch.READ_UNCOMMITTED,
-        whole_first: bool = True,
+        min_one_batch: bool = True,
         resume_at: FetchPosition | None = None,
     ) -> Fetched:
         """Batches from the one with ``offset`` on; see ``fetch.read``."""
         return fetch.read(
-            self.view, offset, max_bytes, isolation=isolation, whole_first=whole_first, resume_at=resume_at
+            self.view,
+            offset,
+            max_bytes,
+            isolation=isolation,
+            min_one_batch=min_one_batch,
+            resume_at=resume_at,
         )
 
     def fetch(

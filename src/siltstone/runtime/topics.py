@@ -82,7 +82,9 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     unmade: tuple[int, ...]
     config: Mapping[str, str]
 
-    def describe(self, name: str, *, made_here: bool, offline: tuple[int, ...] = ()) -> TopicDescription:
+    def describe(
+        self, name: str, *, created_by_siltstone: bool, offline: tuple[int, ...] = ()
+    ) -> TopicDescription:
         """The topic of this entry; see ``TopicDescription``."""
         return TopicDescription(
             name=name,
@@ -90,7 +92,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
             partitions=self.partitions,
             config=dict(self.config),
             offline=offline,
-            made_here=made_here,
+            created_by_siltstone=created_by_siltstone,
         )
 
 
@@ -279,8 +281,8 @@ _logger = logging.getLogger("siltstone")
 class TopicDescription:
     """A topic: its id (None where Kafka gave it none), partitions, own settings as texts.
 
-    ``offline``: partitions that are not served now. ``made_here``: Siltstone lists the topic, so its settings
-    are those, and there is no other replica.
+    ``offline``: partitions that are not served now. ``created_by_siltstone``: Siltstone lists the topic, so
+    its settings are those, and there is no other replica.
     """
 
     name: str
@@ -288,7 +290,7 @@ class TopicDescription:
     partitions: tuple[int, ...]
     config: Mapping[str, str]
     offline: tuple[int, ...]
-    made_here: bool
+    created_by_siltstone: bool
 
 
 # The checks before a change of topics, also for ``--dry-run``.
@@ -471,7 +473,7 @@ class Topics:
         entry = self._entry(name)
         served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
         offline = tuple(number for number in entry.partitions if number not in served)
-        return entry.describe(name, made_here=name in self._registry.topics, offline=offline)
+        return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""

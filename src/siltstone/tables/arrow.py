@@ -302,7 +302,9 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource
 """Each column's type, and the function that makes it of records, their batches and their source."""
 COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLUMN))
 """Every column of a record, in Spark's order."""
-TIME_COLUMNS = frozenset(("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN))
+COLUMNS_WITHOUT_RECORD_DATA = frozenset(
+    ("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN)
+)
 """The columns that can be made without keys and values (``TimeColumns``)."""
 
 

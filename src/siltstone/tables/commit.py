@@ -14,9 +14,10 @@
     7  remove the staged files               all             the files are removed after a week
 
 Step 4 is the commit point. Before it, no batch of the write is in a log; once the entry is durable, all of
-them will be. The entry has the end of each log before the write, and step 2 compares the staged batches with
-the log from there on, so it appends each batch once. The lock is held from 1 to 7, so a live broker is
-refused, and no other process appends in between.
+them will be, unless an error in step 5 removes all of them again. The entry has the end of each log before
+the write, and step 2 compares the staged batches with the log from there on, so it appends each batch once.
+The lock is held from 1 to 7, so the write is refused while a broker is live, and no other process appends in
+between.
 
 The same protocol as a job commit of Spark's ``FileOutputCommitter`` (task attempts write files of their own,
 the driver commits those of successful attempts), with a log instead of a rename as the destination.
@@ -409,8 +410,9 @@ def _refuse_changed_log(
     cleaned = manager.directory_of(where).cleaner_checkpoint().get(where, 0)
     if log.log_start_offset > before or cleaned > before:
         raise DirectoryRefusedError(
-            f"a crash interrupted the write {write.write_id} at offset {before}, and the log was cleaned or "
-            f"truncated there since ({CLEANER_CHECKPOINT}), so its missing batches are not known",
+            f"a crash interrupted the write {write.write_id} at offset {before}, and the log was cleaned "
+            f"there, or its start moved past it, since ({CLEANER_CHECKPOINT}), so its missing batches are "
+            "not known",
             path=str(where),
             advice=f"check the records from offset {before} on, then remove the entry from "
             f"{root / WRITES_FILE}",

@@ -266,11 +266,12 @@ SET_PATH = "set it to a Kafka log directory, or to the directory of one partitio
 class ReadOptions:
     """What a query reads. ``paths``: log directories of one broker, or one partition's.
 
-    ``starting``, ``ending``: offsets or times; None: the log's own. ``as_of`` is for the views log and
-    latest; its offset or its time in ms is included. ``latest_without_match``: if no record is as late as the
-    starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an error. Of the bounds of a
-    split, and of a stream's micro-batch, None is no bound. ``columns`` None: all but the headers. Sizes are
-    in bytes, ``max_decompressed_message_bytes`` of one batch.
+    ``starting``, ``ending``: offsets or times; None: the log start offset, and the readable end. ``as_of`` is
+    for the views log and latest; its offset or its time in ms is included. ``latest_without_match``: if no
+    record is as late as the starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an
+    error. Of the bounds of a split, and of a stream's micro-batch, None is no bound. ``columns`` None: all
+    but the headers. ``quarantine``: a batch that cannot be read is a row with the reason, instead of an
+    error. Sizes are in bytes, ``max_decompressed_message_bytes`` of one batch.
     """
 
     paths: tuple[str, ...]

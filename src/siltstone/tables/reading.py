@@ -61,7 +61,7 @@ from siltstone.tables.arrow import (
     BAD_COLUMN,
     BATCH_BYTES,
     BATCH_COLUMN,
-    TIME_COLUMNS,
+    COLUMNS_WITHOUT_RECORD_DATA,
     RecordSource,
     batch_structs,
     matching_rows,
@@ -112,7 +112,7 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     """
     own_schema = record_schema(options)
     decoder: Decoder[Any] = decode_records
-    if TIME_COLUMNS.issuperset(own_schema.names):
+    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(own_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
         if piece.retained is not None:

@@ -158,7 +158,7 @@ def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) 
     missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
     too_many = ", ".join(map(str, sorted(set(limit.by_partition) - set(logs))))
     raise UsageError(
-        f"the {name} offsets do not name the partitions that are read"
+        f"option {name}: it does not name the partitions that are read"
         + (f"; missing: {missing}" if missing else "")
         + (f"; not read: {too_many}" if too_many else ""),
         advice="name every partition that is read and no other, with -2 for its earliest offset and -1 for "
@@ -268,8 +268,8 @@ class SnapshotRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSplit:
-    """The input of one task: pieces, read one after another; of a table of files the ``paths``, each with its
-    partition (None for a file of the log directory)."""
+    """The input of one task: pieces, read one after another; or, for a table that is read from whole files
+    (``tables.file_tables``), the ``paths``, each with its partition (None: a file of the log directory)."""
 
     pieces: tuple[FilePiece, ...] = ()
     paths: tuple[tuple[str, TopicPartition | None], ...] = ()

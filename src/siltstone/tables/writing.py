@@ -73,8 +73,9 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 class WriteOptions:
     """``path``: a log directory or one partition's. ``topic`` None: the column ``topic`` has it.
 
-    ``partitions``: create a missing topic with so many. ``compression`` None: the topic's own.
-    ``batch_bytes``: of a batch's records before compression. ``write_id`` None: a random one.
+    ``partitions``: create a missing topic with so many. ``compression``: used only if the topic's
+    ``compression.type`` is ``producer``; None: none there. ``batch_bytes``: of a batch's records before
+    compression. ``write_id`` None: a random one.
     """
 
     path: str

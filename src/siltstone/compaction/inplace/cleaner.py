@@ -109,7 +109,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
 def fill_records_before(planned: Planned, done: LogReport) -> None:
     """Set the records of the whole log: extracted ones, and those above the cleaned range; of an open log,
     extracted ones only."""
-    uncleaned = () if planned.state.opened else planned.work.uncleanable_segments
+    uncleaned = () if planned.state.opened else planned.work.segments_above
     counts = [done.extracted.records, *map(count_records, uncleaned)]
     planned.result.records_before = total_or_none(counts)
 

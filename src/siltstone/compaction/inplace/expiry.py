@@ -117,7 +117,7 @@ def remaining_segments(state: LogState, planned: Planned | None) -> list[Remaini
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=new.size)
         remaining.append(RemainingSegment(segment, new))
-    return [*remaining, *map(RemainingSegment, work.uncleanable_segments)]
+    return [*remaining, *map(RemainingSegment, work.segments_above)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -464,7 +464,7 @@ def _work(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
-        uncleanable_segments=tuple(segments[len(below) :]),
+        segments_above=tuple(segments[len(below) :]),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 

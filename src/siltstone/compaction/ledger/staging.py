@@ -56,7 +56,7 @@ from siltstone.compaction.ledger.work import (
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
-from siltstone.compaction.work import Group, decoded, refuse_disorder
+from siltstone.compaction.work import Group, check_ascending, decoded
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows
@@ -501,7 +501,7 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
     with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=window_size, verify=False)
         for window in read:
-            following = refuse_disorder(source.path, window, following, source.end_offset)
+            following = check_ascending(source.path, window, following, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in slices_within(window.data, chosen):

@@ -97,10 +97,12 @@ def recover_directories(
     """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
     result for each, in order."""
     with ThreadPoolExecutor(max(len(directories), 1)) as pool:
-        return list(pool.map(lambda directory: _DirectoryRun(directory, how, progress).run(), directories))
+        return list(
+            pool.map(lambda directory: _DirectoryRecoverer(directory, how, progress).run(), directories)
+        )
 
 
-class _DirectoryRun:
+class _DirectoryRecoverer:
     """The recovery of one log directory: ``run`` once."""
 
     def __init__(self, directory: LogDirectory, how: RecoveryOptions, progress: Progress | None) -> None:
@@ -117,7 +119,7 @@ class _DirectoryRun:
         """Recover the directory's logs, then write what says that they are in order."""
         result, partitions = self.result, self._directory.partitions
         try:
-            marker = self._take_marker()
+            marker = self._read_and_remove_marker()
             result.was_clean = marker is not None
             self._points = self._read(names.RECOVERY_CHECKPOINT)
             self._starts = self._read(names.LOG_START_CHECKPOINT)
@@ -140,7 +142,7 @@ class _DirectoryRun:
             result.logs.sort(key=lambda log: log.where)
         return result
 
-    def _take_marker(self) -> bytes | None:
+    def _read_and_remove_marker(self) -> bytes | None:
         """Remove the clean-shutdown marker, durably; returns its bytes, None without one."""
         path = self._directory.path / names.CLEAN_SHUTDOWN
         try:
@@ -167,14 +169,14 @@ class _DirectoryRun:
             return None
         # Without all of its logs a directory gets neither checkpoints nor the marker.
         interruption.current().check()
-        log = self._recovered(where, self._directory.partitions[where])
+        log = self._recover_log(where, self._directory.partitions[where])
         with self._lock:
             self._done += 1
             if self._progress is not None:
                 self._progress(str(self._directory.path), self._done, len(self._directory.partitions))
         return log
 
-    def _recovered(self, where: TopicPartition, path: Path) -> LogRecovery:
+    def _recover_log(self, where: TopicPartition, path: Path) -> LogRecovery:
         how, clean = self._how, self.result.was_clean
         log = LogRecovery(where=where, path=path, status=REFUSED)
         if where.topic == CLUSTER_METADATA:
