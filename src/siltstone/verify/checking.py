@@ -105,8 +105,7 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 def bucket_count(pair: LogPair, at_least: int = 1) -> int:
     """The number of buckets of which each takes about ``BUCKET_BYTES``; the span of offsets bounds the
     records."""
-    first = pair.before[0].base_offset if pair.before else 0
-    span = max(pair.cleaned_end - first, 0)
+    span = max(pair.cleaned_end - pair.before[0].base_offset, 0)
     return max(at_least, -(-span * CHECK_BYTES // BUCKET_BYTES))
 
 

@@ -110,7 +110,7 @@ def cleaning_settings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPair:
-    """One log before and after.
+    """One log before and after; each has a segment.
 
     ``first_dirty``: the first offset of the dirty section; ``cleaned_end``: the cleaner checkpoint after the
     cleaning. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as
@@ -165,11 +165,9 @@ class Span:
 
 def spans_of(pair: LogPair) -> list[Span]:
     """The spans of a log, ascending; together they hold every offset."""
-    bases = [segment.base_offset for segment in pair.after]
-    starts: list[tuple[int, int | None]] = []
-    if not bases or (pair.before and pair.before[0].base_offset < bases[0]):
-        starts.append((-1, None))
-    starts += [(base, number) for number, base in enumerate(bases)]
+    starts: list[tuple[int, int | None]] = [(one.base_offset, row) for row, one in enumerate(pair.after)]
+    if pair.before[0].base_offset < starts[0][0]:
+        starts.insert(0, (-1, None))
     ends = [*(start for start, _ in starts[1:]), LONG_MAX]
     limits = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
     spans = []
