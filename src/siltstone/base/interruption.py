@@ -107,12 +107,11 @@ class Interruption:
         """Handle the signals from now on and become ``current``; in the main thread. A signal that is
         ignored, as with ``nohup`` or in the background of a script, stays ignored."""
         global _current
-        self._waking, writing = socket.socketpair()
-        writing.setblocking(False)
-        self._writing = writing
+        self._waking, self._writing = socket.socketpair()
+        self._writing.setblocking(False)
         self._is_installed, _current = True, self
         threading.Thread(target=self._watch, name="interruption", daemon=True).start()
-        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._came)
@@ -149,8 +148,7 @@ class Interruption:
         self._ended.set()
 
 
-_QUIET = Interruption()
-_current = _QUIET
+_current = Interruption()
 
 
 def current() -> Interruption:
