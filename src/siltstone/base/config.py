@@ -95,7 +95,9 @@ def parse_text(key: Key, text: str, name: str | None = None) -> Value:
     try:
         value = _parse(kind, text.strip())
         if isinstance(value, (str, tuple)):
-            _check_words(key, (value,) if isinstance(value, str) else value)
+            words = {value} if isinstance(value, str) else set(value)
+            if key.choices and not words <= set(key.choices):
+                raise ValueError(f"choose from {', '.join(key.choices)}")
         elif not isinstance(value, bool):
             return _checked_number(key, synonym, kind, value)
     except ValueError as error:
@@ -127,11 +129,6 @@ def _parse(kind: Kind, text: str) -> Value:
     if kind in _KIND_BOUNDS and _WHOLE.fullmatch(text):
         return int(text)
     raise ValueError(f"pass {_KIND_TEXTS[kind]}")
-
-
-def _check_words(key: Key, words: Iterable[str]) -> None:
-    if key.choices and not set(words) <= set(key.choices):
-        raise ValueError(f"choose from {', '.join(key.choices)}")
 
 
 def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int | float) -> int | float:
