@@ -326,7 +326,6 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
 
 # The settings in force.
 
-_NAMES = {key.name: key.names for key in ALL_KEYS}
 # A broker's settings that the cleaning of one log uses.
 _OF_A_CLEANING = (
     "log.cleaner.dedupe.buffer.size",
@@ -370,7 +369,7 @@ class Config:
         """Value and source of one key. Raises UsageError for an unknown name."""
         key = find_key(name)
         for origin, layer in self._layers.items():
-            for known_as in _NAMES[key.name] if layer else ():
+            for known_as in key.names if layer else ():
                 if known_as in layer:
                     return dataclasses.replace(layer[known_as], origin=origin, name=known_as)
         return Setting(
