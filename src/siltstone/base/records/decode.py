@@ -93,9 +93,6 @@ class _PlainBatches(NamedTuple):
     batches: BatchHeaders
 
 
-_Decoded = tuple[int, int, int, int, int, int]
-
-
 @kernel
 def _decode_batches(
     plain: _PlainBatches,
@@ -105,7 +102,7 @@ def _decode_batches(
     keys: _KeySpans | None,
     others: ColumnArrays | None,
     chosen: ChosenOffsets | None,
-) -> _Decoded:
+) -> tuple[int, int, int, int, int, int]:
     """Decode v2 batches: (-1 or the bad batch's index in ``rows``, reason, records, and of chosen offsets:
     met, left out, and those of them without a key).
 
@@ -308,7 +305,7 @@ class _Source:
         keys = _KeySpans(columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
         others = columns.arrays if isinstance(columns, RecordColumns) else None
         timestamp = columns.timestamp if isinstance(columns, RecordColumns | TimeColumns) else None
-        bad, reason, *counts = _decode_batches(
+        bad, reason, count, met, left_out, keyless = _decode_batches(
             self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
         )
         if bad >= 0 and reason == _MISSING:
@@ -316,7 +313,6 @@ class _Source:
         if bad >= 0:
             row = self.plain.rows[bad]
             raise corrupt_batch(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
-        count, met, left_out, keyless = counts
         return count, met, left_out, keyless
 
 
