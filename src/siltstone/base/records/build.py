@@ -234,10 +234,9 @@ def assemble(
     shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> Bytes:
     """One batch from encoded records (uint8), which are compressed here with the shape's codec."""
-    body = records
     if shape.codec and count:
-        body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
-    size = layout.BATCH_OVERHEAD + len(body)
+        records = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
+    size = layout.BATCH_OVERHEAD + len(records)
     batch = np.empty(size, np.uint8)
     header = layout.HEADER.pack(
         shape.base_offset,
@@ -255,7 +254,7 @@ def assemble(
         count,
     )
     batch[: layout.BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
-    batch[layout.BATCH_OVERHEAD :] = body
+    batch[layout.BATCH_OVERHEAD :] = records
     patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
     return batch
 
