@@ -78,11 +78,6 @@ class DecodeOptions(TypedDict, total=False):
     origin: int
 
 
-class _KeySpans(NamedTuple):
-    start: Int32
-    size: Int32
-
-
 class _PlainBatches(NamedTuple):
     """The batches ``rows`` of ``batches``, their records decompressed: ``data[starts[i]:ends[i]]``."""
 
@@ -99,7 +94,7 @@ def _decode_batches(
     batch: Int32,
     offset: Int64,
     timestamp: Int64 | None,
-    keys: _KeySpans | None,
+    keys: tuple[Int32, Int32] | None,
     others: ColumnArrays | None,
     chosen: ChosenOffsets | None,
 ) -> tuple[int, int, int, int, int, int]:
@@ -302,7 +297,7 @@ class _Source:
     ) -> tuple[int, int, int, int]:
         """Fill the columns with v2 records; returns how many rows, and of chosen offsets: met, left out, and
         of these keyless."""
-        keys = _KeySpans(columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
+        keys = (columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
         others = columns.arrays if isinstance(columns, RecordColumns) else None
         timestamp = columns.timestamp if isinstance(columns, RecordColumns | TimeColumns) else None
         bad, reason, count, met, left_out, keyless = _decode_batches(
