@@ -307,9 +307,7 @@ class Comparison:
 
     def _match_unchanged(self, old_rows: Int64) -> None:
         """Batches with the same bytes: all their records are retained."""
-        unchanged_batches = np.zeros(len(self._before.batches), np.bool_)
-        unchanged_batches[old_rows] = True
-        self._retained |= unchanged_batches[self._before.columns.batch]
+        self._retained |= np.isin(self._before.columns.batch, old_rows)
         self._new_horizon[old_rows] = _horizons(self._before.batches[old_rows])
         if self._rewritable and not self._before.is_v2 and self._pair.was_cleaned:
             offsets = self._before.batches["base_offset"][old_rows]
@@ -366,9 +364,8 @@ class Comparison:
         self._new_horizon[old_rows] = horizon
         is_new = (horizon != NO_HORIZON) & (old_horizon == NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[is_new]).tolist())
-        has_tombstone = np.zeros(len(after.batches), np.bool_)
-        has_tombstone[after.columns.batch[after.columns.value_size < 0]] = True
-        unneeded = is_new & ~has_tombstone[rows] & ((new["attributes"] & layout.CONTROL_BIT) == 0)
+        has_tombstone = np.isin(rows, after.columns.batch[after.columns.value_size < 0])
+        unneeded = is_new & ~has_tombstone & ((new["attributes"] & layout.CONTROL_BIT) == 0)
         after.note("needless_horizon", "no tombstone is in it", rows[unneeded], self._findings)
 
     def skip_expired(self, transactions: SpanTransactions) -> None:
