@@ -129,10 +129,9 @@ class Interruption:
         """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
         # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
         # while the main thread is in C code, where no Python handler is called.
-        woken = self._waking.recv(1)
-        while woken[0] not in SIGNALS:
-            woken = self._waking.recv(1)
-        self._number = self._number or woken[0]
+        while (woken := self._waking.recv(1)[0]) not in SIGNALS:
+            continue
+        self._number = self._number or woken
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
