@@ -709,9 +709,7 @@ def copy(source: PathLike, target: PathLike) -> None:
     link."""
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
         facts = os.fstat(reader.fileno())
-        buffer = np.empty(1 << 22, np.uint8)
-        while got := reader.readinto(buffer.data):
-            writer.write(buffer[:got])
+        shutil.copyfileobj(reader, writer, 1 << 22)
         writer.sync()
     copy_attributes(source, target)
     set_modified(target, facts.st_mtime_ns)
