@@ -307,7 +307,9 @@ class Comparison:
 
     def _match_unchanged(self, old_rows: Int64) -> None:
         """Batches with the same bytes: all their records are retained."""
-        self._retained |= np.isin(self._before.columns.batch, old_rows)
+        unchanged_batches = np.zeros(len(self._before.batches), np.bool_)
+        unchanged_batches[old_rows] = True
+        self._retained |= unchanged_batches[self._before.columns.batch]
         self._new_horizon[old_rows] = _horizons(self._before.batches[old_rows])
         if self._rewritable and not self._before.is_v2 and self._pair.was_cleaned:
             offsets = self._before.batches["base_offset"][old_rows]
