@@ -697,11 +697,8 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
 
 def inherit_owner(path: PathLike) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
-    with (
-        OpenedParent(path) as (parent, name),
-        closing(os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)) as descriptor,
-    ):
-        set_owner(descriptor, os.fstat(parent))
+    with OpenedParent(path) as (parent, name), closing(os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)) as new:
+        set_owner(new, os.fstat(parent))
 
 
 def copy(source: PathLike, target: PathLike) -> None:
