@@ -484,18 +484,16 @@ class Appender:
             self._descriptor = -1
 
 
+@dataclass(slots=True, eq=False)
 class FileSlice:
     """A range of bytes of an open file: ``read`` copies it once (Kafka's ``FileRecords.slice``).
 
     It keeps the file open, which may be renamed or unlinked in the meantime.
     """
 
-    __slots__ = ("position", "reader", "size")
-
-    def __init__(self, reader: Reader, position: int, size: int) -> None:
-        self.reader = reader
-        self.position = position
-        self.size = size
+    reader: Reader
+    position: int
+    size: int
 
     def __len__(self) -> int:
         return self.size
