@@ -215,9 +215,7 @@ def build_batch(
     to the last record's. With log-append time the largest timestamp is every record's.
     """
     count = len(offset)
-    spans = headers or Spans(
-        data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.zeros(count, np.int32)
-    )
+    spans = headers or Spans(np.zeros(1, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32))
     biggest = int(timestamp.max()) if count else -1
     times = np.full(count, biggest) if shape.log_append else timestamp
     base = (
