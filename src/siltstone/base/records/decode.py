@@ -232,9 +232,8 @@ def decode_chosen_records(
     source = _Source.of(window, batches, rows, scratch, **options)
     columns = empty_columns(source.plain.data, source.most_chosen(chosen))
     count, met, left_out, keyless = source.decode(columns, chosen)
-    return ChosenRecords(
-        columns=select(columns, slice(0, count)), met=met, left_out=left_out, keyless=keyless
-    )
+    columns = select(columns, slice(0, count))
+    return ChosenRecords(columns=columns, met=met, left_out=left_out, keyless=keyless)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
