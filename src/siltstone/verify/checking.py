@@ -271,8 +271,7 @@ def _wrong_time_entry(
         (offsets > (last[-1] if len(last) else -1), "has an offset above the segment's last"),
     )
     largest = int(timestamps.max(initial=-1))
-    lacks_largest = not len(times) or int(times[-1]) != largest
-    if wrong is None and not is_active and largest > 0 and lacks_largest:
+    if wrong is None and not is_active and largest > 0 and times[-1:].tolist() != [largest]:
         return max(len(entries) - 1, 0), "does not end with the segment's largest timestamp"
     return wrong
 
