@@ -388,12 +388,12 @@ def _log_end(active: Segment) -> int:
 
 def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings) -> None:
     """Segments begin where segments began (or at the log's end), and only retention may delete one."""
-    bases = {end, *(segment.base_offset for segment in pair.before)}
+    bases = {segment.base_offset for segment in pair.before}
     for segment in pair.after:
         base = segment.base_offset
         # A segment whose offsets are too far apart for an index is split, in the middle.
         below = [one.base_offset for one in pair.before if one.base_offset <= base]
-        if base not in bases and not (below and base - below[-1] > INT_MAX):
+        if base not in bases and base != end and not (below and base - below[-1] > INT_MAX):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
     unexpired = [
@@ -404,9 +404,8 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
     if unexpired and not pair.settings.deletes:
         detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
         findings.add("segment_missing", detail, offset=unexpired[0], times=len(unexpired))
-    new_bases = {segment.base_offset for segment in pair.after}
-    for base in (segment.base_offset for segment in pair.before):
-        if base >= max(pair.rewritten_end, first) and base not in new_bases:
+    for base in sorted(bases - {segment.base_offset for segment in pair.after}):
+        if base >= max(pair.rewritten_end, first):
             findings.add("segment_missing", "it was not to be cleaned", offset=base)
 
 
