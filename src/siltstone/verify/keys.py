@@ -88,7 +88,8 @@ def entries_of(
 ) -> Words:
     """The entries (uint64[n, 3]) of the records ``rows``, all with a key; ``reasons_and_flags``: int64[n]."""
     out = np.empty((len(rows), 3), np.uint64)
-    hash_keys(columns.data, columns.key_start[rows], columns.key_size[rows], *map(np.uint64, hash_key), out)
+    seeds = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+    hash_keys(columns.data, columns.key_start[rows], columns.key_size[rows], *seeds, out)
     out[:, 1] = (out[:, 1] & _HASH_MASK) | reasons_and_flags.astype(np.uint64)
     out[:, 2] = columns.offset[rows].astype(np.uint64)
     return out
