@@ -361,11 +361,10 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
     end = pair.cleaned_end
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
         findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
-    high_watermark = None if pair.settings.beyond_high_watermark else before.high_watermark
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
         ("an open transaction", producers.first_open_transaction()),
-        ("the high watermark", high_watermark),
+        ("the high watermark", None if pair.settings.beyond_high_watermark else before.high_watermark),
     ):
         if pair.was_cleaned and bound is not None and end > bound:
             findings.add("checkpoint", f"{end} is beyond {name}, {bound}")
