@@ -430,8 +430,7 @@ class Comparison:
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             is_certain = settings.delete_retention_ms is not None
         # Tombstones that the log's compacted ledger does not cover yet are retained until it does.
-        covered = batches["last_offset"] < self._pair.tombstones_from
-        return may_discard, may_discard & is_certain & covered
+        return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
         """Batches that must be retained even without records, and emptied ones that need not be.
@@ -456,8 +455,7 @@ class Comparison:
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
         if pair.settings.now_is_exact and self._rewritable and pair.was_cleaned:
-            unneeded = (self._outcome == EMPTIED) & ~needed & ~last
-            offsets = batches["last_offset"][unneeded]
+            offsets = batches["last_offset"][(self._outcome == EMPTIED) & ~needed & ~last]
             self._findings.add_offsets("empty_batch", "no active producer needs it", offsets)
 
     def _follow_markers(self, transactions: SpanTransactions) -> None:
