@@ -95,7 +95,9 @@ def parse_text(key: Key, text: str, name: str | None = None) -> Value:
     try:
         value = _parse(kind, text.strip())
         if isinstance(value, (str, tuple)):
-            _check_words(key, (value,) if isinstance(value, str) else value)
+            words = {value} if isinstance(value, str) else set(value)
+            if key.choices and not words <= set(key.choices):
+                raise ValueError(f"choose from {', '.join(key.choices)}")
         elif not isinstance(value, bool):
             return _checked_number(key, synonym, kind, value)
     except ValueError as error:
@@ -127,11 +129,6 @@ def _parse(kind: Kind, text: str) -> Value:
     if kind in _KIND_BOUNDS and _WHOLE.fullmatch(text):
         return int(text)
     raise ValueError(f"pass {_KIND_TEXTS[kind]}")
-
-
-def _check_words(key: Key, words: Iterable[str]) -> None:
-    if key.choices and not set(words) <= set(key.choices):
-        raise ValueError(f"choose from {', '.join(key.choices)}")
 
 
 def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int | float) -> int | float:
@@ -329,7 +326,6 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
 
 # The settings in force.
 
-_NAMES = {key.name: key.names for key in ALL_KEYS}
 # A broker's settings that the cleaning of one log uses.
 _OF_A_CLEANING = (
     "log.cleaner.dedupe.buffer.size",
@@ -373,7 +369,7 @@ class Config:
         """Value and source of one key. Raises UsageError for an unknown name."""
         key = find_key(name)
         for origin, layer in self._layers.items():
-            for known_as in _NAMES[key.name] if layer else ():
+            for known_as in key.names if layer else ():
                 if known_as in layer:
                     return dataclasses.replace(layer[known_as], origin=origin, name=known_as)
         return Setting(

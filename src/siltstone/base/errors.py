@@ -100,9 +100,7 @@ class NotALogDirectoryError(
 
 
 class DirectoryLockedError(
-    SiltstoneError,
-    code="DIRECTORY_LOCKED",
-    advice="stop the broker or wait for the other run, and try again",
+    SiltstoneError, code="DIRECTORY_LOCKED", advice="stop the broker or wait for the other run, and try again"
 ):
     """Another process holds the log directory's ``.lock``."""
 

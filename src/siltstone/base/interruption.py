@@ -107,12 +107,11 @@ class Interruption:
         """Handle the signals from now on and become ``current``; in the main thread. A signal that is
         ignored, as with ``nohup`` or in the background of a script, stays ignored."""
         global _current
-        self._waking, writing = socket.socketpair()
-        writing.setblocking(False)
-        self._writing = writing
+        self._waking, self._writing = socket.socketpair()
+        self._writing.setblocking(False)
         self._is_installed, _current = True, self
         threading.Thread(target=self._watch, name="interruption", daemon=True).start()
-        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._came)
@@ -130,10 +129,9 @@ class Interruption:
         """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
         # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
         # while the main thread is in C code, where no Python handler is called.
-        woken = self._waking.recv(1)
-        while woken[0] not in SIGNALS:
-            woken = self._waking.recv(1)
-        self._number = self._number or woken[0]
+        while (woken := self._waking.recv(1)[0]) not in SIGNALS:
+            continue
+        self._number = self._number or woken
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
@@ -149,8 +147,7 @@ class Interruption:
         self._ended.set()
 
 
-_QUIET = Interruption()
-_current = _QUIET
+_current = Interruption()
 
 
 def current() -> Interruption:

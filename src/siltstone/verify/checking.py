@@ -105,8 +105,7 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 def bucket_count(pair: LogPair, at_least: int = 1) -> int:
     """The number of buckets of which each takes about ``BUCKET_BYTES``; the span of offsets bounds the
     records."""
-    first = pair.before[0].base_offset if pair.before else 0
-    span = max(pair.cleaned_end - first, 0)
+    span = max(pair.cleaned_end - pair.before[0].base_offset, 0)
     return max(at_least, -(-span * CHECK_BYTES // BUCKET_BYTES))
 
 
@@ -272,8 +271,7 @@ def _wrong_time_entry(
         (offsets > (last[-1] if len(last) else -1), "has an offset above the segment's last"),
     )
     largest = int(timestamps.max(initial=-1))
-    lacks_largest = not len(times) or int(times[-1]) != largest
-    if wrong is None and not is_active and largest > 0 and lacks_largest:
+    if wrong is None and not is_active and largest > 0 and times[-1:].tolist() != [largest]:
         return max(len(entries) - 1, 0), "does not end with the segment's largest timestamp"
     return wrong
 

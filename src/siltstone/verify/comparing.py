@@ -366,9 +366,8 @@ class Comparison:
         self._new_horizon[old_rows] = horizon
         is_new = (horizon != NO_HORIZON) & (old_horizon == NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[is_new]).tolist())
-        has_tombstone = np.zeros(len(after.batches), np.bool_)
-        has_tombstone[after.columns.batch[after.columns.value_size < 0]] = True
-        unneeded = is_new & ~has_tombstone[rows] & ((new["attributes"] & layout.CONTROL_BIT) == 0)
+        has_tombstone = np.isin(rows, after.columns.batch[after.columns.value_size < 0])
+        unneeded = is_new & ~has_tombstone & ((new["attributes"] & layout.CONTROL_BIT) == 0)
         after.note("needless_horizon", "no tombstone is in it", rows[unneeded], self._findings)
 
     def skip_expired(self, transactions: SpanTransactions) -> None:
@@ -431,8 +430,7 @@ class Comparison:
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             is_certain = settings.delete_retention_ms is not None
         # Tombstones that the log's compacted ledger does not cover yet are retained until it does.
-        covered = batches["last_offset"] < self._pair.tombstones_from
-        return may_discard, may_discard & is_certain & covered
+        return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
         """Batches that must be retained even without records, and emptied ones that need not be.
@@ -457,8 +455,7 @@ class Comparison:
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
         if pair.settings.now_is_exact and self._rewritable and pair.was_cleaned:
-            unneeded = (self._outcome == EMPTIED) & ~needed & ~last
-            offsets = batches["last_offset"][unneeded]
+            offsets = batches["last_offset"][(self._outcome == EMPTIED) & ~needed & ~last]
             self._findings.add_offsets("empty_batch", "no active producer needs it", offsets)
 
     def _follow_markers(self, transactions: SpanTransactions) -> None:

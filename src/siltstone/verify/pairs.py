@@ -110,7 +110,7 @@ def cleaning_settings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPair:
-    """One log before and after.
+    """One log before and after; each has a segment.
 
     ``first_dirty``: the first offset of the dirty section; ``cleaned_end``: the cleaner checkpoint after the
     cleaning. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as
@@ -165,11 +165,9 @@ class Span:
 
 def spans_of(pair: LogPair) -> list[Span]:
     """The spans of a log, ascending; together they hold every offset."""
-    bases = [segment.base_offset for segment in pair.after]
-    starts: list[tuple[int, int | None]] = []
-    if not bases or (pair.before and pair.before[0].base_offset < bases[0]):
-        starts.append((-1, None))
-    starts += [(base, number) for number, base in enumerate(bases)]
+    starts: list[tuple[int, int | None]] = [(one.base_offset, row) for row, one in enumerate(pair.after)]
+    if pair.before[0].base_offset < starts[0][0]:
+        starts.insert(0, (-1, None))
     ends = [*(start for start, _ in starts[1:]), LONG_MAX]
     limits = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
     spans = []
@@ -363,11 +361,10 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
     end = pair.cleaned_end
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
         findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
-    high_watermark = None if pair.settings.beyond_high_watermark else before.high_watermark
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
         ("an open transaction", producers.first_open_transaction()),
-        ("the high watermark", high_watermark),
+        ("the high watermark", None if pair.settings.beyond_high_watermark else before.high_watermark),
     ):
         if pair.was_cleaned and bound is not None and end > bound:
             findings.add("checkpoint", f"{end} is beyond {name}, {bound}")
@@ -390,12 +387,12 @@ def _log_end(active: Segment) -> int:
 
 def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings) -> None:
     """Segments begin where segments began (or at the log's end), and only retention may delete one."""
-    bases = {end, *(segment.base_offset for segment in pair.before)}
+    bases = {segment.base_offset for segment in pair.before}
     for segment in pair.after:
         base = segment.base_offset
         # A segment whose offsets are too far apart for an index is split, in the middle.
         below = [one.base_offset for one in pair.before if one.base_offset <= base]
-        if base not in bases and not (below and base - below[-1] > INT_MAX):
+        if base not in bases and base != end and not (below and base - below[-1] > INT_MAX):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
     unexpired = [
@@ -406,9 +403,8 @@ def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings)
     if unexpired and not pair.settings.deletes:
         detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
         findings.add("segment_missing", detail, offset=unexpired[0], times=len(unexpired))
-    new_bases = {segment.base_offset for segment in pair.after}
-    for base in (segment.base_offset for segment in pair.before):
-        if base >= max(pair.rewritten_end, first) and base not in new_bases:
+    for base in sorted(bases - {segment.base_offset for segment in pair.after}):
+        if base >= max(pair.rewritten_end, first):
             findings.add("segment_missing", "it was not to be cleaned", offset=base)
 
 

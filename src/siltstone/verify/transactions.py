@@ -147,11 +147,10 @@ def check_unresolved_markers(
     whose transaction has data."""
     open_producers: set[int] = set()
     aborts: set[int] = set()
-    first = pair.after[0].base_offset if pair.after else 0
     for span in spans:
         for marker in span.unresolved_markers:
             had_data = marker.producer_id in open_producers
-            if first <= marker.offset < pair.rewritten_end:
+            if pair.after[0].base_offset <= marker.offset < pair.rewritten_end:
                 check_marker(pair, marker, had_data, findings)
             if had_data and not marker.commit:
                 aborts.add(marker.offset)
@@ -170,13 +169,12 @@ def check_entries(
     for offset in sorted(missing)[:1]:
         detail = "an aborted transaction that no .txnindex of BEFORE names"
         findings.add("before_damaged", detail, offset=offset, times=len(missing))
-    first = pair.after[0].base_offset if pair.after else 0
+    bases = [segment.base_offset for segment in pair.after]
     expected = {
         offset
         for offset in by_marker
-        if offset >= first and (offset in aborts_with_data or offset >= pair.rewritten_end)
+        if offset >= bases[0] and (offset in aborts_with_data or offset >= pair.rewritten_end)
     }
-    bases = [segment.base_offset for segment in pair.after]
     seen: set[int] = set()
     for base, data in after:
         entries = np.frombuffer(data, TRANSACTION_ENTRY).tolist()

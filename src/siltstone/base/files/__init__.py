@@ -484,18 +484,16 @@ class Appender:
             self._descriptor = -1
 
 
+@dataclass(slots=True, eq=False)
 class FileSlice:
     """A range of bytes of an open file: ``read`` copies it once (Kafka's ``FileRecords.slice``).
 
     It keeps the file open, which may be renamed or unlinked in the meantime.
     """
 
-    __slots__ = ("position", "reader", "size")
-
-    def __init__(self, reader: Reader, position: int, size: int) -> None:
-        self.reader = reader
-        self.position = position
-        self.size = size
+    reader: Reader
+    position: int
+    size: int
 
     def __len__(self) -> int:
         return self.size
@@ -697,11 +695,8 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
 
 def inherit_owner(path: PathLike) -> None:
     """Give a new file or directory the owner and group of the directory that it is in."""
-    with (
-        OpenedParent(path) as (parent, name),
-        closing(os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)) as descriptor,
-    ):
-        set_owner(descriptor, os.fstat(parent))
+    with OpenedParent(path) as (parent, name), closing(os.open(name, NOFOLLOW_FLAGS, dir_fd=parent)) as new:
+        set_owner(new, os.fstat(parent))
 
 
 def copy(source: PathLike, target: PathLike) -> None:
@@ -709,9 +704,7 @@ def copy(source: PathLike, target: PathLike) -> None:
     link."""
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
         facts = os.fstat(reader.fileno())
-        buffer = np.empty(1 << 22, np.uint8)
-        while got := reader.readinto(buffer.data):
-            writer.write(buffer[:got])
+        shutil.copyfileobj(reader, writer, 1 << 22)
         writer.sync()
     copy_attributes(source, target)
     set_modified(target, facts.st_mtime_ns)

@@ -180,9 +180,8 @@ def _walk(path: str) -> int:
 def _open_component(parent: int, name: str) -> tuple[int, str | None]:
     """The directory ``name``, open, or -1 and the target of the symbolic link ``name``. Raises OSError, also
     for a link of another user."""
-    if (
-        _PATH_ONLY == os.O_RDONLY
-    ):  # without O_PATH a link cannot be opened, so it may be swapped between the calls
+    if _PATH_ONLY == os.O_RDONLY:
+        # Without O_PATH a link cannot be opened, so it may be swapped between the calls.
         status = lstat_at(name, parent)
         if not stat.S_ISLNK(status.st_mode):
             return os.open(name, _OPEN_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=parent), None

@@ -215,9 +215,7 @@ def build_batch(
     to the last record's. With log-append time the largest timestamp is every record's.
     """
     count = len(offset)
-    spans = headers or Spans(
-        data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.zeros(count, np.int32)
-    )
+    spans = headers or Spans(np.zeros(1, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32))
     biggest = int(timestamp.max()) if count else -1
     times = np.full(count, biggest) if shape.log_append else timestamp
     base = (
@@ -234,10 +232,9 @@ def assemble(
     shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
 ) -> Bytes:
     """One batch from encoded records (uint8), which are compressed here with the shape's codec."""
-    body = records
     if shape.codec and count:
-        body = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
-    size = layout.BATCH_OVERHEAD + len(body)
+        records = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
+    size = layout.BATCH_OVERHEAD + len(records)
     batch = np.empty(size, np.uint8)
     header = layout.HEADER.pack(
         shape.base_offset,
@@ -255,7 +252,7 @@ def assemble(
         count,
     )
     batch[: layout.BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
-    batch[layout.BATCH_OVERHEAD :] = body
+    batch[layout.BATCH_OVERHEAD :] = records
     patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
     return batch
 

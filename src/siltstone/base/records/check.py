@@ -330,7 +330,7 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
     again, by the caller for a large batch.
     """
     next_offset, leader_epoch, log_append, now_ms = assigned
-    pending = 0
+    pending, time_bit = 0, layout.TIMESTAMP_TYPE_BIT if log_append else 0
     for i in range(len(rows)):
         row = rows[i]
         position = row.position
@@ -347,9 +347,7 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
             continue
         row.max_timestamp = largest
         write_int(data, position + layout.MAX_TIMESTAMP_POSITION, largest, 8)
-        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | (
-            layout.TIMESTAMP_TYPE_BIT if log_append else 0
-        )
+        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | time_bit
         write_int(data, position + layout.ATTRIBUTES_POSITION, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
             findings[i, PENDING] = 1

@@ -152,8 +152,7 @@ def _sums(data: Bytes, starts: Int64, ends: Int64, tables: Sums, library: Callab
 def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
     """Write each v2 batch's CRC32C into its header, in place."""
     big_endian = batch_checksums(data, starts, sizes).astype(">u4").view(np.uint8).reshape(-1, 4)
-    for byte in range(4):
-        data[starts + (layout.CRC_POSITION + byte)] = big_endian[:, byte]
+    data[starts[:, None] + layout.CRC_POSITION + np.arange(4)] = big_endian
 
 
 def checksums_hold(data: Bytes, batches: BatchHeaders) -> Flags:

@@ -151,8 +151,7 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 def _compress_gzip(data: memoryview, level: int | None) -> bytes:
     """One member; ``level`` is 1 to 9."""
-    compressed: bytes = zlib_ng.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
-    return compressed
+    return zlib_ng.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
 
 
 # snappy, by cramjam, framed as xerial's ``SnappyOutputStream`` does: 8 magic bytes, two int32 versions, then

@@ -160,7 +160,6 @@ def convert_entries(
 
 def _attributes(entries: BatchHeaders, horizon: Int64) -> Int64:
     """The batches' attributes: of the entries' those that are known to magic 2, and the horizon's bit."""
-    known_to_v1 = layout.CODEC_MASK | layout.TIMESTAMP_TYPE_BIT
-    known = np.where(entries["magic"] == 0, layout.CODEC_MASK, known_to_v1)
+    known = np.where(entries["magic"] == 0, layout.CODEC_MASK, layout.CODEC_MASK | layout.TIMESTAMP_TYPE_BIT)
     attributes = (entries["attributes"] & known) | np.where(horizon >= 0, layout.DELETE_HORIZON_BIT, 0)
     return attributes.astype(np.int64)

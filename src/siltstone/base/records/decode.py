@@ -78,11 +78,6 @@ class DecodeOptions(TypedDict, total=False):
     origin: int
 
 
-class _KeySpans(NamedTuple):
-    start: Int32
-    size: Int32
-
-
 class _PlainBatches(NamedTuple):
     """The batches ``rows`` of ``batches``, their records decompressed: ``data[starts[i]:ends[i]]``."""
 
@@ -93,19 +88,16 @@ class _PlainBatches(NamedTuple):
     batches: BatchHeaders
 
 
-_Decoded = tuple[int, int, int, int, int, int]
-
-
 @kernel
 def _decode_batches(
     plain: _PlainBatches,
     batch: Int32,
     offset: Int64,
     timestamp: Int64 | None,
-    keys: _KeySpans | None,
+    keys: tuple[Int32, Int32] | None,
     others: ColumnArrays | None,
     chosen: ChosenOffsets | None,
-) -> _Decoded:
+) -> tuple[int, int, int, int, int, int]:
     """Decode v2 batches: (-1 or the bad batch's index in ``rows``, reason, records, and of chosen offsets:
     met, left out, and those of them without a key).
 
@@ -240,9 +232,8 @@ def decode_chosen_records(
     source = _Source.of(window, batches, rows, scratch, **options)
     columns = empty_columns(source.plain.data, source.most_chosen(chosen))
     count, met, left_out, keyless = source.decode(columns, chosen)
-    return ChosenRecords(
-        columns=select(columns, slice(0, count)), met=met, left_out=left_out, keyless=keyless
-    )
+    columns = select(columns, slice(0, count))
+    return ChosenRecords(columns=columns, met=met, left_out=left_out, keyless=keyless)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +296,10 @@ class _Source:
     ) -> tuple[int, int, int, int]:
         """Fill the columns with v2 records; returns how many rows, and of chosen offsets: met, left out, and
         of these keyless."""
-        keys = _KeySpans(columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
+        keys = (columns.key_start, columns.key_size) if isinstance(columns, KeyColumns) else None
         others = columns.arrays if isinstance(columns, RecordColumns) else None
         timestamp = columns.timestamp if isinstance(columns, RecordColumns | TimeColumns) else None
-        bad, reason, *counts = _decode_batches(
+        bad, reason, count, met, left_out, keyless = _decode_batches(
             self.plain, columns.batch, columns.offset, timestamp, keys, others, chosen
         )
         if bad >= 0 and reason == _MISSING:
@@ -316,7 +307,6 @@ class _Source:
         if bad >= 0:
             row = self.plain.rows[bad]
             raise corrupt_batch(self.plain.batches, row, DECODE_REASON[reason], self.path, self.origin)
-        count, met, left_out, keyless = counts
         return count, met, left_out, keyless
 
 

@@ -114,7 +114,8 @@ def decode_message_set_send(frame: bytes | bytearray | memoryview | Bytes) -> Me
     """One whole frame; the chunk is a slice of it. Raises CorruptRecordError with the position in it."""
     data = np.frombuffer(frame, np.uint8)
     result = _message_set_send(data, 0)
-    _refuse_rest(data, result.size)
+    if result.size < len(data):
+        raise CorruptRecordError(_NAME, result.size, f"{len(data) - result.size} bytes are left after it")
     return result
 
 
@@ -125,9 +126,7 @@ def decode_multi_message_set_send(
 
     ``results_max`` is how many results were asked for: more are refused.
     """
-    data = np.frombuffer(frame, np.uint8)
-    outer = _message_set_send(data, 0)
-    _refuse_rest(data, outer.size)
+    data, outer = np.frombuffer(frame, np.uint8), decode_message_set_send(frame)
     results: list[MessageSetSend] = []
     position = HEADER.size
     while position < len(data):
@@ -136,11 +135,6 @@ def decode_multi_message_set_send(
         results.append(_message_set_send(data, position))
         position += results[-1].size
     return MultiMessageSetSend(error_code=outer.error_code, results=tuple(results))
-
-
-def _refuse_rest(data: Bytes, size: int) -> None:
-    if size < len(data):
-        raise CorruptRecordError(_NAME, size, f"{len(data) - size} bytes are left after it")
 
 
 def _message_set_send(data: Bytes, position: int) -> MessageSetSend:

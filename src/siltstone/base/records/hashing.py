@@ -134,11 +134,8 @@ def siphash128_each(
     data: Bytes, starts: Int32, sizes: Int32, k0: np.uint64, k1: np.uint64, low: Words, high: Words
 ) -> None:
     """``siphash128`` of many spans of ``data``: fills ``low`` and ``high`` (uint64, one a span)."""
-    state, words, active = (
-        np.empty(4 * LANES, np.uint64),
-        np.empty(LANES, np.uint64),
-        np.empty(LANES, np.bool_),
-    )
+    state, words = np.empty(4 * LANES, np.uint64), np.empty(LANES, np.uint64)
+    active = np.empty(LANES, np.bool_)
     whole = len(starts) // LANES * LANES
     for first in range(0, whole, LANES):
         end = first + LANES

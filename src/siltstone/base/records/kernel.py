@@ -133,10 +133,8 @@ def _crc_step(instruction: str, bits: int) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             state, data = ir.IntType(max(bits, 32)), ir.IntType(bits)
             step = builder.module.declare_intrinsic(instruction, (), ir.FunctionType(state, [state, data]))
-            crc, pointer = (
-                builder.trunc(arguments[0], state),
-                builder.inttoptr(arguments[1], data.as_pointer()),
-            )
+            crc = builder.trunc(arguments[0], state)
+            pointer = builder.inttoptr(arguments[1], data.as_pointer())
             return builder.zext(builder.call(step, [crc, builder.load(pointer, align=1)]), ir.IntType(64))
 
         return types.uint64(types.uint64, types.int64), code

@@ -104,8 +104,7 @@ def delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
     rewrites the batch sets a new delete horizon.
     """
     stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
-    flags: npt.NDArray[np.bool_] = stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2)
-    return flags
+    return np.asarray(stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2))
 
 
 def codec_of(batches: BatchHeaders) -> npt.NDArray[np.int16]:

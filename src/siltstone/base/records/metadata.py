@@ -126,9 +126,8 @@ class MessageReader:
         return text
 
 
-_Read = Callable[[MessageReader], Any]
 # Api key → the record, and how its fields are read. Kafka 4.3 has only version 0 of each.
-_SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[_Read, ...]]] = {
+_SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], Any], ...]]] = {
     2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
     4: (
         ConfigRecord,
