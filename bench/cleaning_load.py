@@ -56,8 +56,8 @@ class _Cleaning:
     def _clean(self) -> None:
         while not self._over.is_set():
             for number in range(PARTITIONS):
-                where = TopicPartition("load", number)
-                self._logs.directory_of(where).bound_cleaner_checkpoint(where, None)
+                topic_partition = TopicPartition("load", number)
+                self._logs.directory_of(topic_partition).bound_cleaner_checkpoint(topic_partition, None)
             self.cleaned += sum(result.bytes_before for result in self._cleaner.clean_once())
 
     def stop(self) -> int:

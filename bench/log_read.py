@@ -42,7 +42,7 @@ class Log:
     def __init__(self, directory: Path, end: int) -> None:
         segments = tuple(LiveSegment(each, LogConfig(), created_ms=0) for each in list_segments(directory))
         self.view = LogView(segments, segments[0].base_offset, end, end, end, segments[-1].size)
-        self.where = TopicPartition("bench", 0)
+        self.topic_partition = TopicPartition("bench", 0)
         self.size = sum(segment.size for segment in segments)
         self.paths = [segment.path() for segment in segments]
 

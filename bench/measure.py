@@ -121,7 +121,9 @@ def _check_report(done: subprocess.CompletedProcess[str]) -> None:
 def state_of(directory: LogDirectory) -> LogState:
     """The one log of a generated directory, to be compacted."""
     config = Config(parse_assignments(SETTINGS, "bench"))
-    return LogState(where=WHERE, path=directory.partitions[WHERE], directory=directory, config=config)
+    return LogState(
+        topic_partition=WHERE, path=directory.partitions[WHERE], directory=directory, config=config
+    )
 
 
 def clean_once(engine: Engine, folder: Path, made: Generated) -> float:

@@ -88,10 +88,10 @@ def _range(key: Key) -> str:
         return ", ".join(key.choices)
     if key.kind not in (Kind.INT, Kind.LONG, Kind.DOUBLE):
         return ""
-    if key.most is not None:
-        bounds = f"{key.least} … {key.most}"
+    if key.maximum is not None:
+        bounds = f"{key.minimum} … {key.maximum}"
     else:
-        bounds = "any" if key.least is None else f"≥ {key.least}"
+        bounds = "any" if key.minimum is None else f"≥ {key.minimum}"
     return bounds + "".join(f", not {number}" for number in key.refused)
 
 

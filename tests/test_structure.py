@@ -167,9 +167,9 @@ def functions_are_short(module: Module) -> Iterator[Offence]:
         if isinstance(node, Function):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             kernel = any(ast.unparse(decorator) == "kernel" for decorator in node.decorator_list)
-            most = KERNEL_LINES_MAX if kernel else FUNCTION_LINES_MAX
-            if lines > most:
-                yield node.lineno, f"function {node.name} has {lines} lines, over {most}"
+            maximum = KERNEL_LINES_MAX if kernel else FUNCTION_LINES_MAX
+            if lines > maximum:
+                yield node.lineno, f"function {node.name} has {lines} lines, over {maximum}"
 
 
 def functions_take_few_parameters(module: Module) -> Iterator[Offence]:
@@ -367,7 +367,9 @@ def test_no_public_class_name_stands_for_two_things() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append("/".join(module.parts))
     assert len(places) > 200
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+    assert {
+        name: topic_partition for name, topic_partition in places.items() if len(topic_partition) > 1
+    } == {}
 
 
 LONG_FUNCTION = '"""Doc."""\ndef _f():\n' + "    x = 1\n" * FUNCTION_LINES_MAX

@@ -99,8 +99,8 @@ def _row(results: Results, side: str, cache: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _shown(value: float | None, how: Callable[[float], str]) -> str:
-    return "-" if value is None else how(value)
+def _shown(value: float | None, options: Callable[[float], str]) -> str:
+    return "-" if value is None else options(value)
 
 
 def _goals(results: Results) -> list[str]:

@@ -498,12 +498,12 @@ def forge_batch(draw: Random, scene: Scene) -> str:
     name = draw.choice(list(_FIELDS))
     at, form = _FIELDS[name]
     (old,) = struct.unpack_from(form, raw, at)
-    most = (1 << (8 * struct.calcsize(form) - 1)) - 1
-    extremes = [0, 1, -1, most, -most - 1, most - 1, old + 1, old - 1, old + 2]
+    maximum = (1 << (8 * struct.calcsize(form) - 1)) - 1
+    extremes = [0, 1, -1, maximum, -maximum - 1, maximum - 1, old + 1, old - 1, old + 2]
     value = draw.choice(extremes)
     if name == "attributes":
         value = old ^ (1 << draw.randrange(15))
-    value = max(-most - 1, min(most, value))
+    value = max(-maximum - 1, min(maximum, value))
     changed = bytearray(raw)
     struct.pack_into(form, changed, at, value)
     scene.doubtful = True

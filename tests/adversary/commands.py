@@ -309,9 +309,9 @@ def clean_undo(draw: Random, scene: Scene) -> Done:
     keep = ["--keep-originals", str(kept)]
     first = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags, *keep])
     done = _cleaned(first, "clean, undo", drop_keyless=keyless, to_the_end=to_the_end)
-    where = (_document(first) or {}).get("kept_originals")
-    if where and done.error is None:
-        answer = call(["undo", where, "--json"])
+    kept = (_document(first) or {}).get("kept_originals")
+    if kept and done.error is None:
+        answer = call(["undo", kept, "--json"])
         done.error = answer.error
         if answer.status not in (0, 1):
             done.contract.append(f"undo: exit status {answer.status}")
@@ -419,15 +419,15 @@ def _wait_at(number: int, arguments: Sequence[str], reached: int, go_on: int) ->
 @command
 def recover(draw: Random, scene: Scene) -> Done:
     """As a broker's start and stop would."""
-    how = draw.choice([[], ["--check"], ["--no-check"], ["--check"]])
-    arguments = ["recover", *_directories(scene), "--json", f"--now-ms={scene.now_ms}", *how]
+    options = draw.choice([[], ["--check"], ["--no-check"], ["--check"]])
+    arguments = ["recover", *_directories(scene), "--json", f"--now-ms={scene.now_ms}", *options]
     answer = call(arguments)
     document = _document(answer)
     logs = document["logs"] if document else []
     paths = {path.name: str(path) for path in scene.partitions()}
     done = Done(
         kind=RECOVERS,
-        said=" ".join(["recover", *how]),
+        said=" ".join(["recover", *options]),
         status=answer.status,
         reported=document is not None,
         error=answer.error,
@@ -473,8 +473,8 @@ def _use(draw: Random, scene: Scene, config: Config) -> None:
     now_ms = min(max(scene.now_ms, 0), YEAR_9000_MS)  # a program's clock, not a flag
     clock = ManualClock(now_ms)
     with LogManager.open(scene.directories, config=config, clock=clock, background=run_now) as manager:
-        for where in list(manager):
-            log = manager[where]
+        for command in list(manager):
+            log = manager[command]
             for number in range(draw.randint(0, 3)):
                 record = NewRecord(key=b"appended %d" % number, value=b"v" * 20, timestamp=now_ms)
                 with contextlib.suppress(SiltstoneError):
@@ -582,8 +582,10 @@ def dump(draw: Random, scene: Scene) -> Done:
 @command
 def recover_dry(draw: Random, scene: Scene) -> Done:
     """What recovery would do."""
-    how = draw.choice([[], ["--check"], ["--no-check"]])
-    return _looked("recover --dry-run", call(["recover", *_directories(scene), "--json", "--dry-run", *how]))
+    options = draw.choice([[], ["--check"], ["--no-check"]])
+    return _looked(
+        "recover --dry-run", call(["recover", *_directories(scene), "--json", "--dry-run", *options])
+    )
 
 
 @command

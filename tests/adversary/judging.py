@@ -187,14 +187,14 @@ def _kept(facts: dict[str, Facts], *, below: str = "") -> dict[str, tuple[int, b
 # Judges, by what a command may do
 
 
-def _where(path: str) -> tuple[str, int]:
+def _topic_partition(path: str) -> tuple[str, int]:
     topic, _, number = Path(path).name.rpartition("-")
     return topic, int(number)
 
 
 def _entry(sight: Sight, path: str, name: str) -> int | None:
     entries = sight.checkpoints[str(Path(path).parent)][name]
-    return None if entries is None else entries.get(_where(path))
+    return None if entries is None else entries.get(_topic_partition(path))
 
 
 def _number(settings: Any, name: str, default: int) -> int:
@@ -439,7 +439,7 @@ def _read_problems(scene: Scene, log: Log, rows: list[dict[str, Any]]) -> list[s
             found.append(
                 f"offset {row['offset']} of a transaction that is {log.states[row['offset']]} was read"
             )
-        if len(found) > oracle.MOST_TOLD:
+        if len(found) > oracle.MAX_LISTED:
             break
     return found
 

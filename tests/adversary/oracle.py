@@ -19,7 +19,7 @@ from tests.adversary.plain import ABORTED, COMMITTED, OPEN, Log, Record, Segment
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
-MOST_TOLD = 4
+MAX_LISTED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def problems(before: Log, after: Log, rules: Rules) -> list[str]:
 def _told(lines: Iterator[str]) -> list[str]:
     """The first few."""
     every = list(lines)
-    return every[:MOST_TOLD] + ([f"and {len(every) - MOST_TOLD} more"] if len(every) > MOST_TOLD else [])
+    return every[:MAX_LISTED] + ([f"and {len(every) - MAX_LISTED} more"] if len(every) > MAX_LISTED else [])
 
 
 def _order(before: Log, after: Log, rules: Rules) -> Iterator[str]:

@@ -21,7 +21,7 @@ from tests.support.records import twin
 
 CODEC, LOG_APPEND, TRANSACTIONAL, CONTROL, HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 HEADER = struct.Struct(">qiibIhiqqqhii")
-MOST_BATCHES = 40_000
+MAX_BATCHES = 40_000
 NOWHERE = 1 << 63
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
 _SEGMENT = re.compile(r"^(\d{20})\.log\Z", re.ASCII)
@@ -97,7 +97,7 @@ _known: dict[bytes, Batch | None] = {}
 def parse(raw: bytes) -> Batch | None:
     """The batch, or None where its checksum, lengths, counts or offsets do not hold."""
     if raw not in _known:
-        if len(_known) > MOST_BATCHES:
+        if len(_known) > MAX_BATCHES:
             _known.clear()
         try:
             _known[raw] = _modern(raw) if raw[16] == 2 else _old(raw)

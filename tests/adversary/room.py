@@ -97,7 +97,7 @@ def _work(pipe: Connection, store: str, spoil: Spoiler | None) -> None:
         while True:
             case = Case.of(pipe.recv())
             stacks.truncate(0)
-            faulthandler.dump_traceback_later(_most_seconds(case) - 5, file=stacks)
+            faulthandler.dump_traceback_later(_max_seconds(case) - 5, file=stacks)
             began = time.monotonic()
             try:
                 verdict = run_case(case, bases, root)
@@ -108,7 +108,7 @@ def _work(pipe: Connection, store: str, spoil: Spoiler | None) -> None:
             pipe.send(json.dumps(answer))
 
 
-def _most_seconds(case: Case) -> int:
+def _max_seconds(case: Case) -> int:
     apart = {"clean_apart", "clean_on_spark"} & set(case.commands)
     return APART_SECONDS_MAX if apart else SECONDS_MAX
 
@@ -159,7 +159,7 @@ class _Worker:
         except (EOFError, OSError):
             self._process.join(5)
             return self._lost(f"the process died: exit code {self._process.exitcode}"), seconds
-        if seconds > _most_seconds(self.case):
+        if seconds > _max_seconds(self.case):
             return self._lost(f"it hangs: nothing after {seconds:.0f} s"), seconds
         return None
 

@@ -36,7 +36,11 @@ def test_every_codec_has_a_module(codec: Codec) -> None:
 def test_every_level_is_a_setting(codec: Codec) -> None:
     assert codec.levels is not None
     key = find_topic_key(f"compression.{codec.name}.level")
-    assert (key.least, key.most, key.default) == (codec.levels.least, codec.levels.most, codec.levels.default)
+    assert (key.minimum, key.maximum, key.default) == (
+        codec.levels.minimum,
+        codec.levels.maximum,
+        codec.levels.default,
+    )
     assert getattr(LogConfig(), f"compression_{codec.name}_level") == codec.levels.default
 
 

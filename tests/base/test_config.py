@@ -82,7 +82,7 @@ def test_any_text_is_parsed_or_refused(key, text: str) -> None:
         return
     value = setting.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        assert (key.least is None or value >= key.least) and (key.most is None or value <= key.most)
+        assert (key.minimum is None or value >= key.minimum) and (key.maximum is None or value <= key.maximum)
 
 
 def test_lists_and_booleans_are_parsed() -> None:

@@ -227,7 +227,7 @@ def test_no_name_stands_for_two_settings() -> None:
 def test_every_row_is_whole(key) -> None:
     assert key.doc.endswith(".") and "\n" not in key.doc and "|" not in key.doc
     assert len(key.doc) < 140
-    assert key.kind is not Kind.DOUBLE or key.least is not None  # so that NaN is out of range
+    assert key.kind is not Kind.DOUBLE or key.minimum is not None  # so that NaN is out of range
     for name in key.topic_names:
         assert find_topic_key(name) is key
     for name in key.broker_names:

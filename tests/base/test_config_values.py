@@ -109,11 +109,11 @@ def values_of(key: Key) -> st.SearchStrategy[Value]:
     if key.kind is Kind.LIST:
         return st.lists(text, unique=True).map(tuple)
     if key.kind is Kind.DOUBLE:
-        return st.floats(key.least, key.most, allow_nan=False)
+        return st.floats(key.minimum, key.maximum, allow_nan=False)
     longest = INT_MAX if key.kind is Kind.INT else LONG_MAX
-    least = -1 if key.negative_is_unlimited else -longest - 1 if key.least is None else key.least
-    most = longest if key.most is None else key.most
-    return st.integers(int(least), int(most)).filter(lambda number: number not in key.refused)
+    minimum = -1 if key.negative_is_unlimited else -longest - 1 if key.minimum is None else key.minimum
+    maximum = longest if key.maximum is None else key.maximum
+    return st.integers(int(minimum), int(maximum)).filter(lambda number: number not in key.refused)
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)

@@ -75,13 +75,13 @@ except KeyboardInterrupt:
     ]
 
 
-@pytest.mark.parametrize("where", ["with came.critical():", "with contextlib.suppress(KeyboardInterrupt):"])
-def test_no_blocked_call_delays_the_end_of_the_process(where: str) -> None:
+@pytest.mark.parametrize("blocked", ["with came.critical():", "with contextlib.suppress(KeyboardInterrupt):"])
+def test_no_blocked_call_delays_the_end_of_the_process(blocked: str) -> None:
     """A critical section that never ends, and an interrupt that somebody swallows."""
     done = run(
         f"""
 while True:
-    {where}
+    {blocked}
         send(TERM)
         time.sleep(60)
 """,

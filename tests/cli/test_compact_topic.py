@@ -292,8 +292,8 @@ def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command,
     given = {"config": ("cleanup.policy=compact",), "topics": (EVENTS.topic,), "force": True}
     given |= {"high_watermark": "end"}
 
-    def run(**how: object) -> None:
-        request = CleanRequest(directories=[shop], **given, **how)  # type: ignore[arg-type]
+    def run(**options: object) -> None:
+        request = CleanRequest(directories=[shop], **given, **options)  # type: ignore[arg-type]
         report = clean(request, engine=lambda *_: InProcessEngine())
         assert [each.status for each in report.results] in (["cleaned"], ["nothing_to_do"])
 

@@ -19,7 +19,7 @@ from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.layout import HEADER
 from siltstone.cli.main import run
 from siltstone.log.coordinator_records import decode_record
-from siltstone.log.dump import MOST_FINDINGS, DumpOptions, dump_file, identify, printable
+from siltstone.log.dump import MAX_FINDINGS, DumpOptions, dump_file, identify, printable
 from tests.support.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]
@@ -257,9 +257,13 @@ def test_a_damaged_index_is_found(segment: Path, dump: Any, kind: str, position:
     assert dump(index, "--verify-index-only") == (0, f"Dumping {index}\n", "")
     flip(index, position)
     width = {"index": 8, "timeindex": 12}[kind]
-    where = position // width * width
+    topic_partition = position // width * width
     status, out, err = dump(index, "--verify-index-only")
-    assert (status, out, err) == (1, f"Dumping {index}\n", f"siltstone: {index}: byte {where}: {reason}\n")
+    assert (status, out, err) == (
+        1,
+        f"Dumping {index}\n",
+        f"siltstone: {index}: byte {topic_partition}: {reason}\n",
+    )
     status, out, err = dump(index)
     assert status == 1 and len(out.splitlines()) > 3 and reason in err
 
@@ -299,7 +303,7 @@ def test_a_garbage_index_does_not_flood(segment: Path) -> None:
     found = [
         row for row in dump_file(identify(str(index)), DumpOptions()) if isinstance(row, CorruptFileError)
     ]
-    assert len(found) == MOST_FINDINGS + 1 and "more entries" in found[-1].reason
+    assert len(found) == MAX_FINDINGS + 1 and "more entries" in found[-1].reason
 
 
 def test_a_bad_checksum_is_shown_and_reading_goes_on(segment: Path, dump: Any) -> None:

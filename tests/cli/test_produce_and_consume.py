@@ -283,7 +283,9 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
             for arrived in consuming.follow(wait):
                 if arrived.polled is not None:
                     columns = arrived.polled.columns
-                    found += [(arrived.where.partition, columns.value(row)) for row in range(len(columns))]
+                    found += [
+                        (arrived.topic_partition.partition, columns.value(row)) for row in range(len(columns))
+                    ]
     assert found == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
 
 

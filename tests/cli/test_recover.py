@@ -36,9 +36,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return golden_sets.unpack_recovery(tmp_path_factory.mktemp("golden-recovery"))
 
 
-def stage(root: Path, name: str, where: Path) -> Path:
+def stage(root: Path, name: str, destination: Path) -> Path:
     case = golden_sets.load_case(root, f"recovery/{name}")
-    return golden_sets.stage_round(case, case.rounds[0], where / name)
+    return golden_sets.stage_round(case, case.rounds[0], destination / name)
 
 
 def recovered(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:

@@ -363,8 +363,8 @@ def test_a_stopped_brokers_logs_are_what_a_dry_run_says(
     logs = by_log(seen)
     compared = set()
     for result in report.results:
-        if str(result.where) in logs:
-            assert logs[str(result.where)]["state"] in expected[result.status], result
+        if str(result.topic_partition) in logs:
+            assert logs[str(result.topic_partition)]["state"] in expected[result.status], result
             compared.add(result.status)
     assert compared >= {"cleaned", "skipped"}
     sources = {each["cleanup_policy_source"] for each in seen["logs"]}
@@ -508,8 +508,10 @@ def test_several_directories_are_one_table(watch: Callable[..., Done], tmp_path:
         manager.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "1000"})
         for number in range(2):
             write(manager["users", number], 30)
-        where = {str(each): manager.directory_of(each).path for each in manager}
-        assert manager.directory_of(TopicPartition("users", 1)).path != where["users-0"]
+        topic_partition = {str(each): manager.directory_of(each).path for each in manager}
+        assert manager.directory_of(TopicPartition("users", 1)).path != topic_partition["users-0"]
     (seen,) = watch(*paths, "--json").documents
     assert states(seen) == {"users-0": "due", "users-1": "due"}
-    assert {each["directory"] for each in seen["logs"]} == {str(path / name) for name, path in where.items()}
+    assert {each["directory"] for each in seen["logs"]} == {
+        str(path / name) for name, path in topic_partition.items()
+    }

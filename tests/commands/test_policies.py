@@ -44,7 +44,7 @@ def request(*directories: Path, **changes: Any) -> app.CleanRequest:
 
 def clean(*directories: Path, **changes: Any) -> dict[str, LogResult]:
     report = app.clean(request(*directories, **changes), engine=in_process)
-    return {str(result.where): result for result in report.results}
+    return {str(result.topic_partition): result for result in report.results}
 
 
 def refused(
@@ -322,7 +322,7 @@ def test_recovery_continues_without_metadata_that_cannot_be_read(
 ) -> None:
     (write_cluster_metadata(directory, [COMPACT]) / f"{0:020d}.log").write_bytes(b"garbage" * 20)
     (result,) = app.recover([directory], dry_run=True)
-    assert {str(log.where): log.is_bad for log in result.logs}["basic-0"] is False
+    assert {str(log.topic_partition): log.is_bad for log in result.logs}["basic-0"] is False
     assert "settings are not known" in caplog.text
 
 

@@ -146,8 +146,8 @@ def test_what_bounds_the_range_is_named(staged: Staged) -> None:
 
 
 def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without_one(staged: Staged) -> None:
-    where = (staged.where.topic, staged.where.partition)
-    write_checkpoint(staged.directory / "replication-offset-checkpoint", {where: 300})
+    topic_partition = (staged.topic_partition.topic, staged.topic_partition.partition)
+    write_checkpoint(staged.directory / "replication-offset-checkpoint", {topic_partition: 300})
     (staged.directory / "cleaner-offset-checkpoint").unlink()
     log = explain_one(staged, high_watermark="end")
     assert log.range.first_uncleanable_offset is not None and log.range.first_uncleanable_offset <= 300

@@ -181,8 +181,10 @@ def _work(tmp_path: Path) -> LogWork:
     path = tmp_path / "log"
     logs.write_log(path, {0: [logs.one(0, "a")], 1000: [logs.one(1000, "b")]})
     with LogDirectory.open(path) as log_directory:
-        ((where, partition),) = log_directory.partitions.items()
-        state = LogState(where=where, path=partition, directory=log_directory, config=logs.settings())
+        ((topic_partition, partition),) = log_directory.partitions.items()
+        state = LogState(
+            topic_partition=topic_partition, path=partition, directory=log_directory, config=logs.settings()
+        )
         planned = plan_log(state, log_directory.checkpoints(), PlanOptions(now_ms=logs.NOW), None)
     assert isinstance(planned, Planned)
     return planned.work

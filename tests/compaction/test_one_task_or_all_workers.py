@@ -54,8 +54,10 @@ def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:
     write_checkpoint(root / "replication-offset-checkpoint", ends)
     with LogDirectory.open(root) as directory:
         states = [
-            LogState(where=where, path=path, directory=directory, config=logs.settings({}))
-            for where, path in directory.partitions.items()
+            LogState(
+                topic_partition=topic_partition, path=path, directory=directory, config=logs.settings({})
+            )
+            for topic_partition, path in directory.partitions.items()
         ]
         cleaner = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
         results = cleaner.run(states, PlanOptions(now_ms=logs.NOW, force=True))

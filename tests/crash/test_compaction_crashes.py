@@ -43,7 +43,7 @@ SMALL = Settings(segment_bytes=300, index_interval=50)
 class NamedLogOnDisk(LogOnDisk):
     """The same with a name, as a compactor needs it."""
 
-    where: TopicPartition = WHERE
+    topic_partition: TopicPartition = WHERE
 
 
 def compacting(mark: int, *, buckets: int = 1) -> Callable[[Path], None]:
@@ -68,8 +68,8 @@ SCENARIOS = {
 }
 
 
-def failures(scenario: Scenario, known: Recorded, variants: list[Variant], most: int = 1000) -> list[str]:
-    """Build every image, read it, start, go on to the end; what failed, one line each, up to ``most``."""
+def failures(scenario: Scenario, known: Recorded, variants: list[Variant], maximum: int = 1000) -> list[str]:
+    """Build every image, read it, start, go on to the end; what failed, one line each, up to ``maximum``."""
     seen: set[int] = set()
     found = []
     root, steps = known.recording.root, known.recording.steps
@@ -77,7 +77,7 @@ def failures(scenario: Scenario, known: Recorded, variants: list[Variant], most:
         disk = Disk(known.recording, count)
         for variant in variants:
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if len(found) >= most or not disk.build(mixed, seen):
+            if len(found) >= maximum or not disk.build(mixed, seen):
                 continue
             try:
                 check_view(root, known)
@@ -122,4 +122,4 @@ def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -
     with pytest.MonkeyPatch.context() as patch:
         leave_out_syncs(patch, BROKEN[name])
         known = record(scenario, tmp_path / "log")
-    assert failures(scenario, known, [DROP], most=1)
+    assert failures(scenario, known, [DROP], maximum=1)

@@ -91,8 +91,8 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
         shutil.rmtree(path)
 
 
-def images(scenario: Scenario, known: Recorded, variants: list[Variant], most: int = 1000) -> list[str]:
-    """Build every image, read it, go on from it; the failures up to ``most``, one line each."""
+def images(scenario: Scenario, known: Recorded, variants: list[Variant], maximum: int = 1000) -> list[str]:
+    """Build every image, read it, go on from it; the failures up to ``maximum``, one line each."""
     seen: set[int] = set()
     failures = []
     steps = known.recording.steps
@@ -100,7 +100,7 @@ def images(scenario: Scenario, known: Recorded, variants: list[Variant], most: i
         disk = Disk(known.recording, count)
         for variant in variants:
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if len(failures) >= most or not disk.build(mixed, seen):
+            if len(failures) >= maximum or not disk.build(mixed, seen):
                 continue
             try:
                 check_view(known.recording.root, known)
@@ -213,7 +213,7 @@ def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -
     with pytest.MonkeyPatch.context() as patch:
         leave_out_syncs(patch, BROKEN[name])
         known = record(scenario, tmp_path / "log")
-    assert images(scenario, known, [DROP, *range(20)], most=1)
+    assert images(scenario, known, [DROP, *range(20)], maximum=1)
 
 
 def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LedgerStore, "_rename_runs", cursor_first)
         known = record(scenario, tmp_path / "log")
-    assert images(scenario, known, [KEEP, DROP], most=1)
+    assert images(scenario, known, [KEEP, DROP], maximum=1)
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:

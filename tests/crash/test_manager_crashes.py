@@ -29,9 +29,9 @@ DIRECTORIES = ("a", "b")
 
 def what_is_there(manager: LogManager) -> Seen:
     found: Seen = {name: dict(manager.topics.describe(name).config) for name in manager.topics.names()}
-    for where in manager:
-        log = manager[where]
-        found[str(where)] = (log.log_start_offset, log.log_end_offset, values(log))
+    for topic_partition in manager:
+        log = manager[topic_partition]
+        found[str(topic_partition)] = (log.log_start_offset, log.log_end_offset, values(log))
     return found
 
 
@@ -89,10 +89,10 @@ def all_lost(made: Run, *, every: int = 1) -> list[str]:
     return [each for each in found if each is not None]
 
 
-def synced(where: TopicPartition, count: int) -> Callable[[LogManager], object]:
+def synced(topic_partition: TopicPartition, count: int) -> Callable[[LogManager], object]:
     def call(manager: LogManager) -> None:
-        append(manager[where], count)
-        manager[where].flush()
+        append(manager[topic_partition], count)
+        manager[topic_partition].flush()
 
     return call
 

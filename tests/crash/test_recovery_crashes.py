@@ -22,7 +22,7 @@ from tests.support.cleaning.logs import tree
 from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
-HOW = RecoveryOptions(config_of=lambda where: CONFIG, now_ms=1_795_227_600_000, close=True)
+HOW = RecoveryOptions(config_of=lambda destination: CONFIG, now_ms=1_795_227_600_000, close=True)
 STOPPED = """
     u_bitflip_mid_r0 u_index_garbage u_snapshot_garbage u_epoch_deleted u_stray_files u_txn_r0_nosnap
     u_zero_tail c_bitflip_last c_index_garbage c_zero_tail
@@ -38,10 +38,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return golden_sets.unpack_recovery(tmp_path_factory.mktemp("golden-recovery"))
 
 
-def stage(root: Path, name: str, where: Path) -> Path:
+def stage(root: Path, name: str, destination: Path) -> Path:
     set_name = "u_plain" if name == BELOW_ITS_START else name
     case = golden_sets.load_case(root, f"recovery/{set_name}")
-    directory = golden_sets.stage_round(case, case.rounds[0], where)
+    directory = golden_sets.stage_round(case, case.rounds[0], destination)
     if name == BELOW_ITS_START:
         golden_sets.write_checkpoint(directory / "log-start-offset-checkpoint", {(case.topic, 0): 4711})
     return directory

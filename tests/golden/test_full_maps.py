@@ -67,11 +67,11 @@ def test_each_pass_is_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str)
 def test_ours_is_done_in_one(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
     first = case.rounds[0]
-    where = golden_sets.stage_round(case, first, tmp_path)
+    topic_partition = golden_sets.stage_round(case, first, tmp_path)
     assert first.now_ms is not None
     buffer = {name: str(case.broker[name]) for name in BUFFER}
-    result = clean_round(where, {**first.command_config, **buffer}, first.now_ms, "whole")
+    result = clean_round(topic_partition, {**first.command_config, **buffer}, first.now_ms, "whole")
     assert result.cleaned_end_offset == first.raw["offset_map"][0]["to"]
     assert result.kafka_passes is not None and 1 < result.kafka_passes <= len(case.rounds)
-    with LogDirectory.open(where) as directory:
+    with LogDirectory.open(topic_partition) as directory:
         assert list(directory.checkpoints().cleaner.values()) == [result.cleaned_end_offset]

@@ -34,11 +34,11 @@ def rules_of(case: golden_sets.Case, round_: golden_sets.Round, now_ms: int) -> 
     )
 
 
-def differs(case: golden_sets.Case, round_: golden_sets.Round, where: Path) -> list[str]:
+def differs(case: golden_sets.Case, round_: golden_sets.Round, directory: Path) -> list[str]:
     """What the oracle foretells otherwise than Kafka did it."""
     assert round_.after is not None and round_.now_ms is not None
-    golden_sets.stage_round(case, round_, where)
-    partition = golden_sets.partition_directory(case, where)
+    golden_sets.stage_round(case, round_, directory)
+    partition = golden_sets.partition_directory(case, directory)
     expected = oracle.clean(partition, rules_of(case, round_, round_.now_ms))
     kafkas = naive.read_partition(round_.after)
     end = round_.checkpoints_after["cleaner-offset-checkpoint"]
@@ -65,13 +65,13 @@ def test_the_oracle_foretells_every_round(golden: Path, tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def old_differs(case: golden_sets.Case, round_: golden_sets.Round, after: Path, where: Path) -> list[str]:
+def old_differs(case: golden_sets.Case, round_: golden_sets.Round, after: Path, directory: Path) -> list[str]:
     """The same for a log of the old formats; Kafka's clock is in the horizons that it stamped."""
-    golden_sets.stage_round(case, round_, where)
+    golden_sets.stage_round(case, round_, directory)
     kafkas = naive.read_partition(after)
     stamps = [batch.horizon or 0 for segment in kafkas.values() for batch in segment.batches]
     now_ms = max(stamps) - int(round_.config["delete.retention.ms"])
-    expected = oracle.clean(golden_sets.partition_directory(case, where), rules_of(case, round_, now_ms))
+    expected = oracle.clean(golden_sets.partition_directory(case, directory), rules_of(case, round_, now_ms))
     return differences(expected, {base: kafkas[base] for base in kafkas if base < expected.end})
 
 

@@ -107,10 +107,10 @@ class Staged(NamedTuple):
         )
 
 
-def stage(roots: dict[str, Path], name: str, where: Path) -> Staged:
+def stage(roots: dict[str, Path], name: str, destination: Path) -> Staged:
     case = golden_sets.load_case(roots[name], f"recovery/{name}")
     (round_,) = case.rounds
-    directory = golden_sets.stage_round(case, round_, where / "log")
+    directory = golden_sets.stage_round(case, round_, destination / "log")
     return Staged(case, round_, golden_sets.partition_directory(case, directory))
 
 

@@ -38,14 +38,14 @@ def own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clean(
-    case: golden_sets.Case, round_: golden_sets.Round, where: Path, way: str, **given: str
+    case: golden_sets.Case, round_: golden_sets.Round, directory: Path, way: str, **given: str
 ) -> tuple[LogResult, dict[str, bytes]]:
     """The round cleaned in place; its result, and the partition's files."""
-    golden_sets.stage_round(case, round_, where)
+    golden_sets.stage_round(case, round_, directory)
     assert round_.now_ms is not None
-    result = clean_round(where, {**round_.command_config, **given}, round_.now_ms, way, force=True)
+    result = clean_round(directory, {**round_.command_config, **given}, round_.now_ms, way, force=True)
     assert result.status == CLEANED, result.reason
-    return result, tree(golden_sets.partition_directory(case, where))
+    return result, tree(golden_sets.partition_directory(case, directory))
 
 
 def check_result(result: LogResult, before: Path, partition: Path) -> None:
@@ -70,9 +70,9 @@ def segment_files(found: Mapping[str, bytes]) -> set[str]:
 def test_what_is_left_is_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
     for round_ in case.rounds:
-        where = tmp_path / str(round_.number)
-        result, ours = clean(case, round_, where, way)
-        kafkas, partition = tree(round_.after), golden_sets.partition_directory(case, where)
+        directory = tmp_path / str(round_.number)
+        result, ours = clean(case, round_, directory, way)
+        kafkas, partition = tree(round_.after), golden_sets.partition_directory(case, directory)
         check_result(result, round_.before, partition)
         assert {name for name in ours if name.endswith(".log")} == {n for n in kafkas if n.endswith(".log")}
         for file in segment_files(kafkas):

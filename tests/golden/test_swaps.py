@@ -25,8 +25,8 @@ def _staged(golden: Path, tmp_path: Path, name: str) -> tuple[Path, Path]:
     case = golden_sets.load_case(golden, f"recovery/{name}")
     (round_,) = case.rounds
     assert round_.after is not None
-    where = golden_sets.stage_round(case, round_, tmp_path / "log")
-    return golden_sets.partition_directory(case, where), round_.after
+    topic_partition = golden_sets.stage_round(case, round_, tmp_path / "log")
+    return golden_sets.partition_directory(case, topic_partition), round_.after
 
 
 def test_no_swap_is_forgotten(golden: Path) -> None:

@@ -116,7 +116,7 @@ def test_settings_and_their_sources_are_those_that_the_broker_reported(broker: B
             ours = result.settings.get(name)
             if ours is None or (name in DEFAULTS_BEFORE_4 and broker.name != "whole_43"):
                 continue
-            assert (format_value(ours.value), ours.source) == (value, source), (result.where, name)
+            assert (format_value(ours.value), ours.source) == (value, source), (result.topic_partition, name)
             compared += 1
     assert compared > 20 * len(topics)
 
@@ -142,7 +142,7 @@ def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
 
     Kafka's retention ran as well, so what lies below its log's new start is not compared.
     """
-    done = {str(result.where): result for result in results if result.status == CLEANED}
+    done = {str(result.topic_partition): result for result in results if result.status == CLEANED}
     assert set(done) == set(broker.case["cleaned"])
     for name, result in done.items():
         ours = log_records(Path(result.directory))
@@ -194,7 +194,7 @@ def test_settings_by_file_and_server_properties_are_those_that_were_in_force(
         for name, (value, source) in said_by_kafka(broker, result.topic).items() if result.settings else ():
             ours = result.settings.get(name)
             if ours is not None and name not in DEFAULTS_BEFORE_4:
-                assert format_value(ours.value) == value, (result.where, name, source)
+                assert format_value(ours.value) == value, (result.topic_partition, name, source)
     ledger = next(result for result in report.results if result.topic == "ledger")
     assert ledger.settings["segment.index.bytes"].source.startswith(f"{broker.server_properties}:")
 

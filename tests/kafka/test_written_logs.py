@@ -336,9 +336,9 @@ def test_kafkas_tool_finds_nothing_wrong(ours: Ours, served: Served) -> None:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_both_go_on(served: Served, isolation: str) -> None:
     """What the broker's producers added comes behind the rest, and a read-only Siltstone sees it all."""
-    for where in PARTITIONS:
-        before, after = served.seen[isolation][where], served.seen_after[isolation][where]
-        added = [] if where == (OURS, 1) else served.added[isolation]
+    for topic_partition in PARTITIONS:
+        before, after = served.seen[isolation][topic_partition], served.seen_after[isolation][topic_partition]
+        added = [] if topic_partition == (OURS, 1) else served.added[isolation]
         assert after[: len(before)] == before
         assert [(each.key, each.value) for each in after[len(before) :]] == [
             (each.key, each.value) for each in added

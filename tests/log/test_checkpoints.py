@@ -42,7 +42,10 @@ def test_a_checkpoint_that_was_written_is_read_again(
     write_checkpoint(path, offsets)
     assert read_checkpoint(path) == offsets
     plain = golden_sets.read_checkpoint(path)
-    assert plain == {(where.topic, where.partition): offset for where, offset in offsets.items()}
+    assert plain == {
+        (topic_partition.topic, topic_partition.partition): offset
+        for topic_partition, offset in offsets.items()
+    }
 
 
 def test_no_file_and_an_empty_file_have_no_entries(tmp_path: Path) -> None:

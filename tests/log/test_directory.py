@@ -37,7 +37,7 @@ except OSError:
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Path:
     logs.write_log(tmp_path / "data", {0: [one(0, "a")]}, checkpoint=0)
     return tmp_path / "data"
 
@@ -56,40 +56,40 @@ def can_lock(lock: Path) -> bool:
     return subprocess.run([sys.executable, "-c", TRY, str(lock)], check=False).returncode == 0
 
 
-def test_a_directory_that_another_process_has_locked_is_refused(where: Path) -> None:
-    with held_by_another_process(where / ".lock"):
-        with raises_error(DirectoryLockedError, path=where, about=".lock", advice="stop the broker"):
-            LogDirectory.open(where)
-        with raises_error(DirectoryLockedError, path=where):
-            LogDirectory.open(where / "topic-0")
-        LogDirectory.open(where, lock=False).close()
-    LogDirectory.open(where).close()
-    assert (where / ".lock").exists()
+def test_a_directory_that_another_process_has_locked_is_refused(root: Path) -> None:
+    with held_by_another_process(root / ".lock"):
+        with raises_error(DirectoryLockedError, path=root, about=".lock", advice="stop the broker"):
+            LogDirectory.open(root)
+        with raises_error(DirectoryLockedError, path=root):
+            LogDirectory.open(root / "topic-0")
+        LogDirectory.open(root, lock=False).close()
+    LogDirectory.open(root).close()
+    assert (root / ".lock").exists()
 
 
-def test_the_lock_is_held_until_the_directory_is_closed(where: Path) -> None:
-    (where / ".lock").touch()
-    with LogDirectory.open(where) as directory:
+def test_the_lock_is_held_until_the_directory_is_closed(root: Path) -> None:
+    (root / ".lock").touch()
+    with LogDirectory.open(root) as directory:
         directory.checkpoints()
         directory.properties()
         directory.write_cleaner_checkpoint(TopicPartition("topic", 0), 5)
-        assert not can_lock(where / ".lock")
-    assert can_lock(where / ".lock")
+        assert not can_lock(root / ".lock")
+    assert can_lock(root / ".lock")
 
 
-def test_a_lock_file_that_was_made_is_removed_again(where: Path) -> None:
-    with LogDirectory.open(where):
-        assert (where / ".lock").exists()
-    assert not (where / ".lock").exists()
+def test_a_lock_file_that_was_made_is_removed_again(root: Path) -> None:
+    with LogDirectory.open(root):
+        assert (root / ".lock").exists()
+    assert not (root / ".lock").exists()
 
 
-def test_other_directories_and_links_are_ignored_and_listed(where: Path, tmp_path: Path) -> None:
+def test_other_directories_and_links_are_ignored_and_listed(root: Path, tmp_path: Path) -> None:
     for name in ("topic-1.9f-delete", "topic-2-stray", "topic-3.9f-future", "lost+found", "no_partition"):
-        (where / name).mkdir()
+        (root / name).mkdir()
     outside = logs.write_log(tmp_path / "outside", {0: [one(0, "a")]})
-    (where / "linked-0").symlink_to(outside)
-    (where / "file-0").write_text("a file with a partition's name")
-    with LogDirectory.open(where) as directory:
+    (root / "linked-0").symlink_to(outside)
+    (root / "file-0").write_text("a file with a partition's name")
+    with LogDirectory.open(root) as directory:
         assert list(directory.partitions) == [TopicPartition("topic", 0)]
         reasons = {Path(each.path).name: each.reason for each in directory.passed_over}
     assert set(reasons) == {
@@ -104,12 +104,12 @@ def test_other_directories_and_links_are_ignored_and_listed(where: Path, tmp_pat
     assert "-stray" in reasons["topic-2-stray"]
 
 
-def test_a_partition_directory_locks_its_log_directory(where: Path) -> None:
-    with LogDirectory.open(where / "topic-0") as directory:
+def test_a_partition_directory_locks_its_log_directory(root: Path) -> None:
+    with LogDirectory.open(root / "topic-0") as directory:
         assert directory.is_partial
-        assert directory.path == where
-        assert list(directory.partitions.values()) == [where / "topic-0"]
-        assert not can_lock(where / ".lock")
+        assert directory.path == root
+        assert list(directory.partitions.values()) == [root / "topic-0"]
+        assert not can_lock(root / ".lock")
 
 
 def test_a_path_without_partitions_is_refused(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_path_without_partitions_is_refused(tmp_path: Path) -> None:
             LogDirectory.open(tmp_path / name)
 
 
-def test_checkpoints_are_read_and_one_entry_is_written(where: Path) -> None:
+def test_checkpoints_are_read_and_one_entry_is_written(root: Path) -> None:
     topic, other = TopicPartition("topic", 0), TopicPartition("other", 3)
-    with LogDirectory.open(where) as directory:
+    with LogDirectory.open(root) as directory:
         assert directory.checkpoints().cleaner == {topic: 0}
         assert directory.checkpoints().high_watermark == {topic: 1 << 40}
         assert directory.checkpoints().log_start == {}
@@ -167,14 +167,14 @@ def test_directories_of_different_brokers_are_refused(
 
 
 def test_a_checkpoint_is_read_again_only_after_it_was_replaced(
-    where: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run asks for each of its logs; read anew each time, many logs would cost their square."""
     topic, read = TopicPartition("topic", 0), list[Path]()
     real = log_directory.read_checkpoint
     monkeypatch.setattr(log_directory, "read_checkpoint", lambda path: read.append(path) or real(path))
-    path = where / "cleaner-offset-checkpoint"
-    with LogDirectory.open(where) as directory:
+    path = root / "cleaner-offset-checkpoint"
+    with LogDirectory.open(root) as directory:
         for _ in range(3):
             assert directory.checkpoints().cleaner == {topic: 0}
         assert read.count(path) == 1
@@ -185,7 +185,7 @@ def test_a_checkpoint_is_read_again_only_after_it_was_replaced(
         assert directory.checkpoints().cleaner == {topic: 9} and before == {topic: 7}
         path.unlink()
         assert directory.checkpoints().cleaner == {}
-    unlocked = LogDirectory.open(where, lock=False)
+    unlocked = LogDirectory.open(root, lock=False)
     write_checkpoint(path, {topic: 3})
     read.clear()
     assert unlocked.checkpoints() == unlocked.checkpoints() and read.count(path) == 2

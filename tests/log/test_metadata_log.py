@@ -25,9 +25,9 @@ COMPACT = topic_config("users", "cleanup.policy", "compact")
 WITHOUT_POLICY = topic_config("users", "cleanup.policy", None)
 
 
-def read(partition: Path, *values: bytes, **how: int | bool) -> ClusterImage:
+def read(partition: Path, *values: bytes, **options: int | bool) -> ClusterImage:
     write_metadata_log(partition, values)
-    return read_cluster_metadata(partition, **how)  # type: ignore[arg-type]
+    return read_cluster_metadata(partition, **options)  # type: ignore[arg-type]
 
 
 def settings_of(image: ClusterImage, name: str = "users") -> dict[str, str]:

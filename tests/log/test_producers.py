@@ -114,8 +114,8 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
     compared = 0
     for name in ("idempotent", "idempotent_gzip", "txn"):
         case = golden_sets.load_case(golden, name)
-        where = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
-        partition = golden_sets.partition_directory(case, where)
+        topic_partition = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
+        partition = golden_sets.partition_directory(case, topic_partition)
         newest = max(partition.glob("*.snapshot"))
         kafkas = {each.producer_id: each for each in read_snapshot(newest.read_bytes())}
         for path in partition.glob("*.snapshot"):

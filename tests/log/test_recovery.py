@@ -126,19 +126,19 @@ def test_the_recovery_point_bounds_what_is_scanned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("how", ["gone", "short", "zeros", "nonsense"])
+@pytest.mark.parametrize("damage", ["gone", "short", "zeros", "nonsense"])
 def test_indexes_are_built_again_below_the_recovery_point(
-    tmp_path: Path, kind: str, clean: bool, how: str
+    tmp_path: Path, kind: str, clean: bool, damage: str
 ) -> None:
     partition = settled(tmp_path)
     before = tree(partition)
     path = partition / name(10, kind)
     data = path.read_bytes()
-    if how == "gone":
+    if damage == "gone":
         path.unlink()
     else:
         path.write_bytes(
-            {"short": data[:-5], "zeros": data + bytes(48), "nonsense": b"\xf3" * len(data)}[how]
+            {"short": data[:-5], "zeros": data + bytes(48), "nonsense": b"\xf3" * len(data)}[damage]
         )
     found = recover(partition, clean=clean, point=30)
     assert found.rebuilt_indexes == (name(10, kind),)
@@ -235,8 +235,10 @@ def test_base_offsets_that_decrease_are_refused(tmp_path: Path) -> None:
     partition = write_log(tmp_path, {0: [one(0, "a"), one(5, "b"), one(4, "c"), one(6, "d")]})
     size = len(one(0, "a"))
     before = tree(partition)
-    where = {"path": partition / name(0, "log"), "position": 2 * size}
-    with raises_error(CorruptRecordError, **where, about="base offset 4 is not above 5", advice="replica"):
+    topic_partition = {"path": partition / name(0, "log"), "position": 2 * size}
+    with raises_error(
+        CorruptRecordError, **topic_partition, about="base offset 4 is not above 5", advice="replica"
+    ):
         recover(partition)
     assert tree(partition) == before
 

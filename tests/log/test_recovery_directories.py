@@ -42,8 +42,8 @@ def write(path: Path, topics: str = "a b c", *, clean: bool = True) -> Path:
     return path
 
 
-def recover(*paths: Path, close: bool = True, **how: object) -> list[DirectoryRecovery]:
-    given = RecoveryOptions(config_of=lambda where: LogConfig(), now_ms=NOW, close=close, **how)  # type: ignore[arg-type]
+def recover(*paths: Path, close: bool = True, **options: object) -> list[DirectoryRecovery]:
+    given = RecoveryOptions(config_of=lambda topic_partition: LogConfig(), now_ms=NOW, close=close, **options)  # type: ignore[arg-type]
     opened = [LogDirectory.open(path) for path in paths]
     try:
         return recover_directories(opened, given)
@@ -53,7 +53,7 @@ def recover(*paths: Path, close: bool = True, **how: object) -> list[DirectoryRe
 
 
 def logs_of(done: DirectoryRecovery) -> dict[str, LogRecovery]:
-    return {log.where.topic: log for log in done.logs}
+    return {log.topic_partition.topic: log for log in done.logs}
 
 
 def damage(path: Path, at: int = 80) -> None:
@@ -164,9 +164,9 @@ def test_a_disk_that_fails_goes_offline_alone(tmp_path: Path) -> None:
     assert first.offline is None and (good / MARKER).exists()
     assert second.offline is not None and "Input/output error" in second.offline
     assert str(bad / "d-0") in second.offline
-    assert {log.where.topic: log.status for log in second.logs}["d"] == "failed"
+    assert {log.topic_partition.topic: log.status for log in second.logs}["d"] == "failed"
     assert logs_of(second)["e"].status == "failed" and "offline" in logs_of(second)["e"].reason
-    assert [log.where.topic for log in second.logs] == ["c", "d", "e"]
+    assert [log.topic_partition.topic for log in second.logs] == ["c", "d", "e"]
     assert not (bad / MARKER).exists()
     assert read_checkpoint(bad / POINTS) == {(topic, 0): 20 for topic in "cde"}
 
@@ -197,7 +197,7 @@ def test_one_partition_alone_leaves_the_marker_and_the_others_alone(tmp_path: Pa
     path = write(tmp_path / "log", clean=False)
     write_checkpoint(path / POINTS, {("a", 0): 3, ("b", 0): 4})
     (one_done,) = recover(path / "a-0")
-    assert [log.where for log in one_done.logs] == [TopicPartition("a", 0)]
+    assert [log.topic_partition for log in one_done.logs] == [TopicPartition("a", 0)]
     assert read_checkpoint(path / POINTS) == {("a", 0): 20, ("b", 0): 4}
     assert not (path / MARKER).exists()
 

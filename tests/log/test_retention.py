@@ -242,10 +242,10 @@ def bases(log: PartitionLog) -> list[int]:
     return [segment.base_offset for segment in log.view.segments]
 
 
-def golden_log(case: golden_sets.Case, round_: golden_sets.Round, where: Path, now_ms: int) -> LogManager:
-    golden_sets.stage_round(case, round_, where)
+def golden_log(case: golden_sets.Case, round_: golden_sets.Round, directory: Path, now_ms: int) -> LogManager:
+    golden_sets.stage_round(case, round_, directory)
     config = Config(parse_assignments([f"{key}={text}" for key, text in round_.config.items()], "case.json"))
-    return LogManager.open([where], config=config, clock=ManualClock(now_ms), background=run_now)
+    return LogManager.open([directory], config=config, clock=ManualClock(now_ms), background=run_now)
 
 
 def kafkas(round_: golden_sets.Round) -> list[int]:
@@ -265,17 +265,17 @@ def test_segments_that_a_broker_retained_are_retained(
 ) -> None:
     case = golden_sets.load_case(golden, name)
     round_ = case.rounds[0]
-    where = TopicPartition(case.topic, case.partition)
+    directory = TopicPartition(case.topic, case.partition)
     with golden_log(case, round_, tmp_path, round_.raw[clock]) as manager:
-        log = manager[where]
+        log = manager[directory]
         before, end = bases(log), log.log_end_offset
         if name == "delete_records_delete":
-            assert manager.delete_records(where, round_.raw["note"]["delete_records_to"]) == 361
+            assert manager.delete_records(directory, round_.raw["note"]["delete_records_to"]) == 361
         gone = manager.upkeep.delete_old_segments()
         assert bases(log) == kafkas(round_)
         assert log.log_start_offset == round_.raw["log_start_after"]
         assert log.log_end_offset == end
-        went = [decision.base_offset for decision in gone.get(str(where), ())]
+        went = [decision.base_offset for decision in gone.get(str(directory), ())]
         assert went == [base for base in before if base not in kafkas(round_)]
     assert golden_sets.read_checkpoint(tmp_path / "log-start-offset-checkpoint").get(
         (case.topic, case.partition)
@@ -321,12 +321,12 @@ def test_delete_records_inside_a_cleaned_segment(golden: Path, tmp_path: Path) -
     case = golden_sets.load_case(golden, "delete_records_compact2")
     first, second = case.rounds
     with golden_log(case, first, tmp_path / "1", first.raw["act_ended_ms"]) as manager:
-        where = TopicPartition(case.topic, 0)
-        assert manager.delete_records(where, second.raw["note"]["delete_records_to"]) == 165
+        directory = TopicPartition(case.topic, 0)
+        assert manager.delete_records(directory, second.raw["note"]["delete_records_to"]) == 165
         assert golden_sets.read_checkpoint(tmp_path / "1" / "log-start-offset-checkpoint") == {
             (case.topic, 0): 165
         }
         manager.upkeep.delete_old_segments()
-        assert bases(manager[where])[0] == 0
+        assert bases(manager[directory])[0] == 0
     with golden_log(case, second, tmp_path / "2", second.raw["act_ended_ms"]) as manager:
         assert manager[case.topic, 0].log_start_offset == second.raw["log_start_before"]

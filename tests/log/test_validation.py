@@ -322,10 +322,10 @@ def test_a_producer_without_an_epoch() -> None:
 # records that are refused
 
 
-def refused(data: Bytes, **how: object) -> RecordRefusedError:
+def refused(data: Bytes, **options: object) -> RecordRefusedError:
     before = data.tobytes()
     with pytest.raises(RecordRefusedError) as caught:
-        append(data, **how)  # type: ignore[arg-type]
+        append(data, **options)  # type: ignore[arg-type]
     assert data.tobytes() == before
     return caught.value
 
@@ -408,8 +408,8 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
     times = (TIME, TIME + DAY, TIME + DAY, TIME - DAY, TIME)
     keys = (None, None, b"k", b"k", b"k")
     records = [Rec(offset=i, key=keys[i], timestamp=times[i]) for i in range(5)]
-    how = {"policies": ("compact",), "message_timestamp_before_max_ms": 5}
-    error = refused(of_records(records, codec=codec), **how)
+    options = {"policies": ("compact",), "message_timestamp_before_max_ms": 5}
+    error = refused(of_records(records, codec=codec), **options)
     assert type(error) is InvalidTimestampError and error.record_index == 2
     assert [(each.index, each.message.split()[1]) for each in error.record_errors] == [
         (0, "no"),
@@ -417,7 +417,7 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
         (2, "a"),
         (3, "a"),
     ]
-    error = refused(of_records(records[:2], codec=codec), **how)
+    error = refused(of_records(records[:2], codec=codec), **options)
     assert type(error) is InvalidRecordError and error.record_index == 0
     assert [each.index for each in error.record_errors] == [0, 1]
 

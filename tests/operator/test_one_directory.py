@@ -108,7 +108,7 @@ def test_partitions_of_one_directory_are_opened_as_one_directory(directory: Path
     (opened,) = open_directories(named)
     with opened:
         assert opened.path == directory and opened.is_partial
-        assert {where.partition for where in opened.partitions} == {0, 1, 3}
+        assert {topic_partition.partition for topic_partition in opened.partitions} == {0, 1, 3}
         assert files.is_locked(directory / ".lock")
         with pytest.raises(DirectoryLockedError):
             open_directories([directory])
@@ -137,9 +137,13 @@ def test_nothing_is_locked_when_one_of_them_is(directory: Path, tmp_path: Path) 
 
 def test_recovery_of_partitions_that_are_named_one_by_one(directory: Path, linked: Path) -> None:
     (done,) = app.recover([directory / "topic-3", linked, directory / "topic-5"])
-    assert done.path == directory and [log.where.partition for log in done.logs] == [0, 3, 5]
+    assert done.path == directory and [log.topic_partition.partition for log in done.logs] == [0, 3, 5]
     recovered = read_checkpoint(directory / "recovery-point-offset-checkpoint")
-    assert {where.partition: offset for where, offset in recovered.items()} == {0: 3, 3: 3, 5: 3}
+    assert {topic_partition.partition: offset for topic_partition, offset in recovered.items()} == {
+        0: 3,
+        3: 3,
+        5: 3,
+    }
 
 
 def test_a_directory_that_cannot_be_opened_does_not_stop_the_others(
@@ -227,7 +231,7 @@ def test_a_link_of_another_name_is_the_partition_that_it_leads_to(directory: Pat
     (opened,) = open_directories([other], lock=False)
     assert list(opened.partitions) == [TopicPartition("topic", 4)]
     with st.Log(other) as log:
-        assert log.where == TopicPartition("topic", 4)
+        assert log.topic_partition == TopicPartition("topic", 4)
         with pytest.raises(DirectoryLockedError):
             st.Log(directory / "topic-5")
 

@@ -29,7 +29,10 @@ def staged(golden: Path, tmp_path: Path) -> Staged:
 
 
 def set_high_watermark(staged: Staged, offset: int) -> None:
-    write_checkpoint(staged.directory / REPLICATION, {(staged.where.topic, staged.where.partition): offset})
+    write_checkpoint(
+        staged.directory / REPLICATION,
+        {(staged.topic_partition.topic, staged.topic_partition.partition): offset},
+    )
 
 
 def test_a_log_without_an_entry_is_skipped_with_the_reason(staged: Staged) -> None:
@@ -147,10 +150,14 @@ def test_a_high_watermark_of_0_holds_back_everything(tmp_path: Path, entry: int)
 def test_an_expired_log_keeps_its_active_segment_and_its_end(tmp_path: Path, way: str) -> None:
     segments = {0: [logs.one(0, "a")], 2: [logs.one(2, "b")], 4: [logs.one(4, "c"), logs.one(5, "d")]}
     partition = logs.write_log(tmp_path / "data", segments, high_watermark=None)
-    where = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
+    topic_partition = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
     before = listing(partition)
     found = clean_two_logs(
-        tmp_path / "data", "cleanup.policy=compact,delete", "retention.bytes=0", "retention.ms=0", **where
+        tmp_path / "data",
+        "cleanup.policy=compact,delete",
+        "retention.bytes=0",
+        "retention.ms=0",
+        **topic_partition,
     )
     assert found["topic"].status == "cleaned" and found["topic"].segments_after == 1
     after = partition if way == "in place" else tmp_path / "new" / partition.name

@@ -170,9 +170,11 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
         split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
-    how = RecoveryOptions(config_of=lambda where: LogConfig(), now_ms=NOW, threads=1, check=True)
+    options = RecoveryOptions(
+        config_of=lambda topic_partition: LogConfig(), now_ms=NOW, threads=1, check=True
+    )
     with LogDirectory.open(tmp_path / "data") as directory:
-        (found,) = recover_directories([directory], how, None)[0].logs
+        (found,) = recover_directories([directory], options, None)[0].logs
     assert (found.status, STAGING in found.reason) == ("refused", True)
     assert (listing(partition), listing(victim)) == (before, precious)
 

@@ -194,7 +194,7 @@ def test_a_run_without_time_still_changes_something(golden: Path, tmp_path: Path
         assert {each.status for each in results} <= {"cleaned", "skipped", "nothing_to_do"}
         assert all("--stop-after" in each.reason for each in results if each.status == "skipped")
         done = [each for each in results if each.discarded.total()]
-        cleaned += [str(each.where) for each in results if each.status == "cleaned"]
+        cleaned += [str(each.topic_partition) for each in results if each.status == "cleaned"]
         if {each.status for each in results} == {"nothing_to_do"}:
             break
         assert done

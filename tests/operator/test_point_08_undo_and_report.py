@@ -153,10 +153,12 @@ def sha256(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("way", ["in place", "out"])
 def test_the_report_says_who_what_when_and_every_file(golden: Path, tmp_path: Path, way: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
-    where: dict[str, Any] = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
+    topic_partition: dict[str, Any] = (
+        {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
+    )
     after_folder = staged.partition if way == "in place" else tmp_path / "new" / staged.partition.name
     before, began = sha256(staged.partition), time.time() * 1000
-    done = app.clean(staged.asking(report=tmp_path / "report.json", **where), engine=in_process)
+    done = app.clean(staged.asking(report=tmp_path / "report.json", **topic_partition), engine=in_process)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["run"] == done.run
     assert report["version"] == siltstone.__version__

@@ -170,9 +170,9 @@ def test_recover_refuses_the_log_and_recovers_the_others(spoiled: tuple[Several,
     (directory, _), path = spoiled
     before = files_of(directory / f"{BAD}-0")
     (done,) = app.recover([directory], check=True)
-    status = {log.where.topic: log.status for log in done.logs}
+    status = {log.topic_partition.topic: log.status for log in done.logs}
     assert status.pop(BAD) == "refused" and set(status.values()) <= {"recovered", "nothing_to_do"}
-    (reason,) = (log.reason for log in done.logs if log.where.topic == BAD)
+    (reason,) = (log.reason for log in done.logs if log.topic_partition.topic == BAD)
     assert str(path) in reason and done.offline is None and done.is_bad
     assert files_of(directory / f"{BAD}-0") == before
     assert not (directory / ".kafka_cleanshutdown").exists()
@@ -182,7 +182,7 @@ def test_a_start_serves_the_others(spoiled: tuple[Several, Path]) -> None:
     (directory, _), path = spoiled
     before = files_of(directory / f"{BAD}-0")
     with LogManager.open([directory]) as manager:
-        assert {where.topic for where in manager} == set(SETS) - {BAD}
+        assert {topic_partition.topic for topic_partition in manager} == set(SETS) - {BAD}
         (served,) = manager.directories
         assert str(path) in served.refused[TopicPartition(BAD, 0)]
     assert files_of(directory / f"{BAD}-0") == before

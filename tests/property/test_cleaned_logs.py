@@ -97,9 +97,9 @@ def judge(
     assert _below(after, partition.name, active) == _below(before, partition.name, active)
 
 
-def _below(files: dict[str, bytes], folder: str, least: str = "") -> dict[str, bytes]:
+def _below(files: dict[str, bytes], folder: str, minimum: str = "") -> dict[str, bytes]:
     """The files of a folder, from one on."""
-    return {name: data for name, data in files.items() if name.startswith(folder) and name >= least}
+    return {name: data for name, data in files.items() if name.startswith(folder) and name >= minimum}
 
 
 @settings(max_examples=410, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

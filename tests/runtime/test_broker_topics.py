@@ -70,8 +70,14 @@ def damaged(directory: Path) -> None:
 
 def test_topics_have_the_settings_that_their_broker_gave_them(broker: tuple[Path, Path]) -> None:
     with opened(*broker) as logs:
-        assert {where.topic for where in logs if logs[where].config.compacts} >= COMPACTED
-        assert all(not logs[where].config.deletes for where in logs if where.topic in COMPACTED)
+        assert {
+            topic_partition.topic for topic_partition in logs if logs[topic_partition].config.compacts
+        } >= COMPACTED
+        assert all(
+            not logs[topic_partition].config.deletes
+            for topic_partition in logs
+            if topic_partition.topic in COMPACTED
+        )
         assert logs["users", 0].config.delete_retention_ms == 1000
         assert logs["by_bytes", 0].config.retention_bytes == 30_000
         assert logs["audit", 0].config.retention_ms == 86_400_000
@@ -93,13 +99,13 @@ def test_no_retention_touches_a_compacted_topic(broker: tuple[Path, Path]) -> No
 
 
 def test_the_brokers_metadata_log_is_neither_served_nor_opened(broker: tuple[Path, Path]) -> None:
-    where, before = TopicPartition("__cluster_metadata", 0), metadata_of(broker[0])
+    topic_partition, before = TopicPartition("__cluster_metadata", 0), metadata_of(broker[0])
     with opened(*broker) as logs:
-        assert where not in logs and where.topic not in logs.topics.names()
+        assert topic_partition not in logs and topic_partition.topic not in logs.topics.names()
         with pytest.raises(UnknownTopicError):
-            logs[where]
+            logs[topic_partition]
         with pytest.raises(InvalidTopicError):
-            logs.get_or_create(where)
+            logs.get_or_create(topic_partition)
     with raises_error(DirectoryRefusedError, path=METADATA, advice="read-only"):
         st.Log(broker[0] / METADATA)
     assert metadata_of(broker[0]) == before
@@ -179,7 +185,7 @@ def test_a_bad_setting_refuses_only_its_topic(
 ) -> None:
     from siltstone.log.metadata_log import ClusterSettings
 
-    known = ClusterSettings.own_texts
+    known = ClusterSettings.overrides
 
     def spoiled(self: ClusterSettings, topic: str) -> dict[str, str]:
         return {**known(self, topic), **({"retention.ms": "soon"} if topic == "audit" else {})}

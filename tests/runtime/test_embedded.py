@@ -237,12 +237,12 @@ def test_records_deleted_past_an_open_transaction_hold_nobody_back(tmp_path: Pat
 def test_every_golden_log_reads_the_same_both_ways(golden: Path, tmp_path: Path) -> None:
     for name in ("basic", "txn", "mixed", "delete_records_compact", "tombstones"):
         case = golden_sets.load_case(golden, name)
-        where = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
-        with ReadOnlyLogs([where]) as logs:
+        topic_partition = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
+        with ReadOnlyLogs([topic_partition]) as logs:
             log = logs[case.topic, case.partition]
             by_reading = list(LogReader(log, isolation="read_committed").records())
             facts = (log.log_start_offset, log.log_end_offset, log.view.last_stable_offset)
-        with opened(where) as manager:
+        with opened(topic_partition) as manager:
             live = manager[case.topic, case.partition]
             assert facts == (live.log_start_offset, live.log_end_offset, live.last_stable_offset)
             assert by_reading == list(LogReader(live, isolation="read_committed").records())

@@ -96,10 +96,10 @@ def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Of each partition the active segment's tail, the ends of the indexes, and the small files once."""
     with opened(tmp_path, config={"segment.bytes": "30000"}) as manager:
         manager.topics.create("events", partitions=4)
-        for where in manager:
+        for topic_partition in manager:
             for _ in range(60):
-                append(manager[where], 1, size=1000)
-        assert all(len(manager[where].view.segments) > 2 for where in manager)
+                append(manager[topic_partition], 1, size=1000)
+        assert all(len(manager[topic_partition].view.segments) > 2 for topic_partition in manager)
     was_read = []
     plain, plain_into = files.Reader.read, files.Reader.read_into
 
@@ -117,7 +117,7 @@ def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyP
         manager = opened(tmp_path)
     inside = [Path(path) for path in opens if "events-" in path]
     logs = [path for path in inside if path.suffix == ".log"]
-    active = [manager[where].view.segments[-1].path() for where in manager]
+    active = [manager[topic_partition].view.segments[-1].path() for topic_partition in manager]
     assert sorted(logs) == sorted(active), "no closed segment, and each active one once"
     assert len([path for path in inside if path.suffix == ".snapshot"]) <= len(manager)
     assert sum(was_read) / len(manager) < 20_000
@@ -185,8 +185,8 @@ def test_kafkas_metadata_log_and_leftovers_are_left_alone(stopped_broker: tuple[
 def test_a_single_open_partition_leaves_the_others_and_their_checkpoints_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events", partitions=2)
-        for where in manager:
-            append(manager[where], 2)
+        for topic_partition in manager:
+            append(manager[topic_partition], 2)
     other = TopicPartition("events", 1)
     with LogManager.open([tmp_path], clock=ManualClock(NOW), only=EVENTS) as manager:
         assert list(manager) == [EVENTS]
@@ -224,19 +224,19 @@ def test_a_directory_that_fails_goes_offline_alone(tmp_path: Path) -> None:
     manager.topics.create("events", partitions=4)
     of_a = sorted(manager.directories[0].logs)
     of_b = sorted(manager.directories[1].logs)
-    for where in manager:
-        append(manager[where], 2)
+    for topic_partition in manager:
+        append(manager[topic_partition], 2)
     manager.flush()
     append(manager[of_a[0]])
     with failing(a, "fsync"), pytest.raises(StorageError):
         manager[of_a[0]].flush()
     manager.tick()
     assert list(manager.offline) == [a] and list(manager) == of_b
-    for where in of_a:
-        with raises_error(StorageError, path=str(where), about=str(a)):
-            manager.get(where)
+    for topic_partition in of_a:
+        with raises_error(StorageError, path=str(topic_partition), about=str(a)):
+            manager.get(topic_partition)
         with pytest.raises(StorageError):
-            manager.get_or_create(where)
+            manager.get_or_create(topic_partition)
     append(manager[of_b[0]])
     manager.topics.create("later", partitions=2)
     assert {path.name for path in b.iterdir()} >= {"later-0", "later-1"}
@@ -244,8 +244,8 @@ def test_a_directory_that_fails_goes_offline_alone(tmp_path: Path) -> None:
     assert not (a / names.CLEAN_SHUTDOWN).exists() and (b / names.CLEAN_SHUTDOWN).exists()
     with opened(a, b) as manager:
         assert not manager.offline and len(manager) == 6
-        assert [values(manager[where]) for where in of_b] == [3, 2]
-        assert min(values(manager[where]) for where in of_a) == 2
+        assert [values(manager[topic_partition]) for topic_partition in of_b] == [3, 2]
+        assert min(values(manager[topic_partition]) for topic_partition in of_a) == 2
 
 
 def test_a_directory_that_cannot_be_opened_is_offline_and_the_others_serve(tmp_path: Path) -> None:

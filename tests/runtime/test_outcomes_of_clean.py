@@ -47,8 +47,8 @@ def test_an_uncleanable_log_is_listed_with_the_reason(both: tuple[Path, app.Clea
     directory, request = both
     results = clean(request)
     assert results[BAD].status == "uncleanable" and not results[BAD].notes
-    (where, found), *others = read_uncleanable(directory).items()
-    assert (where, found.reason, found.since_ms, others) == (BAD_0, results[BAD].reason, NOW, [])
+    (topic_partition, found), *others = read_uncleanable(directory).items()
+    assert (topic_partition, found.reason, found.since_ms, others) == (BAD_0, results[BAD].reason, NOW, [])
 
 
 def test_a_listed_log_is_tried_again_and_its_result_says_so(both: tuple[Path, app.CleanRequest]) -> None:
@@ -86,14 +86,14 @@ def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Pat
     assert size < (directory / CLEANINGS_FILE).stat().st_size
 
 
-@pytest.mark.parametrize("how", ["dry_run", "out"])
+@pytest.mark.parametrize("changed", ["dry_run", "out"])
 def test_a_dry_run_and_a_copy_read_the_list_and_change_nothing(
-    both: tuple[Path, app.CleanRequest], tmp_path: Path, how: str
+    both: tuple[Path, app.CleanRequest], tmp_path: Path, changed: str
 ) -> None:
     directory, request = both
     mark_uncleanable(directory, BAD_0, "why", NOW)
     before = listing(directory)
-    changes = {"dry_run": True} if how == "dry_run" else {"in_place": False, "out": tmp_path / "copy"}
+    changes = {"dry_run": True} if changed == "dry_run" else {"in_place": False, "out": tmp_path / "copy"}
     result = clean(request, **changes)[BAD]
     assert any("listed as uncleanable" in note and "why" in note for note in result.notes)
     assert listing(directory) == before

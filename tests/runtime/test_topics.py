@@ -320,8 +320,8 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
     a, b = tmp_path / "a", tmp_path / "b"
     with opened(a, b) as manager:
         manager.topics.create("events", partitions=2)
-        for where in manager:
-            append(manager[where])
+        for topic_partition in manager:
+            append(manager[topic_partition])
     with failing(b):
         manager = opened(a, b)
     assert list(manager.offline) == [b]

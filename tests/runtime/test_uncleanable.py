@@ -59,8 +59,8 @@ def test_the_list_is_a_plain_file_that_a_broker_ignores(tmp_path: Path) -> None:
 def test_a_partition_that_is_deleted_or_emptied_is_not_listed_any_more(tmp_path: Path) -> None:
     made(tmp_path)
     with opened(tmp_path) as manager:
-        for where in (USERS, OTHER):
-            manager.mark_uncleanable(where, "why", NOW)
+        for topic_partition in (USERS, OTHER):
+            manager.mark_uncleanable(topic_partition, "why", NOW)
         manager.truncate_fully_and_start_at(OTHER, 7)
         assert list(manager.uncleanable) == [USERS]
         manager.topics.delete("users")

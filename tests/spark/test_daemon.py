@@ -73,8 +73,8 @@ def test_freed_memory_is_kept_for_the_next_window() -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
     )
     faults = [
-        int(subprocess.run([sys.executable, "-c", code, how], capture_output=True, check=True).stdout)
-        for how in ("keep", "not")
+        int(subprocess.run([sys.executable, "-c", code, options], capture_output=True, check=True).stdout)
+        for options in ("keep", "not")
     ]
     assert faults[0] < faults[1] / 10
 

@@ -52,7 +52,7 @@ def clean_with(engine: Any, staged: Staged, **changes: Any) -> LogResult:
 
 def same(golden: Path, tmp_path: Path, name: str, engine: Any, **changes: Any) -> None:
     """The engine leaves the files and the numbers that the in-process one leaves."""
-    here, there = (stage(golden, name, tmp_path / where) for where in ("here", "there"))
+    here, there = (stage(golden, name, tmp_path / topic_partition) for topic_partition in ("here", "there"))
     wanted, found = clean_with(InProcessEngine(), here, **changes), clean_with(engine, there, **changes)
     assert wanted.status == "cleaned"
     assert found.status == "cleaned", found.reason
@@ -140,7 +140,9 @@ def test_several_logs(
     real = spark_jobs.collect
     monkeypatch.setattr(spark_jobs, "collect", lambda *given: jobs.append(1) or real(*given))
     found = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
-    assert [(each.where, each.status) for each in found] == [(each.where, each.status) for each in wanted]
+    assert [(each.topic_partition, each.status) for each in found] == [
+        (each.topic_partition, each.status) for each in wanted
+    ]
     assert logs_in(second) == logs_in(first) and len(jobs) == (4 if each == 1 else 1)
 
 

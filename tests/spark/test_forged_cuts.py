@@ -48,17 +48,17 @@ def clean(path: Path, engine: Engine, limits: RunLimits | None = None) -> LogRes
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("how", ["first pass", "second pass", "in waves"])
+@pytest.mark.parametrize("plan", ["first pass", "second pass", "in waves"])
 def test_a_cut_within_a_batch_is_done_again_without(
-    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str, way: int
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, plan: str, way: int
 ) -> None:
     splits_of_any_size(monkeypatch)
-    checkpoint = 9 if how == "second pass" else None
+    checkpoint = 9 if plan == "second pass" else None
     ours = write(tmp_path / "ours", forged=True, checkpoint=checkpoint)
     wanted = write(tmp_path / "wanted", forged=False, checkpoint=checkpoint)
     closed = list_segments(ours)[1 if checkpoint else 0 : 2]
     assert are_cut(splits_by_task(closed, 19, 3, may_cut=True))
-    limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if how == "in waves" else None
+    limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if plan == "in waves" else None
     engine = SparkEngine(session, tasks=3, clean_share=0 if checkpoint else 4, barrier_bytes=way)
     result = clean(tmp_path / "ours", engine, limits)
     assert result.status == CLEANED, result.reason

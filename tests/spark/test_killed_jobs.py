@@ -45,12 +45,12 @@ STAGES = [
 ]
 
 
-def killed(task: Callable[..., Any], how: str) -> Callable[..., Any]:
+def killed(task: Callable[..., Any], end: str) -> Callable[..., Any]:
     """A task that does its work and is gone before it can say so, in each attempt."""
 
     def dying(*given: Any) -> Iterator[Any]:
         rows = list(task(*given))
-        if how == "killed" and rows:
+        if end == "killed" and rows:
             os.kill(os.getpid(), signal.SIGKILL)
         if rows:
             raise MemoryError("no memory for this task")
@@ -80,9 +80,9 @@ def left_in_staging(living: Living) -> set[str]:
     return {path.suffix for path in living.partition.glob(".siltstone/*/*")}
 
 
-@pytest.mark.parametrize(("way", "stage", "how"), STAGES)
+@pytest.mark.parametrize(("way", "stage", "end"), STAGES)
 def test_the_log_stays_whole_and_the_next_run_cleans_it(
-    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, stage: str, how: str
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, stage: str, end: str
 ) -> None:
     living, whole = write(tmp_path / "log"), write(tmp_path / "whole")
     expected = oracle.clean(living.partition, living.rules(ROUND))
@@ -90,7 +90,7 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     seen = committed(living.partition)
     engine = SparkEngine(session, buckets=3, tasks=1 if way == WAVES else 3)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, stage, killed(getattr(pipeline, stage), how))
+        patch.setattr(pipeline, stage, killed(getattr(pipeline, stage), end))
         result = clean(living, engine, limits)
     assert_failed(result, "ENGINE", path=living.partition.name)
     assert files_of(living) == before
@@ -104,13 +104,13 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     assert logs.tree(living.partition) == logs.tree(whole.partition)
 
 
-def fatal(task: Callable[..., Any], guilty: str, how: str) -> Callable[..., Any]:
+def fatal(task: Callable[..., Any], guilty: str, end: str) -> Callable[..., Any]:
     """``clean_whole_task`` of which each attempt dies, or raises, that has a certain log."""
 
     def dying(parts: Any, batches: Any) -> Iterator[Any]:
         arrived = list(batches)
         names = {work.name for number in task_numbers(arrived) for work in parts[number]}
-        if guilty in names and how == "killed":
+        if guilty in names and end == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if guilty in names:
             raise MemoryError("no memory for this log")
@@ -122,27 +122,31 @@ def fatal(task: Callable[..., Any], guilty: str, how: str) -> Callable[..., Any]
 SEVERAL = ["basic", "codec_zstd", "tombstones", "keyless", "codec_lz4", "grouping", "codec_gzip", "min_lag"]
 
 
-@pytest.mark.parametrize("how", ["killed", "raised"])
+@pytest.mark.parametrize("end", ["killed", "raised"])
 def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
-    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, how: str
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Eight logs in one job: the remaining ones are done again, apart from the guilty one."""
     first, request = stage_several(golden, SEVERAL, tmp_path / "a")
     second, again = stage_several(golden, SEVERAL, tmp_path / "b")
     before = logs.tree(first / "codec_lz4-0")
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "clean_whole_task", fatal(pipeline.clean_whole_task, "codec_lz4-0", how))
+        patch.setattr(pipeline, "clean_whole_task", fatal(pipeline.clean_whole_task, "codec_lz4-0", end))
         report = app.clean(request, engine=lambda *given: SparkEngine(session))
     wanted = app.clean(again, engine=lambda *given: InProcessEngine())
-    found = {str(result.where): result for result in report.results}
+    found = {str(result.topic_partition): result for result in report.results}
     guilty = found.pop("codec_lz4-0")
-    about, advice = ("lack of memory", "--master local[1]") if how == "killed" else ("MemoryError", "")
+    about, advice = ("lack of memory", "--master local[1]") if end == "killed" else ("MemoryError", "")
     assert_failed(guilty, "ENGINE", path="codec_lz4-0", about=about, advice=advice)
     assert logs.tree(first / "codec_lz4-0") == before
     for result in wanted.results:
-        if str(result.where) in found:
-            assert found[str(result.where)].status == result.status, found[str(result.where)]
-            assert logs.tree(first / str(result.where)) == logs.tree(second / str(result.where))
+        if str(result.topic_partition) in found:
+            assert found[str(result.topic_partition)].status == result.status, found[
+                str(result.topic_partition)
+            ]
+            assert logs.tree(first / str(result.topic_partition)) == logs.tree(
+                second / str(result.topic_partition)
+            )
     assert sum(result.status == CLEANED for result in found.values()) > 4
     app.clean(request, engine=lambda *given: SparkEngine(session))
     assert logs.tree(first / "codec_lz4-0") == logs.tree(second / "codec_lz4-0")
@@ -162,7 +166,7 @@ def test_a_large_log_that_does_so_does_not_either(
     monkeypatch.setattr(pipeline, "extract_task", dying)
     monkeypatch.setattr(app, "RunLimits", functools.partial(RunLimits, whole_log_bytes=0))
     report = app.clean(request, engine=lambda *given: SparkEngine(session))
-    statuses = {str(result.where): result.status for result in report.results}
+    statuses = {str(result.topic_partition): result.status for result in report.results}
     assert statuses == {"basic-0": CLEANED, "codec_zstd-0": FAILED, "tombstones-0": CLEANED}
     assert any("lack of memory" in result.reason for result in report.results)
 

@@ -54,7 +54,7 @@ def test_a_table_is_appended_and_read_back(session: SparkSession, logs: Path) ->
     back = session.read.format("siltstone").option("path", str(logs)).option("subscribe", "users").load()
     assert back.count() == 1000
     before = len(records(logs, "users"))
-    append(back.where("partition = 0"), logs, topic="users", partitions="3")
+    append(back.topic_partition("partition = 0"), logs, topic="users", partitions="3")
     assert [len(records(logs, "users", n)) for n in (0,)] == [2 * before]
 
 
@@ -150,7 +150,7 @@ def test_a_stream_says_what_it_lost(session: SparkSession, logs: Path, tmp_path:
     with LogManager.open([logs]) as manager:
         for partition in range(3):
             log = manager["users", partition]
-            manager.delete_records(log.where, log.log_end_offset - 1)
+            manager.delete_records(log.topic_partition, log.log_end_offset - 1)
     with pytest.raises(Exception, match="deleted before they were read"):
         run_out(follow(session, logs), copy, checkpoint, **to)
     assert sum(run_out(follow(session, logs, failOnDataLoss="false"), copy, checkpoint, **to)) == 3

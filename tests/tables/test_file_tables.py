@@ -127,7 +127,10 @@ def test_checkpoints_have_a_row_for_each_file_and_partition(
         marks = read_checkpoint(path / REPLICATION_CHECKPOINT)
         file = str(path / REPLICATION_CHECKPOINT)
         mine = {(row["topic"], row["partition"]): row["offset"] for row in rows if row["file"] == file}
-        assert mine == {(where.topic, where.partition): offset for where, offset in marks.items()}
+        assert mine == {
+            (topic_partition.topic, topic_partition.partition): offset
+            for topic_partition, offset in marks.items()
+        }
     only = table_of(*paths, table="checkpoints", subscribe="users").to_pylist()
     assert {row["topic"] for row in only} == {"users"}
 
@@ -167,7 +170,7 @@ def test_times_out_of_arrows_range_are_the_nearest_in_it(tmp_path: Path) -> None
     wrapped = batch([Rec(offset=1, key=b"a", timestamp=5)], delete_horizon_ms=-5)
     write_log(tmp_path, {0: [forever, wrapped], 2: [one(2, "b")]}, high_watermark=3)
     table = table_of(tmp_path, table="batches")
-    most = longest // 1000 * 1000
-    assert table.column("deleteHorizon").cast("int64").to_pylist() == [most, None, None]
-    assert table.column("maxTimestamp").cast("int64").to_pylist()[:2] == [most, 5000]
-    assert table_of(tmp_path, table="timeIndex").column("timestamp").cast("int64").to_pylist()[0] == most
+    maximum = longest // 1000 * 1000
+    assert table.column("deleteHorizon").cast("int64").to_pylist() == [maximum, None, None]
+    assert table.column("maxTimestamp").cast("int64").to_pylist()[:2] == [maximum, 5000]
+    assert table_of(tmp_path, table="timeIndex").column("timestamp").cast("int64").to_pylist()[0] == maximum

@@ -37,9 +37,9 @@ def options_of(logs: Path, **more: str) -> ReadOptions:
 
 def grow(logs: Path, *counts: int) -> None:
     with opened(logs) as manager:
-        for where, count in zip((A, B), counts, strict=False):
+        for topic_partition, count in zip((A, B), counts, strict=False):
             if count:
-                append(manager[where], count)
+                append(manager[topic_partition], count)
 
 
 class Stream:
@@ -51,7 +51,7 @@ class Stream:
         self.follower = Follower(self.options, self.clock)
         self.offsets = offsets_from_json(offsets_to_json(self.follower.initial()))
         self.read: list[tuple[int, int]] = []
-        self.most = self.options.max_offsets_per_trigger
+        self.maximum = self.options.max_offsets_per_trigger
 
     def restart(self) -> None:
         self.follower = Follower(self.options, self.clock)
@@ -68,7 +68,7 @@ class Stream:
 
     def trigger(self) -> int:
         """One micro-batch; how many records it had."""
-        end = offsets_from_json(offsets_to_json(self.follower.latest(self.offsets, self.most)))
+        end = offsets_from_json(offsets_to_json(self.follower.latest(self.offsets, self.maximum)))
         found = self.between(self.offsets, end)
         self.offsets, self.read = end, self.read + found
         return len(found)
@@ -143,7 +143,7 @@ def test_available_now_ends_at_the_offsets_of_its_start(logs: Path) -> None:
         pass
     assert sorted(stream.read) == all_of(30, 10)
     stream.restart()
-    stream.most = None
+    stream.maximum = None
     assert stream.trigger() == 105
 
 
@@ -226,9 +226,9 @@ def test_only_logs_that_changed_are_opened_again(logs: Path, monkeypatch: pytest
     opened_logs: list[str] = []
     real = following.ReadOnlyLogs.__getitem__
 
-    def counted(self: following.ReadOnlyLogs, where: TopicPartition) -> object:
-        opened_logs.append(str(where))
-        return real(self, where)
+    def counted(self: following.ReadOnlyLogs, topic_partition: TopicPartition) -> object:
+        opened_logs.append(str(topic_partition))
+        return real(self, topic_partition)
 
     with LogManager.open([logs], clock=ManualClock(NOW)) as manager:
         append(manager[A], 3)

@@ -173,12 +173,12 @@ def test_with_one_bad_byte_anywhere_all_batches_but_its_own_are_read(tmp_path: P
         ), at
 
 
-@pytest.mark.parametrize("most", ["1", "5", "100"])
-def test_a_bad_batch_is_one_row_in_however_many_splits(tmp_path: Path, most: str) -> None:
+@pytest.mark.parametrize("splits", ["1", "5", "100"])
+def test_a_bad_batch_is_one_row_in_however_many_splits(tmp_path: Path, splits: str) -> None:
     batches = sound()
     batches[3] = batches[3][:-1] + b"\xff"
     root = spoiled(tmp_path, batches)
-    records, bad = read(root, minPartitions=most, maxPartitionBytes="300")
+    records, bad = read(root, minPartitions=splits, maxPartitionBytes="300")
     assert (sorted(records), len(bad)) == (without(3), 1)
 
 

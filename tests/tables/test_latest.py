@@ -52,8 +52,10 @@ def test_the_last_record_of_each_key_is_found_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        ((where, wanted),) = offset_ranges(logs, options).items()
-        found = table.find_latest_offsets(logs[where], wanted, options, memory_bytes=memory, part_bytes=part)
+        ((topic_partition, wanted),) = offset_ranges(logs, options).items()
+        found = table.find_latest_offsets(
+            logs[topic_partition], wanted, options, memory_bytes=memory, part_bytes=part
+        )
         assert found.tolist() == sorted(last.values())
 
 
@@ -93,7 +95,7 @@ def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path
     with files.Reader(partition / f"{0:020}.log") as reader:
         mark = files.FileMark.of(reader.stat, may_grow=False)
     piece = FilePiece(
-        where=TopicPartition("t", 0),
+        topic_partition=TopicPartition("t", 0),
         directory=str(partition),
         base_offset=0,
         identity=mark,

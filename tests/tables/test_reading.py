@@ -32,10 +32,10 @@ def plain(directory: Path, **options: str) -> list[dict[str, object]]:
     with ReadOnlyLogs([directory]) as logs:
         found = [
             pa.Table.from_batches(
-                to_batches(logs[where], include_headers=True, **options),  # type: ignore[arg-type]
+                to_batches(logs[topic_partition], include_headers=True, **options),  # type: ignore[arg-type]
                 schema(include_headers=True),
             )
-            for where in logs
+            for topic_partition in logs
         ]
     return rows(pa.concat_tables(found))
 
@@ -123,9 +123,9 @@ def test_arrow_batches_have_a_maximum_of_rows_and_of_bytes(
 ) -> None:
     records = [Rec(offset=at, key=b"k", value=bytes(100)) for at in range(1000)]
     root = log_directory(tmp_path, {"t-0": {0: [batch(records, codec=twin.ZSTD)]}})
-    for rows_most, bytes_most, expected in ((300, 1 << 20, 300), (1000, 12_000, 120)):
-        monkeypatch.setattr(reading, "BATCH_ROWS", rows_most)
-        monkeypatch.setattr(reading, "BATCH_BYTES", bytes_most)
+    for max_rows, max_bytes, expected in ((300, 1 << 20, 300), (1000, 12_000, 120)):
+        monkeypatch.setattr(reading, "BATCH_ROWS", max_rows)
+        monkeypatch.setattr(reading, "BATCH_BYTES", max_bytes)
         options = ReadOptions.of({"path": str(root)})
         sizes = [len(each) for split in plan(options) for each in read_split(split, options)]
         assert sum(sizes) == 1000 and expected // 2 < max(sizes) <= expected

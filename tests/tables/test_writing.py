@@ -86,8 +86,8 @@ def test_seconds_out_of_the_range_of_milliseconds_are_the_nearest_in_it() -> Non
     longest = (1 << 63) - 1
     times = pa.array([-longest - 1, -1, NOW, longest], pa.timestamp("s"))
     given = pa.record_batch({"value": pa.array([b"v"] * 4), "timestamp": times})
-    most = longest // 1000 * 1000
-    assert record_rows(given, 0).timestamp.tolist() == [-most, -1000, NOW * 1000, most]
+    maximum = longest // 1000 * 1000
+    assert record_rows(given, 0).timestamp.tolist() == [-maximum, -1000, NOW * 1000, maximum]
 
 
 def test_every_column_of_a_record_is_written(logs: Path) -> None:

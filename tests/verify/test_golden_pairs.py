@@ -63,6 +63,8 @@ def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str)
         assert round_.now_ms is not None
         clean_round(pair.after, round_.command_config, round_.now_ms, way)
         exact = replace(pair.settings, now_ms=round_.now_ms, now_is_exact=True)
-        found = Pair(before=pair.before, after=pair.after, where=pair.where, settings=exact).verdict()
+        found = Pair(
+            before=pair.before, after=pair.after, topic_partition=pair.topic_partition, settings=exact
+        ).verdict()
         assert found.is_sound, found.problems
         assert sum(found.removed.values()) > 0

@@ -132,5 +132,5 @@ def test_every_reason_has_a_name_and_fits_an_entry() -> None:
 
 def test_buckets_are_disjoint_and_cover() -> None:
     entries = np.random.default_rng(3).integers(0, 1 << 63, (1000, 3), np.uint64) * 2
-    where = keys.bucket_of(entries, 7)
-    assert set(where.tolist()) == set(range(7))
+    topic_partition = keys.bucket_of(entries, 7)
+    assert set(topic_partition.tolist()) == set(range(7))

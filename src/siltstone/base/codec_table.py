@@ -19,8 +19,8 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 class Levels:
     """Which levels a codec has. ``default``: the setting's, as Kafka has it; ``doc`` and ``refused`` too."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     default: int
     doc: str
     refused: tuple[int, ...] = ()
@@ -42,20 +42,20 @@ CODECS = (
         id=GZIP,
         name="gzip",
         levels=Levels(
-            least=-1,
-            most=9,
+            minimum=-1,
+            maximum=9,
             default=-1,
             doc="Level of gzip; -1 is the library's own choice.",
             refused=(0,),
         ),
     ),
     Codec(id=SNAPPY, name="snappy"),
-    Codec(id=LZ4, name="lz4", levels=Levels(least=1, most=17, default=9, doc="Level of lz4.")),
+    Codec(id=LZ4, name="lz4", levels=Levels(minimum=1, maximum=17, default=9, doc="Level of lz4.")),
     Codec(
         id=ZSTD,
         name="zstd",
         first_magic=2,
-        levels=Levels(least=-131_072, most=22, default=3, doc="Level of zstd."),
+        levels=Levels(minimum=-131_072, maximum=22, default=3, doc="Level of zstd."),
     ),
 )
 """By their numbers."""

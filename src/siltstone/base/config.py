@@ -135,19 +135,21 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
     """``number``, in the unit of the name that was used, in the key's own unit. Raises ValueError that says
     what the number must be."""
     shortest, longest = _KIND_BOUNDS.get(kind, (None, None))
-    least, most = key.least, key.most
-    if synonym is not None and (synonym.unit != 1 or synonym.least is not None):
-        least, most = synonym.least, None
-    least = shortest if least is None else least
-    most = longest if most is None else most
+    minimum, maximum = key.minimum, key.maximum
+    if synonym is not None and (synonym.unit != 1 or synonym.minimum is not None):
+        minimum, maximum = synonym.minimum, None
+    minimum = shortest if minimum is None else minimum
+    maximum = longest if maximum is None else maximum
     # A negative number means no limit; of retention.ms under a broker's names only, as in Kafka.
     is_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if is_unlimited and shortest is not None and shortest <= number < 0:
         return -1
-    inside = (least is None or number >= least) and (most is None or number <= most)  # never NaN
+    inside = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)  # never NaN
     if inside and number not in key.refused:
         return number if synonym is None else number * synonym.unit
-    bounds = [f"at {end} {bound}" for end, bound in (("least", least), ("most", most)) if bound is not None]
+    bounds = [
+        f"at {end} {bound}" for end, bound in (("least", minimum), ("most", maximum)) if bound is not None
+    ]
     refused = ", not " + " or ".join(map(str, key.refused)) if key.refused else ""
     unlimited = ", or negative: no limit" if synonym and is_unlimited else ""
     raise ValueError(f"it must be {' and '.join(bounds)}{refused}{unlimited}")

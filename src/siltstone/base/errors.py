@@ -84,8 +84,8 @@ class SiltstoneError(Exception):
         self.advice = self.usual_advice if advice is None else advice
 
     def __str__(self) -> str:
-        where = (self.path, None if self.position is None else f"byte {self.position}", self.reason)
-        line = ": ".join(part for part in where if part is not None)
+        place = (self.path, None if self.position is None else f"byte {self.position}", self.reason)
+        line = ": ".join(part for part in place if part is not None)
         return f"{line}; {self.advice}" if self.advice else line
 
 

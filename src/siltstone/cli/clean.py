@@ -96,7 +96,7 @@ def _count(number: int | None) -> str:
 
 
 _COLUMNS: dict[str, Callable[[LogResult], object]] = {
-    "log": lambda log: log.where,
+    "log": lambda log: log.topic_partition,
     "status": lambda log: output.status_text(log.status),
     "segments": lambda log: _change(str(log.segments_before), str(log.segments_after)),
     "bytes": lambda log: _change(size_text(log.bytes_before), size_text(log.bytes_after)),
@@ -111,8 +111,12 @@ def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> None:
     title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
     rows = ([cell(result) for cell in _COLUMNS.values()] for result in done.results)
     output.write_table(title, list(_COLUMNS), rows, left=2)
-    output.write_lines(*(f"{result.where}: {text}" for result in done.results for text in result.notes))
-    reasons = (((result.status, result.reason), result.where) for result in done.results if result.reason)
+    output.write_lines(
+        *(f"{result.topic_partition}: {text}" for result in done.results for text in result.notes)
+    )
+    reasons = (
+        ((result.status, result.reason), result.topic_partition) for result in done.results if result.reason
+    )
     output.write_lines(*output.reason_lines(reasons))
     settings = output.grouped(_settings(done.results))
     output.write_lines(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
@@ -131,7 +135,7 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
             if s.origin is not ConfigSource.DEFAULT_CONFIG
         )
         if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
-            yield chosen, result.where
+            yield chosen, result.topic_partition
 
 
 def undo(run: Path, /, *, json_: output.Json = False) -> int:

@@ -124,8 +124,8 @@ def run(arguments: list[str] | None = None) -> int:
 
         files.silence_output()
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        say(f"{where}{error.strerror or error}")
+        path = f"{error.filename}: " if error.filename else ""
+        say(f"{path}{error.strerror or error}")
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0], "spark")
         needed = f"siltstone[{extra}]"

@@ -62,8 +62,12 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
     else:
         for partition in offsets:
             if partition.offset is not None:
-                output.write_lines(f"{partition.where.topic}:{partition.where.partition}:{partition.offset}")
-    failures = [f"{partition.where}: {partition.failure}" for partition in offsets if partition.failure]
+                output.write_lines(
+                    f"{partition.topic_partition.topic}:{partition.topic_partition.partition}:{partition.offset}"
+                )
+    failures = [
+        f"{partition.topic_partition}: {partition.failure}" for partition in offsets if partition.failure
+    ]
     output.note(*snapshot.notes, *failures)
     return 1 if failures else 0
 
@@ -131,5 +135,5 @@ def delete_records(
         for partition in deleted:
             failure, offset = partition.failure, partition.offset
             outcome = f"error: {failure}" if failure else f"low_watermark: {offset}"
-            output.write_lines(f"partition: {partition.where}\t{outcome}")
+            output.write_lines(f"partition: {partition.topic_partition}\t{outcome}")
     return 1 if any(partition.failure for partition in deleted) else 0

@@ -43,15 +43,15 @@ def write_json(document: object, *, flush: bool = False) -> None:
         sys.stdout.flush()
 
 
-def write_lines(*texts: str) -> None:
+def write_lines(*lines: str) -> None:
     """Lines on standard output."""
-    sys.stdout.write("".join(f"{text}\n" for text in texts))
+    sys.stdout.write("".join(f"{text}\n" for text in lines))
 
 
-def note(*texts: str) -> None:
+def note(*lines: str) -> None:
     """Lines for people on standard error, after everything that was printed before them."""
     sys.stdout.flush()
-    for text in texts:
+    for text in lines:
         sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
 
 

@@ -83,16 +83,16 @@ def record_format(
 
     tokens: dict[str, bytes | RecordWriter] = {
         "%": b"%",
-        "t": lambda where, record: where.topic.encode(),
-        "p": lambda where, record: b"%d" % where.partition,
-        "o": lambda where, record: b"%d" % record.offset,
-        "k": lambda where, record: content(record.key),
-        "s": lambda where, record: content(record.value),
-        "K": lambda where, record: b"%d" % _size(record.key),
-        "S": lambda where, record: b"%d" % _size(record.value),
-        "R": lambda where, record: _size(record.value).to_bytes(4, "big", signed=True),
-        "T": lambda where, record: b"%d" % record.timestamp,
-        "h": lambda where, record: b",".join(
+        "t": lambda topic_partition, record: topic_partition.topic.encode(),
+        "p": lambda topic_partition, record: b"%d" % topic_partition.partition,
+        "o": lambda topic_partition, record: b"%d" % record.offset,
+        "k": lambda topic_partition, record: content(record.key),
+        "s": lambda topic_partition, record: content(record.value),
+        "K": lambda topic_partition, record: b"%d" % _size(record.key),
+        "S": lambda topic_partition, record: b"%d" % _size(record.value),
+        "R": lambda topic_partition, record: _size(record.value).to_bytes(4, "big", signed=True),
+        "T": lambda topic_partition, record: b"%d" % record.timestamp,
+        "h": lambda topic_partition, record: b",".join(
             clean(name) + b"=" + (b"NULL" if value is None else clean(value))
             for name, value in record.headers
         ),
@@ -103,8 +103,8 @@ def record_format(
         advice = f"pass {' '.join(f'%{name}' for name in tokens)}"
         output.refuse_if(is_token and part not in tokens, f"-f {text!r}: unknown token %{part}", advice)
         parts.append(tokens[part] if is_token else unescape(part, "-f"))
-    return lambda where, record: b"".join(
-        part if isinstance(part, bytes) else part(where, record) for part in parts
+    return lambda topic_partition, record: b"".join(
+        part if isinstance(part, bytes) else part(topic_partition, record) for part in parts
     )
 
 
@@ -112,14 +112,16 @@ def _size(raw: bytes | None) -> int:
     return -1 if raw is None else len(raw)
 
 
-def envelope(where: TopicPartition, record: Record, *, log_append: bool, broker: int) -> dict[str, object]:
+def envelope(
+    topic_partition: TopicPartition, record: Record, *, log_append: bool, broker: int
+) -> dict[str, object]:
     """A record as kcat -J has it; what is not UTF-8 is in ``key_base64``, ``payload_base64`` instead.
 
     ``headers``: names and values in turn; bytes that are not UTF-8 are escaped.
     """
     document: dict[str, object] = {
-        "topic": where.topic,
-        "partition": where.partition,
+        "topic": topic_partition.topic,
+        "partition": topic_partition.partition,
         "offset": record.offset,
         "tstype": "unknown" if record.timestamp < 0 else "logappend" if log_append else "create",
         "ts": record.timestamp,
@@ -246,7 +248,7 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False)
                 _write(arrived, arrived.polled, count, render, consuming.broker_id)
                 remaining -= count
             elif not flags.quiet:
-                output.note(f"reached the end of {arrived.where} at offset {arrived.offset}")
+                output.note(f"reached the end of {arrived.topic_partition} at offset {arrived.offset}")
     except KeyboardInterrupt:
         if flags.exit_at_end:
             raise
@@ -273,12 +275,12 @@ def _write(
     """Write the first ``count`` records, in the format, or as envelopes where there is none."""
     records = records_of(polled, count)
     if render is not None:
-        lines = [render(arrived.where, record) for record in records]
+        lines = [render(arrived.topic_partition, record) for record in records]
     else:
         attributes = polled.batches["attributes"][polled.columns.batch]
         log_append = ((attributes & TIMESTAMP_TYPE_BIT) != 0).tolist()
         envelopes = (
-            envelope(arrived.where, record, log_append=late, broker=broker)
+            envelope(arrived.topic_partition, record, log_append=late, broker=broker)
             for record, late in zip(records, log_append, strict=False)
         )
         lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
@@ -414,12 +416,12 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
 def _note_appended(producing: TopicProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
-        output.note(f"{produced.where}: {produced.records} records, offsets {offsets}")
+        output.note(f"{produced.topic_partition}: {produced.records} records, offsets {offsets}")
 
 
 def _document(producing: TopicProducer) -> dict[str, object]:
     documents = [output.plain(produced) for _, produced in sorted(producing.produced.items())]
-    partitions = [{**document.pop("where"), **document} for document in documents]
+    partitions = [{**document.pop("topic_partition"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}
 
 

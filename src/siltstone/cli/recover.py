@@ -93,7 +93,7 @@ def _document(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict
 def _log(log: LogRecovery) -> dict[str, Any]:
     recovered = log.recovered
     return {
-        **output.plain(log.where),
+        **output.plain(log.topic_partition),
         "log_start_offset": recovered and recovered.log_start_offset,
         "log_end_offset": recovered and recovered.log_end_offset,
         "truncated_bytes": recovered.truncated_bytes if recovered else 0,
@@ -114,7 +114,7 @@ def _show(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
     for directory in recoveries:
         for log in directory.logs:
             if log.reason:
-                output.write_lines(f"{log.where}: {log.status}: {log.reason}")
+                output.write_lines(f"{log.topic_partition}: {log.status}: {log.reason}")
         output.write_lines(*directory.notes)
         if directory.offline is not None:
             output.write_lines(f"{directory.path}: offline: {directory.offline}")
@@ -125,4 +125,9 @@ def _row(log: LogRecovery) -> list[object]:
     changes = (len(document[name]) for name in ("rebuilt_indexes", "finished_swaps", "removed_files"))
     counts = (document["truncated_bytes"], *changes)
     offsets = (document["log_start_offset"], document["log_end_offset"])
-    return [log.where, output.status_text(log.status), *offsets, *(count or None for count in counts)]
+    return [
+        log.topic_partition,
+        output.status_text(log.status),
+        *offsets,
+        *(count or None for count in counts),
+    ]

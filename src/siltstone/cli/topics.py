@@ -201,7 +201,7 @@ def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) ->
     names = commands.matching_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     topics = [snapshot.topic(name) for name in names]
     partitions = {topic.name: commands.partitions_of(snapshot, topic) for topic in topics}
-    described = [(topic, snapshot.own_texts(topic), partitions[topic.name]) for topic in topics]
+    described = [(topic, snapshot.overrides(topic), partitions[topic.name]) for topic in topics]
     if as_json:
         output.write_json({"topics": [_document(*description) for description in described]})
     else:
@@ -247,10 +247,10 @@ def _show_topic(
     rows = [(str(partition.partition), *_figures(partition)) for partition in partitions]
     output.write_table("", _COLUMNS, rows, left=2)
     for partition in partitions:
-        ledger, where = partition.compacted, f"{topic.name}-{partition.partition}"
+        ledger, topic_partition = partition.compacted, f"{topic.name}-{partition.partition}"
         if ledger is not None:
             output.write_lines(
-                f"  {where}: compacted up to offset {ledger.horizon - 1}: "
+                f"  {topic_partition}: compacted up to offset {ledger.horizon - 1}: "
                 f"ledger {ledger.id}, {ledger.entries} entries, {ledger.size} bytes"
             )
 
@@ -340,22 +340,26 @@ def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json
         output.write_json({"dry_run": dry_run, **done.to_json()})
     else:
         for partition in done.partitions:
-            where = f"{done.topic}-{partition.partition}"
-            output.write_lines(_compaction_text(where, partition, dry_run=dry_run))
+            topic_partition = f"{done.topic}-{partition.partition}"
+            output.write_lines(_compaction_text(topic_partition, partition, dry_run=dry_run))
     return _notes(done)
 
 
-def _compaction_text(where: str, partition: compaction.PartitionCompaction, *, dry_run: bool) -> str:
+def _compaction_text(
+    topic_partition: str, partition: compaction.PartitionCompaction, *, dry_run: bool
+) -> str:
     if dry_run:
         first = 0 if partition.compacted is None else partition.compacted.horizon
-        return f"{where}: would be compacted from offset {first} on: {size_text(partition.backlog or 0)}"
+        size = size_text(partition.backlog or 0)
+        return f"{topic_partition}: would be compacted from offset {first} on: {size}"
     if partition.result is None:
-        return f"{where}: {partition.status.status}"
+        return f"{topic_partition}: {partition.status.status}"
     if not partition.result.changed:
-        return f"{where}: {partition.status.status}: nothing new below offset {partition.result.horizon}"
+        nothing = f"nothing new below offset {partition.result.horizon}"
+        return f"{topic_partition}: {partition.status.status}: {nothing}"
     result = partition.result
     return (
-        f"{where}: {partition.status.status}: {result.read_records:,} records up to offset "
+        f"{topic_partition}: {partition.status.status}: {result.read_records:,} records up to offset "
         f"{result.horizon - 1:,}: {counts_text(result)}; "
         f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
     )
@@ -380,9 +384,12 @@ def _show_status(topic: compaction.TopicCompaction, *, as_json: bool) -> int:
 def _notes(topic: compaction.TopicCompaction) -> int:
     output.note(*topic.notes)
     for partition in topic.partitions:
-        where = f"{topic.topic}-{partition.partition}"
+        topic_partition = f"{topic.topic}-{partition.partition}"
         failures = dict.fromkeys(filter(None, (partition.status.last_error, partition.failure)))
         output.note(
-            *(failure if failure.startswith(where) else f"{where}: {failure}" for failure in failures)
+            *(
+                failure if failure.startswith(topic_partition) else f"{topic_partition}: {failure}"
+                for failure in failures
+            )
         )
     return 1 if any(part.failure or part.status.status == ERROR for part in topic.partitions) else 0

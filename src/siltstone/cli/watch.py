@@ -107,21 +107,21 @@ def render(snapshot: WatchSnapshot, with_skipped: bool = False) -> RenderableTyp
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
     ratio = 0.0 if log.snapshot is None else log.snapshot.range.dirty_ratio
-    return STATES.index(log.state), -ratio, log.where
+    return STATES.index(log.state), -ratio, log.topic_partition
 
 
 def _cells(log: WatchedLog) -> list[object]:
     policy = log.policy and f"{log.policy_text} ({log.policy.source})"
-    head = [log.where, Text(log.state, _STYLE.get(log.state, "")), policy]
+    head = [log.topic_partition, Text(log.state, _STYLE.get(log.state, "")), policy]
     if log.snapshot is None:
         return [*head, None, None, None, log.checkpoint, None, None, _last(log)]
     bounds = log.snapshot.range
-    least = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
+    minimum = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
         *head,
         size_text(bounds.clean_bytes),
         size_text(bounds.cleanable_bytes),
-        f"{bounds.dirty_ratio:.3f}{least}",
+        f"{bounds.dirty_ratio:.3f}{minimum}",
         log.checkpoint,
         bounds.end,
         f"{bounds.delay_ms / 1000:,.0f} s" if bounds.overdue else None,
@@ -149,9 +149,9 @@ def _cleaning(cleaning: Cleaning) -> str:
 def _reasons(snapshot: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]]:
     for log in snapshot.logs:
         if log.reason:
-            yield (log.state, log.reason), log.where
+            yield (log.state, log.reason), log.topic_partition
         if log.last_failure is not None and log.last_failure.result.reason not in ("", log.reason):
-            yield ("last failure", log.last_failure.result.reason), log.where
+            yield ("last failure", log.last_failure.result.reason), log.topic_partition
 
 
 def _total(snapshot: WatchSnapshot) -> str:

@@ -86,7 +86,7 @@ def note_uncleanable(states: Sequence[LogState], results: Sequence[LogResult]) -
     """Add a note to the results of logs that are listed as uncleanable; one result a state, in order."""
     listed = {path: _listed(path) for path in {state.directory.path for state in states}}
     for state, result in zip(states, results, strict=True):
-        uncleanable = listed[state.directory.path].get(state.where)
+        uncleanable = listed[state.directory.path].get(state.topic_partition)
         if uncleanable is not None:
             since = time_text(uncleanable.since_ms)
             result.notes.append(f"listed as uncleanable since {since}: {uncleanable.reason}")
@@ -111,14 +111,14 @@ def record_outcome(
             continue
         try:
             if result.status == UNCLEANABLE:
-                mark_uncleanable(directory, state.where, result.reason, began_ms)
-            elif result.status in (CLEANED, NOTHING_TO_DO) and state.where in _listed(directory):
-                clear_uncleanable(directory, state.where)
+                mark_uncleanable(directory, state.topic_partition, result.reason, began_ms)
+            elif result.status in (CLEANED, NOTHING_TO_DO) and state.topic_partition in _listed(directory):
+                clear_uncleanable(directory, state.topic_partition)
                 result.notes.append("removed from the list of uncleanable logs")
         except OSError as error:
             _logger.warning(
                 "%s: the list of uncleanable logs cannot be written, and shows the log as before: %s",
-                state.where,
+                state.topic_partition,
                 error,
             )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
@@ -331,16 +331,18 @@ def _report_excluded(
 ) -> list[LogResult]:
     """Report the parts of the directory that the cleaned copy does not have: the result of a selected log
     becomes failed, for another log a failed result is returned, anything else is added to ``passed_over``."""
-    selected = {result.where: result for result in results}
+    selected = {result.topic_partition: result for result in results}
     not_selected = []
     for path, reason in excluded.items():
-        where = parse_partition(path.name)
-        if where is None:
+        topic_partition = parse_partition(path.name)
+        if topic_partition is None:
             passed_over.append(PassedOver(path=str(path), reason=reason))
-        elif where in selected:
-            selected[where].stop(FAILED, reason)
+        elif topic_partition in selected:
+            selected[topic_partition].stop(FAILED, reason)
         else:
-            result = LogResult(topic=where.topic, partition=where.partition, directory=str(path))
+            result = LogResult(
+                topic=topic_partition.topic, partition=topic_partition.partition, directory=str(path)
+            )
             not_selected.append(result.stop(FAILED, reason))
     return not_selected
 

@@ -155,27 +155,33 @@ def _topic(
     return TopicCompaction(
         topic=topic.name,
         threshold=compaction_threshold(topic.name, snapshot.config_of(topic), snapshot.registry.namespaces),
-        partitions=tuple(_partition(snapshot, where, results.get(where), to_the_end) for where in wheres),
+        partitions=tuple(
+            _partition(snapshot, topic_partition, results.get(topic_partition), to_the_end)
+            for topic_partition in wheres
+        ),
         notes=(*snapshot.notes, *snapshot.notes_on([topic])),
     )
 
 
 def _partition(
-    snapshot: Snapshot, where: TopicPartition, result: CompactionResult | None, to_the_end: bool | None
+    snapshot: Snapshot,
+    topic_partition: TopicPartition,
+    result: CompactionResult | None,
+    to_the_end: bool | None,
 ) -> PartitionCompaction:
-    partition = PartitionCompaction(partition=where.partition, result=result)
-    path = snapshot.partitions.get(where)
+    partition = PartitionCompaction(partition=topic_partition.partition, result=result)
+    path = snapshot.partitions.get(topic_partition)
     if path is None:
         partition.failure = NOT_HERE
         return partition
-    partition.directory, partition.failure = str(path.parent), snapshot.damage_of(where)
+    partition.directory, partition.failure = str(path.parent), snapshot.damage_of(topic_partition)
     try:
         partition.status = read_status(path)
         partition.compacted = ledger = LedgerStore(path).current()
         if to_the_end is None:
-            log = snapshot.log(where)
+            log = snapshot.log(topic_partition)
         else:
-            log = snapshot.committed_log(where, no_other_replica=to_the_end)
+            log = snapshot.committed_log(topic_partition, no_other_replica=to_the_end)
         partition.backlog = backlog_bytes(log.view, None if ledger is None else ledger.horizon)
     except (SiltstoneError, OSError) as error:
         partition.failure = partition.failure or str(error)
@@ -210,27 +216,35 @@ def compact_topic(
         backlog = sum(partition.backlog or 0 for partition in before.partitions)
         compactor = TwoPhaseCompactor(engine(backlog), clock=SystemClock())
         flags = {"reset": reset, "to_the_end": to_the_end}
-        results = {where: _compact(snapshot, where, compactor, **flags) for where in wheres}
+        results = {
+            topic_partition: _compact(snapshot, topic_partition, compactor, **flags)
+            for topic_partition in wheres
+        }
         return _topic(snapshot, wheres, to_the_end=to_the_end, results=results)
 
 
 def _compact(
-    snapshot: Snapshot, where: TopicPartition, compactor: TwoPhaseCompactor, *, reset: bool, to_the_end: bool
+    snapshot: Snapshot,
+    topic_partition: TopicPartition,
+    compactor: TwoPhaseCompactor,
+    *,
+    reset: bool,
+    to_the_end: bool,
 ) -> CompactionResult | None:
     """Compact one partition; None if that failed, with the reason in its status."""
-    if where not in snapshot.partitions:
+    if topic_partition not in snapshot.partitions:
         return None
-    log = snapshot.log(where)
-    config = snapshot.config_of(snapshot.topic(where.topic))
+    log = snapshot.log(topic_partition)
+    config = snapshot.config_of(snapshot.topic(topic_partition.topic))
     attempt = Attempt(log, SystemClock().now_ms())
     outcome: CompactionResult | str = "interrupted"
     try:
-        log = snapshot.committed_log(where, no_other_replica=to_the_end)
+        log = snapshot.committed_log(topic_partition, no_other_replica=to_the_end)
         refuse_unsafe_files(log.directory)
-        if log.not_shown:
+        if log.unreadable_logs:
             raise DirectoryRefusedError(
-                f"not all of it can be read: {'; '.join(log.not_shown)}",
-                path=str(log.where),
+                f"not all of it can be read: {'; '.join(log.unreadable_logs)}",
+                path=str(log.topic_partition),
                 advice="run siltstone recover first: a ledger must not have records that it truncates",
             )
         if reset:

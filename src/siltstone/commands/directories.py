@@ -118,16 +118,16 @@ class Snapshot:
         roots = {directory.path for directory in self.directories}
         self.registry: TopicRegistry = load_registry(roots)[0] if roots else NO_TOPICS
         self.partitions = {
-            where: path
+            topic_partition: path
             for directory in self.directories
-            for where, path in directory.partitions.items()
-            if where.topic != CLUSTER_METADATA and not self._is_deleted(where, path)
+            for topic_partition, path in directory.partitions.items()
+            if topic_partition.topic != CLUSTER_METADATA and not self._is_deleted(topic_partition, path)
         }
 
-    def _is_deleted(self, where: TopicPartition, path: Path) -> bool:
+    def _is_deleted(self, topic_partition: TopicPartition, path: Path) -> bool:
         """Will the next start delete this partition?"""
         with contextlib.suppress(CorruptFileError):
-            return self.registry.has_deleted(where, path)
+            return self.registry.has_deleted(topic_partition, path)
         return False
 
     @property
@@ -146,14 +146,16 @@ class Snapshot:
                 )
         return notes
 
-    def _is_in_use(self, where: TopicPartition) -> bool:
-        return files.is_locked(self.partitions[where].parent / LOCK)
+    def _is_in_use(self, topic_partition: TopicPartition) -> bool:
+        return files.is_locked(self.partitions[topic_partition].parent / LOCK)
 
     @property
     def has_brokers_metadata(self) -> bool:
         """Do the directories have a broker's metadata log, with its topics and their settings?"""
-        partitions = (where for directory in self.directories for where in directory.partitions)
-        return any(where.topic == CLUSTER_METADATA for where in partitions)
+        partitions = (
+            topic_partition for directory in self.directories for topic_partition in directory.partitions
+        )
+        return any(topic_partition.topic == CLUSTER_METADATA for topic_partition in partitions)
 
     @property
     def broker_id(self) -> int:
@@ -164,7 +166,7 @@ class Snapshot:
     def names(self) -> list[str]:
         """All topics, in order of name."""
         listed = () if self._is_partial else self.registry.topics
-        return sorted({*listed, *(where.topic for where in self.partitions)})
+        return sorted({*listed, *(topic_partition.topic for topic_partition in self.partitions)})
 
     @property
     def _is_partial(self) -> bool:
@@ -174,7 +176,11 @@ class Snapshot:
         """One topic. Raises UnknownTopicError."""
         entry, created_by_siltstone = self.registry.entry(name, self.partitions), name in self.registry.topics
         if created_by_siltstone and self._is_partial:
-            numbers = sorted(where.partition for where in self.partitions if where.topic == name)
+            numbers = sorted(
+                topic_partition.partition
+                for topic_partition in self.partitions
+                if topic_partition.topic == name
+            )
             entry = replace(entry, partitions=tuple(numbers))
         return entry.describe(name, created_by_siltstone=created_by_siltstone)
 
@@ -203,12 +209,12 @@ class Snapshot:
             return self.settings
         return replace_fields(self.settings, cluster=None)
 
-    def own_texts(self, topic: TopicDescription) -> Mapping[str, str]:
+    def overrides(self, topic: TopicDescription) -> Mapping[str, str]:
         """A topic's own settings: Siltstone's, or all that its broker's metadata has."""
         cluster = self.settings_of(topic).cluster
         if topic.created_by_siltstone or cluster is None:
             return topic.config
-        return cluster.own_texts(topic.name)
+        return cluster.overrides(topic.name)
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """The source of the settings of a broker's topics, or why they are not shown; for display."""
@@ -227,38 +233,42 @@ class Snapshot:
         """A topic's settings over the broker's. Raises UsageError for a bad one."""
         return self.settings_of(topic).config_of(topic.name)
 
-    def log(self, where: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
+    def log(self, topic_partition: TopicPartition, *, to_the_end: bool = False) -> ReadOnlyLog:
         """A partition's log, up to the high watermark in the checkpoint.
 
         A topic that Siltstone created has no other replica, so its logs are read to their ends; with
         ``to_the_end`` those of all topics are. Batches may decompress to ``max.decompressed.message.bytes``.
         Raises UnknownTopicError, DirectoryRefusedError, CorruptFileError, OSError.
         """
-        if where not in self.partitions:
+        if topic_partition not in self.partitions:
             raise UnknownTopicError(
                 f"there is no such partition in {', '.join(map(str, self.paths))}",
-                path=str(where),
+                path=str(topic_partition),
                 advice=LIST_TOPICS,
             )
         try:
-            log = self.logs[where]
+            log = self.logs[topic_partition]
         except DirectoryRefusedError as error:
-            if isinstance(error, UnsafeFileError) or not self._is_in_use(where):
+            if isinstance(error, UnsafeFileError) or not self._is_in_use(topic_partition):
                 raise
             raise DirectoryRefusedError(
                 "the process that uses the directory is swapping segments",
-                path=self.partitions[where],
+                path=self.partitions[topic_partition],
                 advice="try again in a moment",
             ) from None
-        view = log.view._replace(batch_limit=self._batch_limit(where.topic))
-        if to_the_end or where.topic in self.registry.topics:
+        view = log.view._replace(batch_limit=self._batch_limit(topic_partition.topic))
+        if to_the_end or topic_partition.topic in self.registry.topics:
             # An open transaction still bounds the last stable offset.
             is_stable = view.last_stable_offset == view.high_watermark
             stable = view.log_end_offset if is_stable else view.last_stable_offset
             view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-        return ReadOnlyLog(log.where, log.directory, view, log.not_shown, log.first_dirty_offset)
+        return ReadOnlyLog(
+            log.topic_partition, log.directory, view, log.unreadable_logs, log.first_dirty_offset
+        )
 
-    def committed_log(self, where: TopicPartition, *, no_other_replica: bool = False) -> ReadOnlyLog:
+    def committed_log(
+        self, topic_partition: TopicPartition, *, no_other_replica: bool = False
+    ) -> ReadOnlyLog:
         """A partition's log up to the end of its committed records, for a change that depends on these.
 
         A topic that Siltstone created is committed to its end, any other up to the high watermark in the
@@ -266,13 +276,15 @@ class Snapshot:
         Raises DirectoryRefusedError if the committed end is not known, and as ``log``.
         """
         bounds = (
-            directory.checkpoints().committed_below(where, no_other_replica=no_other_replica)
+            directory.checkpoints().committed_below(topic_partition, no_other_replica=no_other_replica)
             for directory in self.directories
-            if where in directory.partitions
+            if topic_partition in directory.partitions
         )
-        if where.topic not in self.registry.topics and next(bounds, None) is None:
-            raise DirectoryRefusedError(UNKNOWN_COMMITTED, path=str(where), advice=HIGH_WATERMARK_ADVICE)
-        return self.log(where)
+        if topic_partition.topic not in self.registry.topics and next(bounds, None) is None:
+            raise DirectoryRefusedError(
+                UNKNOWN_COMMITTED, path=str(topic_partition), advice=HIGH_WATERMARK_ADVICE
+            )
+        return self.log(topic_partition)
 
     def _batch_limit(self, topic: str) -> int:
         """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
@@ -282,9 +294,9 @@ class Snapshot:
         except UsageError:  # reported by the commands that show settings
             return self.broker.integer(LIMIT_SETTING)
 
-    def damage_of(self, where: TopicPartition) -> str | None:
+    def damage_of(self, topic_partition: TopicPartition) -> str | None:
         """Why a partition can only be read in part; None for one that a process is using."""
-        not_shown = self.logs[where].not_shown
-        if not not_shown or self._is_in_use(where):
+        unreadable_logs = self.logs[topic_partition].unreadable_logs
+        if not unreadable_logs or self._is_in_use(topic_partition):
             return None
-        return f"not all of it can be read: {'; '.join(not_shown)}"
+        return f"not all of it can be read: {'; '.join(unreadable_logs)}"

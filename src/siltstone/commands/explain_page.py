@@ -65,8 +65,8 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
         "written": [moment.written_bytes for moment in moments],
         "reclaimable": [moment.reclaimable_bytes for moment in moments],
     }
-    most = max(map(max, series.values())) if len(moments) > 1 else 0
-    if most <= 0:
+    maximum = max(map(max, series.values())) if len(moments) > 1 else 0
+    if maximum <= 0:
         return ""
     first, last, floor = moments[0].at_ms, moments[-1].at_ms, HEIGHT - _BOTTOM
     width, height = WIDTH - _LEFT - _RIGHT, floor - _TOP
@@ -74,10 +74,10 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
     for step in range(_GRID + 1):
         y = floor - step / _GRID * height
         shapes.append(Element("line", _numbers(x1=_LEFT, y1=y, x2=WIDTH - _RIGHT, y2=y)))
-        shapes.append(_text(size_text(most * step / _GRID), "end", x=_LEFT - 6, y=y + 4))
+        shapes.append(_text(size_text(maximum * step / _GRID), "end", x=_LEFT - 6, y=y + 4))
     for name, values in series.items():
         points = [
-            ((moment.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / most * height)
+            ((moment.at_ms - first) / max(last - first, 1) * width + _LEFT, floor - value / maximum * height)
             for moment, value in zip(moments, values, strict=True)
         ]
         corners = [(_LEFT, floor), *points, (_LEFT + width, floor)]
@@ -91,10 +91,10 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
 
 def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
     """A row for each (label, all, part, what it says), ``part`` drawn over ``all``; at most some dozens."""
-    most = max((whole for _, whole, _, _ in rows), default=0)
+    maximum = max((whole for _, whole, _, _ in rows), default=0)
     shapes = []
-    for number, (label, whole, part, says) in enumerate(rows if most > 0 else ()):
-        y, scale = number * _ROW, (WIDTH - _LABELS - _SAYS) / most
+    for number, (label, whole, part, says) in enumerate(rows if maximum > 0 else ()):
+        y, scale = number * _ROW, (WIDTH - _LABELS - _SAYS) / maximum
         shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
         for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], part)):
             width = max(value * scale, 0.5 if value else 0)
@@ -130,7 +130,7 @@ def _numbers(**place: float) -> dict[str, str]:
     return {name: f"{number:.2f}" for name, number in place.items()}
 
 
-GROUPS_MOST = 40
+MAX_GROUPS = 40
 """Groups that are drawn; the table has them all."""
 
 
@@ -162,7 +162,7 @@ def _plots_of(log: LogExplanation) -> dict[str, str]:
             group.bytes_after,
             f"{size_text(group.bytes_before)} → {size_text(group.bytes_after)}",
         )
-        for group in outcome.groups[:GROUPS_MOST]
+        for group in outcome.groups[:MAX_GROUPS]
     ]
     hottest = [
         (f"{key.key} ({key.key_size} B)", key.records, key.superseded, f"{key.records:,} records")

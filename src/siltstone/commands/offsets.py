@@ -45,15 +45,15 @@ class PartitionOffset:
     """A partition's offset for a time, None if no record is that late; or its log start after records were
     deleted. ``failure``: why the log cannot be read, or only in part, or Kafka's error."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     offset: int | None
     failure: str | None = None
 
     def to_json(self, name: str = "offset") -> dict[str, object]:
         """One object, with the offset as ``name``."""
         return {
-            "topic": self.where.topic,
-            "partition": self.where.partition,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
             name: self.offset,
             "error": self.failure,
         }
@@ -122,14 +122,20 @@ def select_partitions(
 def list_offsets(snapshot: Snapshot, wheres: Iterable[TopicPartition], time: int) -> list[PartitionOffset]:
     """The offset of each partition for a time; one that cannot be read has the failure."""
     offsets = []
-    for where in wheres:
+    for topic_partition in wheres:
         try:
-            place = snapshot.log(where).offset_for_time(time)
+            place = snapshot.log(topic_partition).offset_for_time(time)
         except (SiltstoneError, OSError) as error:
-            offsets.append(PartitionOffset(where=where, offset=None, failure=str(error)))
+            offsets.append(PartitionOffset(topic_partition=topic_partition, offset=None, failure=str(error)))
         else:
             offset = None if place is None else place.offset
-            offsets.append(PartitionOffset(where=where, offset=offset, failure=snapshot.damage_of(where)))
+            offsets.append(
+                PartitionOffset(
+                    topic_partition=topic_partition,
+                    offset=offset,
+                    failure=snapshot.damage_of(topic_partition),
+                )
+            )
     return offsets
 
 
@@ -157,7 +163,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
     offsets = {TopicPartition(row.topic, row.partition): row.offset for row in rows}
     if len(offsets) < len(rows):
         counts = Counter(TopicPartition(row.topic, row.partition) for row in rows)
-        repeated = sorted(str(where) for where, count in counts.items() if count > 1)
+        repeated = sorted(str(topic_partition) for topic_partition, count in counts.items() if count > 1)
         reason = f"--offset-json-file has several offsets for {', '.join(repeated)}"
         raise UsageError(reason, path=path, advice="name each partition once")
     return offsets
@@ -172,7 +178,9 @@ def delete_records(
     """
     if dry_run:
         snapshot = directories.snapshot()
-        return _delete_all(offsets, lambda where, offset: _new_start(snapshot, where, offset))
+        return _delete_all(
+            offsets, lambda topic_partition, offset: _new_start(snapshot, topic_partition, offset)
+        )
     with directories.open() as manager:
         return _delete_all(offsets, manager.delete_records)
 
@@ -181,24 +189,28 @@ def _delete_all(
     offsets: dict[TopicPartition, int], delete: Callable[[TopicPartition, int], int]
 ) -> list[PartitionOffset]:
     results = []
-    for where, offset in offsets.items():
+    for topic_partition, offset in offsets.items():
         try:
-            results.append(PartitionOffset(where=where, offset=delete(where, offset)))
+            results.append(
+                PartitionOffset(topic_partition=topic_partition, offset=delete(topic_partition, offset))
+            )
         except SiltstoneError as error:
             failure = f"{error} ({error.code})" if isinstance(error, LogError) else str(error)
-            results.append(PartitionOffset(where=where, offset=None, failure=failure))
+            results.append(PartitionOffset(topic_partition=topic_partition, offset=None, failure=failure))
     return results
 
 
-def _new_start(snapshot: Snapshot, where: TopicPartition, offset: int) -> int:
+def _new_start(snapshot: Snapshot, topic_partition: TopicPartition, offset: int) -> int:
     """The log start that ``LogManager.delete_records`` would set. Raises the same errors."""
-    log = snapshot.log(where)
-    refuse_compacted_only(where, LogConfig.of(snapshot.config_of(snapshot.topic(where.topic))))
+    log = snapshot.log(topic_partition)
+    refuse_compacted_only(
+        topic_partition, LogConfig.of(snapshot.config_of(snapshot.topic(topic_partition.topic)))
+    )
     target = log.log_end_offset if offset == -1 else offset
     if not 0 <= target <= log.log_end_offset:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside 0 to {log.log_end_offset}, the log's end",
-            path=str(where),
+            path=str(topic_partition),
             advice="pass an offset up to the end, or -1",
         )
     return max(target, log.log_start_offset)
@@ -222,14 +234,15 @@ def describe_log_dirs(directories: BrokerDirectories, topics: Collection[str] = 
             snapshot = Snapshot([path], directories.broker_config())
             entry["partitions"] = [
                 {
-                    "partition": str(where),
+                    "partition": str(topic_partition),
                     "size": sum(segment.size for segment in list_segments(partition)),
                     "offsetLag": 0,
                     "isFuture": False,
                 }
                 for directory in snapshot.directories
-                for where, partition in sorted(directory.partitions.items())
-                if where.topic != CLUSTER_METADATA and (not topics or where.topic in topics)
+                for topic_partition, partition in sorted(directory.partitions.items())
+                if topic_partition.topic != CLUSTER_METADATA
+                and (not topics or topic_partition.topic in topics)
             ]
             broker = broker or snapshot.broker_id
         except (SiltstoneError, OSError) as error:

@@ -147,13 +147,13 @@ class Policies:
     notes: tuple[str, ...] = ()
     broker_known: bool = False
 
-    def state_of(self, where: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
+    def state_of(self, topic_partition: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
         settings of the command line."""
-        topic, settings = where.topic, self.settings
+        topic, settings = topic_partition.topic, self.settings
         created_by_siltstone = settings.is_made_here(topic)
         state = LogState(
-            where=where,
+            topic_partition=topic_partition,
             path=path,
             directory=directory,
             config=None,
@@ -193,8 +193,8 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
         listed = load_registry(directory.path for directory in directories)[0].topics
         settings = replace(settings, listed=listed)
         directory = metadata_directory(directories)
-        partitions = [where for one in directories for where in one.partitions]
-        if directory is None and not all(where.topic in listed for where in partitions):
+        partitions = [topic_partition for one in directories for topic_partition in one.partitions]
+        if directory is None and not all(topic_partition.topic in listed for topic_partition in partitions):
             directory = _metadata_elsewhere(directories, options.broker_config)
         if directory is not None:
             cluster = read_cluster_settings(directory, node_id=node_id_of(directories), static=static)
@@ -225,12 +225,12 @@ def recovery_configs(
     except (CorruptFileError, UnsafeFileError, UsageError, OSError) as error:
         _logger.warning("the topics' own settings are not known, the defaults are used: %s", error)
 
-    def config_of(where: TopicPartition) -> LogConfig:
-        if cluster is not None and cluster.topic_id(where.topic) is not None:
+    def config_of(topic_partition: TopicPartition) -> LogConfig:
+        if cluster is not None and cluster.topic_id(topic_partition.topic) is not None:
             try:
-                return LogConfig.of(cluster.config_of(where.topic).over(config))
+                return LogConfig.of(cluster.config_of(topic_partition.topic).over(config))
             except UsageError as error:
-                _logger.warning("%s: the topic's own settings are not used: %s", where, error)
+                _logger.warning("%s: the topic's own settings are not used: %s", topic_partition, error)
         return LogConfig.of(Config(config, static=static))
 
     return config_of
@@ -241,12 +241,14 @@ def log_states(
 ) -> list[LogState]:
     """The selected logs (``topics`` empty: all), each with its settings. Raises UsageError."""
     states = [
-        policies.state_of(where, path, directory)
+        policies.state_of(topic_partition, path, directory)
         for directory in directories
-        for where, path in sorted(directory.partitions.items())
-        if not topics or where.topic in topics
+        for topic_partition, path in sorted(directory.partitions.items())
+        if not topics or topic_partition.topic in topics
     ]
-    refuse_missing_topics(topics, (state.where for state in states), [one.path for one in directories])
+    refuse_missing_topics(
+        topics, (state.topic_partition for state in states), [one.path for one in directories]
+    )
     return states
 
 
@@ -254,7 +256,7 @@ def refuse_missing_topics(
     topics: Sequence[str], partitions: Iterable[TopicPartition], paths: Sequence[Path]
 ) -> None:
     """Raises UsageError for a topic (``--topic``) without a partition."""
-    missing = set(topics) - {where.topic for where in partitions}
+    missing = set(topics) - {topic_partition.topic for topic_partition in partitions}
     if missing:
         raise UsageError(
             f"--topic {min(missing)}: the directories have no partition of it",

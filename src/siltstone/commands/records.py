@@ -36,7 +36,7 @@ _BATCH_BYTES = 256 << 10
 class ProducedRecords:
     """Records appended to one partition: offsets of the first and the last, and their number."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     first_offset: int
     last_offset: int
     records: int
@@ -96,7 +96,10 @@ class TopicProducer(Closing):
         codec = self._compression or log.config.compression_type
         appended = log.append(batch_of(records, codec, SystemClock().now_ms()))
         produced = self.produced.setdefault(
-            number, ProducedRecords(log.where, first_offset=appended.first_offset, last_offset=0, records=0)
+            number,
+            ProducedRecords(
+                log.topic_partition, first_offset=appended.first_offset, last_offset=0, records=0
+            ),
         )
         produced.last_offset = appended.last_offset
         produced.records += len(records)
@@ -165,7 +168,7 @@ class Range:
 class ConsumedRecords:
     """Records of one partition; ``polled`` None: its end, at ``offset``, was reached."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     polled: Polled | None = None
 
@@ -191,7 +194,7 @@ class _Followed:
     """A partition that is read; ``view``: its newest view."""
 
     def __init__(self, log: ReadOnlyLog, wanted: Range, isolation: str, *, compacted: bool) -> None:
-        self.where, self.directory = log.where, log.directory
+        self.topic_partition, self.directory = log.topic_partition, log.directory
         self.view: LogView = log.view
         self.sizes = _log_sizes(log.directory)
         end = None if wanted.until_ms is None else log.offset_for_time(wanted.until_ms)
@@ -209,7 +212,7 @@ class _Followed:
         if not first <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {start} is outside {log.log_start_offset} to {log.log_end_offset}",
-                path=str(self.where),
+                path=str(self.topic_partition),
                 advice="pass -o with an offset between them, start or end",
             )
 
@@ -257,7 +260,7 @@ class TopicConsumer:
             for number in numbers
             if not partitions or number in partitions
         }
-        damage = (snapshot.damage_of(followed.where) for followed in self._followed.values())
+        damage = (snapshot.damage_of(followed.topic_partition) for followed in self._followed.values())
         self.damage = list(filter(None, damage))
         self._failures = 0
 
@@ -278,12 +281,16 @@ class TopicConsumer:
                 polled = followed.reader.poll()
                 if polled is not None:
                     followed.end_reported = False
-                    yield ConsumedRecords(where=followed.where, offset=followed.reader.offset, polled=polled)
+                    yield ConsumedRecords(
+                        topic_partition=followed.topic_partition, offset=followed.reader.offset, polled=polled
+                    )
                     continue
                 del unread[number]
                 if not followed.end_reported:
                     followed.end_reported = True
-                    yield ConsumedRecords(where=followed.where, offset=followed.reader.offset)
+                    yield ConsumedRecords(
+                        topic_partition=followed.topic_partition, offset=followed.reader.offset
+                    )
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
         """Read without an end; ``wait`` is called before each check of the files for new records."""

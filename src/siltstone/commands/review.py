@@ -72,10 +72,10 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
     policies = gather_policies([directory], request)
     now_ms = resolve_now_ms(request.now_ms, SystemClock())
 
-    def settings(where: TopicPartition) -> CleaningSettings:
-        path = directory.partitions.get(where, directory.path / str(where))
+    def settings(topic_partition: TopicPartition) -> CleaningSettings:
+        path = directory.partitions.get(topic_partition, directory.path / str(topic_partition))
         return cleaning_settings(
-            policies.state_of(where, path, directory).config,
+            policies.state_of(topic_partition, path, directory).config,
             now_ms,
             now_is_exact=request.now_ms is not None,
             beyond_high_watermark=beyond,

@@ -87,22 +87,24 @@ def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[Partition
     return [_partition(snapshot, TopicPartition(topic.name, number)) for number in topic.partitions]
 
 
-def _partition(snapshot: Snapshot, where: TopicPartition) -> PartitionDescription:
-    path = snapshot.partitions.get(where)
+def _partition(snapshot: Snapshot, topic_partition: TopicPartition) -> PartitionDescription:
+    path = snapshot.partitions.get(topic_partition)
     if path is None:
-        return PartitionDescription(partition=where.partition, directory=None, failure=NOT_HERE)
+        return PartitionDescription(partition=topic_partition.partition, directory=None, failure=NOT_HERE)
     try:
-        log = snapshot.log(where)
+        log = snapshot.log(topic_partition)
     except (SiltstoneError, OSError) as error:
-        return PartitionDescription(partition=where.partition, directory=str(path.parent), failure=str(error))
+        return PartitionDescription(
+            partition=topic_partition.partition, directory=str(path.parent), failure=str(error)
+        )
     view = log.view
-    damage, compacted = snapshot.damage_of(where), None
+    damage, compacted = snapshot.damage_of(topic_partition), None
     try:
         compacted = LedgerStore(path).current()
     except (SiltstoneError, OSError) as error:
         damage = damage or str(error)
     return PartitionDescription(
-        partition=where.partition,
+        partition=topic_partition.partition,
         directory=str(path.parent),
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
@@ -296,7 +298,7 @@ def alter_settings(
         before = snapshot.registry.namespaces.get(name, {})
         after = altered_policies(before, set_to, removals, name)
     else:
-        before = snapshot.settings_of(snapshot.topic(name)).own_texts(name)
+        before = snapshot.settings_of(snapshot.topic(name)).overrides(name)
         set_keys = {find_topic_key(key).name for key in before}
         missing = [key for key in removals if find_topic_key(key).name not in set_keys]
         if missing:

@@ -96,7 +96,7 @@ class WatchedLog:
     ``last_cleaning``: the last that succeeded; ``last_failure``: a later one that failed.
     """
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: Path
     state: str
     reason: str = ""
@@ -119,8 +119,8 @@ class WatchedLog:
         snapshot = self.snapshot
         horizons = None if snapshot is None else snapshot.horizons
         return {
-            "topic": self.where.topic,
-            "partition": self.where.partition,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
             "directory": str(self.directory),
             "state": self.state,
             "reason": self.reason,
@@ -254,24 +254,33 @@ class Watch:
         snapshot = self._open(now_ms)
         require_one_broker(snapshot.directories)
         partitions = snapshot.partitions.items()
-        paths = {where: path for where, path in partitions if not self._topics or where.topic in self._topics}
+        paths = {
+            topic_partition: path
+            for topic_partition, path in partitions
+            if not self._topics or topic_partition.topic in self._topics
+        }
         if not self._has_snapshot:
             refuse_missing_topics(self._topics, paths, self._paths)
         self._unread_bytes = HORIZON_BYTES
         for results in (self._without_open_transactions, self._horizons_read):
             for path in results.keys() - set(paths.values()):
                 del results[path]
-        topics = {name: snapshot.topic(name) for name in sorted({where.topic for where in paths})}
+        topics = {
+            name: snapshot.topic(name)
+            for name in sorted({topic_partition.topic for topic_partition in paths})
+        }
         logs, notes = list[WatchedLog](), list[str]()
         for directory in snapshot.directories:
             watch = _DirectoryWatch(self, snapshot, directory, now_ms)
             logs += [
-                watch.log(where, topics[where.topic]) for where in directory.partitions if where in paths
+                watch.log(topic_partition, topics[topic_partition.topic])
+                for topic_partition in directory.partitions
+                if topic_partition in paths
             ]
             notes += watch.notes
         return WatchSnapshot(
             at_ms=now_ms,
-            logs=tuple(sorted(logs, key=lambda log: log.where)),
+            logs=tuple(sorted(logs, key=lambda log: log.topic_partition)),
             directories={
                 str(directory.path): files.is_locked(directory.path / LOCK)
                 for directory in snapshot.directories
@@ -339,7 +348,7 @@ class Watch:
         active, path = segments[-1], state.path
         base, identity = active.base_offset, (active.base_offset, active.inode)
         at_base = ProducerStates(base)
-        if checkpoints.cleaner.get(state.where, 0) <= base:
+        if checkpoints.cleaner.get(state.topic_partition, 0) <= base:
             if self._without_open_transactions.get(path) == identity:
                 return at_base
             if load_producers(path, segments, base).first_open_transaction() is None:
@@ -387,27 +396,27 @@ class _DirectoryWatch:
         self._cleanings: dict[TopicPartition, Cleaning] = {}
         self._failures: dict[TopicPartition, Cleaning] = {}
         for cleaning in read_cleanings(directory.path):
-            where = cleaning.result.where
+            topic_partition = cleaning.result.topic_partition
             if cleaning.result.status == CLEANED:
-                self._cleanings[where] = cleaning
-                self._failures.pop(where, None)
+                self._cleanings[topic_partition] = cleaning
+                self._failures.pop(topic_partition, None)
             else:
-                self._failures[where] = cleaning
+                self._failures[topic_partition] = cleaning
 
-    def log(self, where: TopicPartition, topic: TopicDescription) -> WatchedLog:
+    def log(self, topic_partition: TopicPartition, topic: TopicDescription) -> WatchedLog:
         """One log; its state and reason say what failed."""
-        path = self._directory.partitions[where]
-        bare = LogState(where=where, path=path, directory=self._directory, config=None)
+        path = self._directory.partitions[topic_partition]
+        bare = LogState(topic_partition=topic_partition, path=path, directory=self._directory, config=None)
         state = self._watch.with_settings(self._snapshot, topic, bare)
         blank = WatchedLog(
-            where=where,
+            topic_partition=topic_partition,
             directory=path,
             state=SKIPPED,
             policy=None if state.config is None else state.config.setting("cleanup.policy"),
             min_ratio=None if state.config is None else state.config.setting("min.cleanable.dirty.ratio"),
-            uncleanable=self._uncleanable.get(where),
-            last_cleaning=self._cleanings.get(where),
-            last_failure=self._failures.get(where),
+            uncleanable=self._uncleanable.get(topic_partition),
+            last_cleaning=self._cleanings.get(topic_partition),
+            last_failure=self._failures.get(topic_partition),
         )
         failure: Exception | None = None
         for _ in range(READS_MAX):
@@ -431,9 +440,9 @@ class _DirectoryWatch:
                 raise SourceChangedError("its segments were being swapped", path=state.path)
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
-        only_replica = state.where.topic in self._snapshot.registry.topics
+        only_replica = state.topic_partition.topic in self._snapshot.registry.topics
         bound = checkpoints.committed_below(
-            state.where, no_other_replica=only_replica or self._watch.to_the_end
+            state.topic_partition, no_other_replica=only_replica or self._watch.to_the_end
         )
         if bound is None:
             return replace(blank, reason=NO_HIGH_WATERMARK)
@@ -443,7 +452,7 @@ class _DirectoryWatch:
         swapped = self._being_swapped(state, blank)
         if swapped is not None:
             return swapped
-        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.where), snapshot=snapshot)
+        blank = replace(blank, checkpoint=checkpoints.cleaner.get(state.topic_partition), snapshot=snapshot)
         verdict, reason = self._verdict(state.path, blank, snapshot)
         return replace(blank, state=verdict, reason=reason)
 

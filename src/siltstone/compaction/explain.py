@@ -554,7 +554,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) ->
     if not segments:
         return RangeExplained()
     producers = load_producers(state.path, segments)
-    mark = checkpoints.high_watermark.get(state.where)
+    mark = checkpoints.high_watermark.get(state.topic_partition)
     config = LogConfig.of(state.config)
     facts = log_facts(state, config, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
     cleanable = ranges.cleanable_range(facts, config, choices.now_ms)
@@ -686,7 +686,7 @@ def explain_logs(
     Raises EngineError when Spark gives up; what is wrong with a log is in its explanation.
     """
     mismatched = mismatched_topic_ids(states)
-    logs = [_begin(state, options, mismatched.get(state.where)) for state in states]
+    logs = [_begin(state, options, mismatched.get(state.topic_partition)) for state in states]
     left = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if left:
         works = [planned.work for _, planned in left.values()]
@@ -721,8 +721,8 @@ def _begin(
 ) -> tuple[LogExplanation, Planned | None]:
     """Plan twice: as a cleaning now would, and as if the log were eligible, which is what is run dry."""
     log = LogExplanation(
-        topic=state.where.topic,
-        partition=state.where.partition,
+        topic=state.topic_partition.topic,
+        partition=state.topic_partition.partition,
         directory=str(state.path),
         status=report.SKIPPED,
         settings={} if state.config is None else state.config.settings(),

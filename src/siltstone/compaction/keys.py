@@ -193,15 +193,15 @@ def _scatter(entries: Words, base: int, shards: int, first: int, cursor: Int64, 
     width = entries.shape[1]
     for i in range(len(entries)):
         p = shard_of(entries[i, 0], shards) - first
-        where = np.uint64(cursor[p])
+        topic_partition = np.uint64(cursor[p])
         cursor[p] += 1
         if width == 2:
-            out[where, _ZERO] = entries[i, 0]
-            out[where, _ONE] = entries[i, 1] >> _HALF
-            out[where, _TWO] = np.uint64(base + np.int64(entries[i, 1] & _LOW_HALF)) << _ONE
+            out[topic_partition, _ZERO] = entries[i, 0]
+            out[topic_partition, _ONE] = entries[i, 1] >> _HALF
+            out[topic_partition, _TWO] = np.uint64(base + np.int64(entries[i, 1] & _LOW_HALF)) << _ONE
         else:
             for word in range(np.uint64(width)):
-                out[where, word] = entries[i, word]
+                out[topic_partition, word] = entries[i, word]
 
 
 @kernel
@@ -326,12 +326,12 @@ def scatter_new(
                 counts[p] = dedupe(shard, table, shard)
             if counts[p] > shard_rows // 2:
                 return np.int64(i)
-        where = np.uint64(p * shard_rows + counts[p])
+        topic_partition = np.uint64(p * shard_rows + counts[p])
         counts[p] += 1
-        entries[where, _ZERO] = new[i, _ZERO]
-        entries[where, _ONE] = new[i, _ONE]
+        entries[topic_partition, _ZERO] = new[i, _ZERO]
+        entries[topic_partition, _ONE] = new[i, _ONE]
         for word in range(_TWO, width):
-            entries[where, word] = new[i, word]
+            entries[topic_partition, word] = new[i, word]
     return len(new)
 
 

@@ -197,7 +197,7 @@ class LogResult:
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
@@ -252,11 +252,11 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 #      "bytes_before": 5242880, "bytes_after": 1048576, "recopy_percent": 20.0, "seconds": 0.41,
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
-# Above ``MOST_BYTES`` the older half of the file is removed. The file is only shown to people, so it is not
+# Above ``MAX_BYTES`` the older half of the file is removed. The file is only shown to people, so it is not
 # synced: a crash may leave a torn last line, which readers skip, and a writer ignores errors.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _NOT_WRITTEN = ("directory", "settings")
 _logger = logging.getLogger("siltstone.cleaner")
 
@@ -292,11 +292,11 @@ def read_cleanings(directory: Path) -> list[Cleaning]:
 
 
 def _lines(directory: Path) -> list[bytes]:
-    """The complete lines of the file's last 2 * ``MOST_BYTES``, without line ends."""
+    """The complete lines of the file's last 2 * ``MAX_BYTES``, without line ends."""
     try:
         size = files.stat(directory / CLEANINGS_FILE).size
         with files.Reader(directory / CLEANINGS_FILE) as reader:
-            raw = reader.read(max(size - 2 * MOST_BYTES, 0), 2 * MOST_BYTES)
+            raw = reader.read(max(size - 2 * MAX_BYTES, 0), 2 * MAX_BYTES)
     except FileNotFoundError:
         return []
     return raw.split(b"\n")[:-1]
@@ -340,11 +340,11 @@ class History:
                 )
 
     def _is_news(self, cleaning: Cleaning) -> bool:
-        where = cleaning.result.where
+        topic_partition = cleaning.result.topic_partition
         if cleaning.result.status == CLEANED:
-            self._reasons.pop(where, None)
+            self._reasons.pop(topic_partition, None)
             return True
-        before, self._reasons[where] = self._reasons.get(where), cleaning.result.reason
+        before, self._reasons[topic_partition] = self._reasons.get(topic_partition), cleaning.result.reason
         return before != cleaning.result.reason
 
 
@@ -354,7 +354,7 @@ def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
     added = b"".join(json.dumps(cleaning.to_json()).encode() + b"\n" for cleaning in cleanings)
     appender = files.Appender(path)
     with contextlib.closing(appender):
-        if appender.size + len(added) <= MOST_BYTES:
+        if appender.size + len(added) <= MAX_BYTES:
             appender.write((b"\n" if _ends_amid_a_line(path, appender.size) else b"") + added)
             return
     _replace(path, [*_lines(directory), *added.splitlines()])
@@ -368,9 +368,9 @@ def _ends_amid_a_line(path: Path, size: int) -> bool:
 
 
 def _replace(path: Path, lines: Sequence[bytes]) -> None:
-    """Replace the file by the newest lines, up to half of ``MOST_BYTES``."""
+    """Replace the file by the newest lines, up to half of ``MAX_BYTES``."""
     newest: list[bytes] = []
-    free = MOST_BYTES // 2
+    free = MAX_BYTES // 2
     for line in reversed(lines):
         free -= len(line) + 1
         if free < 0:

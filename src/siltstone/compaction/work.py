@@ -207,7 +207,7 @@ def _check_ascending_entries(
 # also point at bytes inside a record's value that look like a batch. The task that reads up to this cut then
 # meets a batch that crosses it; the log is extracted again with whole segments.
 
-LEAST_BYTES = 16 << 20
+MIN_BYTES = 16 << 20
 """The least size of a part of a segment."""
 _SNAP_DIVISOR = 16
 """A cut within 1/16 of a task's share of a segment boundary moves to that boundary."""
@@ -247,10 +247,10 @@ def splits_by_task(
     """The log as one list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     Segments are cut only with ``may_cut`` (not set for message sets, whose entries do not say where
-    they begin), and into parts of ``LEAST_BYTES`` or more.
+    they begin), and into parts of ``MIN_BYTES`` or more.
     """
     total = sum(segment.size for segment in segments)
-    tasks = max(1, min(tasks, max(len(segments), total // LEAST_BYTES)))
+    tasks = max(1, min(tasks, max(len(segments), total // MIN_BYTES)))
     share = total / tasks
     borders = np.cumsum([0, *(segment.size for segment in segments)])
     begins: dict[int, set[tuple[int, int]]] = {}
@@ -259,7 +259,7 @@ def splits_by_task(
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
         cut = None
-        if may_cut and share >= LEAST_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
+        if may_cut and share >= MIN_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
             cut = cut_near(segments[number], wanted - int(borders[number]))
         if cut is not None:

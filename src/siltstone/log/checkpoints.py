@@ -98,7 +98,13 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace the checkpoint, durably. Raises OSError."""
     entries = sorted(offsets.items())
-    _write_rows(path, (f"{where.topic} {where.partition} {offset}" for where, offset in entries))
+    _write_rows(
+        path,
+        (
+            f"{topic_partition.topic} {topic_partition.partition} {offset}"
+            for topic_partition, offset in entries
+        ),
+    )
 
 
 def read_properties(path: Path) -> dict[str, str]:

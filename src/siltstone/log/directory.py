@@ -71,14 +71,14 @@ class Checkpoints:
     log_start: Mapping[TopicPartition, int]
     high_watermark: Mapping[TopicPartition, int]
 
-    def committed_below(self, where: TopicPartition, *, no_other_replica: bool) -> int | None:
+    def committed_below(self, topic_partition: TopicPartition, *, no_other_replica: bool) -> int | None:
         """The offset below which a log's records are committed; None where it is unknown.
 
         It is the checkpointed high watermark, if there is one: when the broker rejoins the replicas in sync,
         it may truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``)
         if the user states that it has ``no_other_replica``.
         """
-        return self.high_watermark.get(where, LONG_MAX if no_other_replica else None)
+        return self.high_watermark.get(topic_partition, LONG_MAX if no_other_replica else None)
 
 
 class LogDirectory(Closing):
@@ -106,9 +106,9 @@ class LogDirectory(Closing):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
         real = resolve_directory(path)
-        where = parse_partition(real.name)
-        if where is not None and _has_segments(real):
-            directory = cls(real.parent, {where: real})
+        topic_partition = parse_partition(real.name)
+        if topic_partition is not None and _has_segments(real):
+            directory = cls(real.parent, {topic_partition: real})
         else:
             directory = cls(real)
             directory._list()
@@ -139,7 +139,11 @@ class LogDirectory(Closing):
                         path=real / str(only),
                         advice="remove it, or choose another partition",
                     )
-                existing = {where: path for where, path in directory.partitions.items() if where == only}
+                existing = {
+                    topic_partition: path
+                    for topic_partition, path in directory.partitions.items()
+                    if topic_partition == only
+                }
                 directory.partitions, directory.is_partial = existing, True
             elif any(entry.name not in _ALLOWED_IN_EMPTY for entry in files.entries(real)):
                 directory._require_log_directory()
@@ -156,7 +160,9 @@ class LogDirectory(Closing):
             self._list()
         elif self.is_partial:
             # By its own name: another path may lead to the directory (a second mount of it).
-            self.partitions |= {where: self.path / path.name for where, path in other.partitions.items()}
+            self.partitions |= {
+                topic_partition: self.path / path.name for topic_partition, path in other.partitions.items()
+            }
 
     def _list(self) -> None:
         """List the partitions, unless they were named."""
@@ -170,7 +176,11 @@ class LogDirectory(Closing):
         Raises NotALogDirectoryError where there are none.
         """
         if not self.is_log_directory:
-            self.partitions = {where: path for where, path in self.partitions.items() if _has_segments(path)}
+            self.partitions = {
+                topic_partition: path
+                for topic_partition, path in self.partitions.items()
+                if _has_segments(path)
+            }
         if not self.is_log_directory and not self.partitions:
             raise NotALogDirectoryError(
                 "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
@@ -229,33 +239,33 @@ class LogDirectory(Closing):
             cached = self._cached[name] = (status, read_checkpoint(path))
         return cached[1]
 
-    def write_cleaner_checkpoint(self, where: TopicPartition, offset: int | None) -> None:
+    def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int | None) -> None:
         """Set one partition's entry (None removes it), durably. Raises OSError.
 
         Threads that wait for one another share a write: the first to get ``_writing_lock`` writes all pending
         entries, and the others find theirs written.
         """
         with self._pending_lock:
-            self._pending[where] = offset
+            self._pending[topic_partition] = offset
         with self._writing_lock:
             with self._pending_lock:
-                if where not in self._pending:
+                if topic_partition not in self._pending:
                     return  # another thread has written this entry with its own
                 entries, self._pending = self._pending, {}
             try:
                 self._write_cleaner_checkpoint(entries)
             except BaseException:
-                del entries[where]
+                del entries[topic_partition]
                 with self._pending_lock:
                     self._pending = entries | self._pending  # the other threads write theirs themselves
                 raise
 
     def _write_cleaner_checkpoint(self, entries: Mapping[TopicPartition, int | None]) -> None:
         offsets = {**self._offsets(names.CLEANER_CHECKPOINT)}
-        for where, offset in entries.items():
-            offsets.pop(where, None)
+        for topic_partition, offset in entries.items():
+            offsets.pop(topic_partition, None)
             if offset is not None:
-                offsets[where] = offset
+                offsets[topic_partition] = offset
         # After a failed write the file may be the old or the new one, so the cache must not answer.
         self._cached.pop(names.CLEANER_CHECKPOINT, None)
         path = self.path / names.CLEANER_CHECKPOINT
@@ -356,14 +366,14 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
     paths: dict[TopicPartition, Path] = {}
     places: dict[tuple[int, int], Path] = {}
     for directory in directories:
-        for where, path in directory.partitions.items():
-            if where in paths:
+        for topic_partition, path in directory.partitions.items():
+            if topic_partition in paths:
                 raise DirectoryRefusedError(
-                    f"the partition is also in {paths[where]}",
+                    f"the partition is also in {paths[topic_partition]}",
                     path=path,
                     advice="remove the directory that the broker does not use",
                 )
-            paths[where] = path
+            paths[topic_partition] = path
             with contextlib.suppress(FileNotFoundError):
                 other = places.setdefault(files.stat(path).place, path)
                 if other != path:
@@ -389,11 +399,11 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
         if entry.is_link:
             passed_over.append(PassedOver(path=str(path), reason="a symbolic link"))
         elif entry.is_directory:
-            where = parse_partition(entry.name)
-            if where is None:
+            topic_partition = parse_partition(entry.name)
+            if topic_partition is None:
                 passed_over.append(PassedOver(path=str(path), reason=reason_ignored(entry.name)))
             else:
-                partitions[where] = path
+                partitions[topic_partition] = path
     return partitions, passed_over
 
 

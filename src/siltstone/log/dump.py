@@ -48,7 +48,7 @@ from siltstone.log.segments import Window, windows
 
 Row = dict[str, Any]
 Output = Iterator[Row | CorruptFileError]
-MOST_FINDINGS = 100
+MAX_FINDINGS = 100
 """So many findings of one check are listed; another one counts the rest."""
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
@@ -302,7 +302,7 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
             yield CorruptFileError(index.path, 0, reason)
         return
     findings = check_against_log(index, entries, log)
-    yield from itertools.islice(findings, MOST_FINDINGS)
+    yield from itertools.islice(findings, MAX_FINDINGS)
     more = sum(1 for _ in findings)
     if more:
         yield CorruptFileError(index.path, 0, f"{more} more entries do not match the log")
@@ -440,11 +440,11 @@ def _optional(content: int | None) -> str:
 
 
 def _batch_line(row: Row) -> str:
-    where = f"position: {row['position']} {row['timestampType']}: {row['maxTimestamp']}"
+    position = f"position: {row['position']} {row['timestampType']}: {row['maxTimestamp']}"
     if row["magic"] < 2:
-        return f"offset: {row['offset']} {where} {_pairs(row, _BATCH_END)}"
+        return f"offset: {row['offset']} {position} {_pairs(row, _BATCH_END)}"
     horizon = f"deleteHorizonMs: {_optional(row['deleteHorizonMs'])}"
-    return f"{_pairs(row, _BATCH_START)} {horizon} {where} {_pairs(row, _BATCH_END)}"
+    return f"{_pairs(row, _BATCH_START)} {horizon} {position} {_pairs(row, _BATCH_END)}"
 
 
 def _record_line(row: Row) -> str:

@@ -274,14 +274,14 @@ class ClusterSettings:
             )
         return None
 
-    def own_texts(self, topic: str) -> dict[str, str]:
+    def overrides(self, topic: str) -> dict[str, str]:
         """All of the topic's own settings as texts."""
         return dict(self.image.settings_of(TOPIC, topic))
 
     def own(self, topic: str) -> dict[str, Setting]:
         """The topic's own settings that Siltstone knows. Raises UsageError for a bad value of a used one."""
         source = f"{self.path}: topic {topic}"
-        return parse_stored_config(self.own_texts(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        return parse_stored_config(self.overrides(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def effective_broker_config(self, config: Config) -> Config:
         """A broker's ``config`` with the settings from the metadata log beneath its own."""
@@ -342,8 +342,8 @@ def read_cluster_settings(
     )
 
     def broker(name: str, origin: ConfigSource) -> dict[str, Setting]:
-        texts = image.settings_of(BROKER, name)
-        return _named_by_source(parse_stored_config(texts, f"{path}: broker {name!r}", origin))
+        overrides = image.settings_of(BROKER, name)
+        return _named_by_source(parse_stored_config(overrides, f"{path}: broker {name!r}", origin))
 
     config = Config(
         broker={} if node_id is None else broker(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),

@@ -213,14 +213,14 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 class PartitionLog(ReadableLog):
     """The log of one partition; a program opens it through a ``LogManager``.
 
-    Public attributes: ``where``, ``directory``, ``config``; ``view``, which readers use; ``recovery_point``,
-    below which everything is durable; ``flushed_ms``, the time of the last flush; ``offline``, why the log
-    takes no more appends, None while it does.
+    Public attributes: ``topic_partition``, ``directory``, ``config``; ``view``, which readers use;
+    ``recovery_point``, below which everything is durable; ``flushed_ms``, the time of the last flush;
+    ``offline``, why the log takes no more appends, None while it does.
     """
 
     def __init__(
         self,
-        where: TopicPartition,
+        topic_partition: TopicPartition,
         recovered: Recovered,
         config: LogConfig,
         clock: Clock,
@@ -229,7 +229,7 @@ class PartitionLog(ReadableLog):
         random: Random | None = None,
     ) -> None:
         """The log of a directory after its recovery. Raises OSError."""
-        self.where = where
+        self.topic_partition = topic_partition
         self.directory = recovered.directory
         self.config = config
         self._clock = clock
@@ -445,7 +445,7 @@ class PartitionLog(ReadableLog):
             if not 0 <= target <= self.high_watermark:
                 raise OffsetOutOfRangeError(
                     f"offset {target} is not between 0 and the high watermark, {self.high_watermark}",
-                    path=str(self.where),
+                    path=str(self.topic_partition),
                     advice="pass an offset up to the high watermark, or -1 for the high watermark itself",
                 )
             self._raise_start(target)
@@ -584,14 +584,14 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
 
 def partition_of(directory: Path) -> TopicPartition:
     """The partition of a directory, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
-    where = parse_partition(directory.absolute().name)
-    if where is None:
+    topic_partition = parse_partition(directory.absolute().name)
+    if topic_partition is None:
         raise DirectoryRefusedError(
             "the name of a partition's directory must be TOPIC-N, such as events-0",
             path=directory,
             advice="rename the directory, or pass another one",
         )
-    return where
+    return topic_partition
 
 
 def open_partition(

@@ -459,10 +459,10 @@ def load_producers(
     below its first segment, and valid. A snapshot that lacks an open transaction looks valid: callers that
     read the batches have to check that (``transactions.refuse_unexpected_markers``). No producer expires.
     """
-    least = segments[0].base_offset if segments else 0
+    minimum = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     offsets = (name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix)
-    in_log = (offset for offset in offsets if least <= offset <= end_offset)
+    in_log = (offset for offset in offsets if minimum <= offset <= end_offset)
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:
             continue

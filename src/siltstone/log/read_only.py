@@ -34,7 +34,7 @@ from siltstone.log.segments import Segment, list_segments
 class ReadableLog:
     """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: Path
     view: LogView
 
@@ -84,13 +84,13 @@ class ReadableLog:
         return fetch.answer(self.view, offset, max_bytes, isolation=isolation)
 
     def reader(
-        self, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+        self, start: Start = EARLIEST, *, read_compacted: bool = False, **options: Unpack[ReaderSettings]
     ) -> LogReader | CompactedReader:
         """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
 
-        ``how`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        ``options`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
         """
-        return open_reader(self, start, read_compacted=read_compacted, **how)
+        return open_reader(self, start, read_compacted=read_compacted, **options)
 
     def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
@@ -101,14 +101,14 @@ class ReadableLog:
 class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
-    ``not_shown``: why bytes at its end are not read, a line for each reason; empty where all are.
+    ``unreadable_logs``: why bytes at its end are not read, a line for each reason; empty where all are.
     ``first_dirty_offset``: the end of the clean section, 0 where the log was never cleaned.
     """
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: Path
     view: LogView
-    not_shown: tuple[str, ...] = ()
+    unreadable_logs: tuple[str, ...] = ()
     first_dirty_offset: int = 0
 
 
@@ -131,39 +131,49 @@ class ReadOnlyLogs(Closing):
     def __len__(self) -> int:
         return len(self._directories)
 
-    def __contains__(self, where: object) -> bool:
-        return where in self._directories
+    def __contains__(self, topic_partition: object) -> bool:
+        return topic_partition in self._directories
 
-    def directory_of(self, where: TopicPartition) -> Path:
+    def directory_of(self, topic_partition: TopicPartition) -> Path:
         """A partition's directory; its log is not read. Raises UnknownTopicError."""
-        if where not in self._directories:
-            raise UnknownTopicError("the log directories have no such partition", path=str(where))
-        return self._directories[where][0].partitions[where]
+        if topic_partition not in self._directories:
+            raise UnknownTopicError("the log directories have no such partition", path=str(topic_partition))
+        return self._directories[topic_partition][0].partitions[topic_partition]
 
-    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
-        where = where if isinstance(where, TopicPartition) else TopicPartition(*where)
-        if where not in self._opened:
-            self._opened[where] = self._open(where, self.directory_of(where), *self._directories[where])
-        return self._opened[where]
+    def __getitem__(self, topic_partition: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
+        topic_partition = (
+            topic_partition
+            if isinstance(topic_partition, TopicPartition)
+            else TopicPartition(*topic_partition)
+        )
+        if topic_partition not in self._opened:
+            self._opened[topic_partition] = self._open(
+                topic_partition, self.directory_of(topic_partition), *self._directories[topic_partition]
+            )
+        return self._opened[topic_partition]
 
     def _open(
-        self, where: TopicPartition, path: Path, directory: LogDirectory, checkpoints: Checkpoints
+        self, topic_partition: TopicPartition, path: Path, directory: LogDirectory, checkpoints: Checkpoints
     ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
             clean=directory.had_clean_shutdown,
-            recovery_point=checkpoints.recovery_point.get(where, 0),
-            log_start=checkpoints.log_start.get(where, 0),
+            recovery_point=checkpoints.recovery_point.get(topic_partition, 0),
+            log_start=checkpoints.log_start.get(topic_partition, 0),
             config=LogConfig(),
             now_ms=self._clock.now_ms(),
             owned=False,
             dry_run=True,
         )
-        high_watermark = checkpoints.high_watermark.get(where, recovered.log_end_offset)
+        high_watermark = checkpoints.high_watermark.get(topic_partition, recovered.log_end_offset)
         lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        not_shown = tuple(f"{path}: {reason}" for reason in lost)
+        unreadable_logs = tuple(f"{path}: {reason}" for reason in lost)
         return ReadOnlyLog(
-            where, path, _view(recovered, high_watermark), not_shown, checkpoints.cleaner.get(where, 0)
+            topic_partition,
+            path,
+            _view(recovered, high_watermark),
+            unreadable_logs,
+            checkpoints.cleaner.get(topic_partition, 0),
         )
 
     def close(self) -> None:

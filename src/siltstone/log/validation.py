@@ -77,7 +77,7 @@ from siltstone.base.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.base.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
 from siltstone.base.records.columns import DECODE_REASON
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.decompression import records_max
+from siltstone.base.records.decompression import max_records
 from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,
@@ -157,8 +157,8 @@ def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) ->
     )
 
 
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
-_LAST_END_OFFSET = _MOST - (1 << 31)
+_MIN, _MAX = -(1 << 63), (1 << 63) - 1
+_LAST_END_OFFSET = _MAX - (1 << 31)
 """Above it a batch of 2^31 records would move the end offset beyond an int64."""
 NAMED_RECORDS = 10_000
 """At most so many refused records are named: a small compressed batch can hold millions."""
@@ -287,10 +287,10 @@ def _stored(data: Bytes, position: int, *, signed: bool = False) -> int:
 def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]:
     """The least and the largest timestamp that a record may have, ms."""
     if log_append:
-        return _LEAST, _MOST
-    least = now_ms - config.message_timestamp_before_max_ms
-    most = now_ms + config.message_timestamp_after_max_ms
-    return max(least, _LEAST), min(most, _MOST)
+        return _MIN, _MAX
+    minimum = now_ms - config.message_timestamp_before_max_ms
+    maximum = now_ms + config.message_timestamp_after_max_ms
+    return max(minimum, _MIN), min(maximum, _MAX)
 
 
 def _first_batch(data: Bytes) -> Bytes:
@@ -449,8 +449,8 @@ def _decompressed(
     if not codec:
         return data, start + BATCH_OVERHEAD, start + size
     limit = config.max_decompressed_message_bytes
-    if int(rows["count"][row]) > records_max(limit):
-        raise _too_large(start, f"more than {records_max(limit)} records")
+    if int(rows["count"][row]) > max_records(limit):
+        raise _too_large(start, f"more than {max_records(limit)} records")
     scratch.clear()
     try:
         body = data[start + BATCH_OVERHEAD : start + size]

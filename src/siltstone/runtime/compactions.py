@@ -196,7 +196,7 @@ class Attempt:
                 stack.callback(claim.done)
             running = claim_compaction(log.directory)
             if running is None:
-                raise in_progress(log.where)
+                raise in_progress(log.topic_partition)
             stack.callback(running.release)
             self.status = read_status(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
@@ -216,7 +216,7 @@ class Attempt:
         except OSError as error:
             _logger.warning(
                 "The status of the compaction of %s was not written: %s; it will show as interrupted",
-                self.log.where,
+                self.log.topic_partition,
                 error.strerror or error,
             )
         finally:
@@ -224,9 +224,9 @@ class Attempt:
             self._claims.close()
 
 
-def in_progress(where: TopicPartition) -> CompactionInProgressError:
+def in_progress(topic_partition: TopicPartition) -> CompactionInProgressError:
     """The error of a second compaction, with Pulsar's message."""
-    return CompactionInProgressError("Compaction already in progress", path=str(where))
+    return CompactionInProgressError("Compaction already in progress", path=str(topic_partition))
 
 
 # A compaction of an open log continues while the log is appended to, read, cleaned and shortened by
@@ -244,7 +244,7 @@ def durable_log(log: PartitionLog) -> ReadOnlyLog:
         high_watermark=min(view.high_watermark, durable_end),
         last_stable_offset=min(view.last_stable_offset, durable_end),
     )
-    return ReadOnlyLog(log.where, log.directory, view)
+    return ReadOnlyLog(log.topic_partition, log.directory, view)
 
 
 def compact_log(
@@ -413,10 +413,10 @@ class Compactions(LogService[CompactionEngine]):
         """
         partitions = find_partitions(topic, self._manager)
         with self._changed:
-            busy = [where for where in partitions if where in self._attempts]
+            busy = [topic_partition for topic_partition in partitions if topic_partition in self._attempts]
             if busy:
                 raise in_progress(busy[0])
-            logs = [self._manager.get(where) for where in partitions]
+            logs = [self._manager.get(topic_partition) for topic_partition in partitions]
             for log in logs:
                 self._begin(log)
         return partitions
@@ -427,7 +427,9 @@ class Compactions(LogService[CompactionEngine]):
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
         partitions = find_partitions(topic, self._manager)
-        return topic_status([read_status(self._manager.get(where).directory) for where in partitions])
+        return topic_status(
+            [read_status(self._manager.get(topic_partition).directory) for topic_partition in partitions]
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
@@ -447,9 +449,9 @@ class Compactions(LogService[CompactionEngine]):
                 samples += gauges(
                     _gauge_values(status),
                     _HELP,
-                    namespace=namespace_of(log.where.topic),
-                    topic=persistent_name(log.where.topic),
-                    partition=str(log.where.partition),
+                    namespace=namespace_of(log.topic_partition.topic),
+                    topic=persistent_name(log.topic_partition.topic),
+                    partition=str(log.topic_partition.partition),
                 )
         return samples
 
@@ -477,24 +479,30 @@ class Compactions(LogService[CompactionEngine]):
         """Begin to compact all logs whose backlog exceeds their threshold; returns them."""
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
         begun = []
-        for where in self._manager:
-            waits_until_ms = self._failures.get(where, (0, 0))[1]
-            if where.topic == CLUSTER_METADATA or where in self._attempts or now_ms < waits_until_ms:
+        for topic_partition in self._manager:
+            waits_until_ms = self._failures.get(topic_partition, (0, 0))[1]
+            if (
+                topic_partition.topic == CLUSTER_METADATA
+                or topic_partition in self._attempts
+                or now_ms < waits_until_ms
+            ):
                 continue
             try:
-                if where.topic not in thresholds:
+                if topic_partition.topic not in thresholds:
                     topics = self._manager.topics
-                    settings = topics.settings(where.topic)
-                    thresholds[where.topic] = compaction_threshold(where.topic, settings, topics.namespaces)
-                log = self._manager.get(where)
-                if log.offline is None and _exceeds_threshold(log, thresholds[where.topic]):
+                    settings = topics.settings(topic_partition.topic)
+                    thresholds[topic_partition.topic] = compaction_threshold(
+                        topic_partition.topic, settings, topics.namespaces
+                    )
+                log = self._manager.get(topic_partition)
+                if log.offline is None and _exceeds_threshold(log, thresholds[topic_partition.topic]):
                     with self._changed:
                         self._begin(log)
-                    begun.append(where)
+                    begun.append(topic_partition)
             except CompactionInProgressError:
                 continue
             except (SiltstoneError, OSError) as error:
-                _logger.warning("Log %s was not checked for compaction: %s", where, error)
+                _logger.warning("Log %s was not checked for compaction: %s", topic_partition, error)
         return begun
 
     # A compaction
@@ -504,45 +512,47 @@ class Compactions(LogService[CompactionEngine]):
         thread begins."""
         if self._closed:
             raise EngineError(
-                "the service that compacts logs is closed", path=str(log.where), advice="open the logs again"
+                "the service that compacts logs is closed",
+                path=str(log.topic_partition),
+                advice="open the logs again",
             )
-        claim = self._claim(log.where)
+        claim = self._claim(log.topic_partition)
         if claim is None:
-            raise in_progress(log.where)
-        attempt = self._attempts[log.where] = Attempt(log, self._manager.clock.now_ms(), claim)
+            raise in_progress(log.topic_partition)
+        attempt = self._attempts[log.topic_partition] = Attempt(log, self._manager.clock.now_ms(), claim)
         self._pool.submit(self._compact, log, claim, attempt)
 
     def _compact(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
         """Compact a log, in a thread of the pool. Fails if the log is truncated or deleted meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
-            _logger.info("Compaction of %s begins", log.where)
+            _logger.info("Compaction of %s begins", log.topic_partition)
             compactor = TwoPhaseCompactor(EngineProxy(self._engine).engine, clock=self._manager.clock)
             claim.check()
-            settings = self._manager.topics.settings(log.where.topic)
+            settings = self._manager.topics.settings(log.topic_partition.topic)
             outcome = compact_log(compactor, durable_log(log), settings, claim.changing)
-            _logger.info("%s", summary_of(log.where, outcome))
+            _logger.info("%s", summary_of(log.topic_partition, outcome))
         except (SiltstoneError, OSError) as error:
             outcome = str(error)
-            _logger.warning("Compaction of %s failed: %s", log.where, error)
+            _logger.warning("Compaction of %s failed: %s", log.topic_partition, error)
         except Exception as error:
             outcome = f"{type(error).__name__}: {error}"
-            _logger.exception("Compaction of %s failed", log.where)
+            _logger.exception("Compaction of %s failed", log.topic_partition)
         finally:
             self._ended(attempt, outcome)
         self._manager.upkeep.take_failed_offline()
 
     def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
-        where, now_ms = attempt.log.where, self._manager.clock.now_ms()
+        topic_partition, now_ms = attempt.log.topic_partition, self._manager.clock.now_ms()
         try:
             attempt.ended(now_ms, outcome)
         finally:
             with self._changed:
-                times = self._failures.pop(where, (0, 0))[0] + 1
+                times = self._failures.pop(topic_partition, (0, 0))[0] + 1
                 if isinstance(outcome, str):
                     wait_ms = min(self._interval_ms() << min(times, 20), _MAX_WAIT_MS)
-                    self._failures[where] = (times, now_ms + wait_ms)
-                self._attempts.pop(where, None)
+                    self._failures[topic_partition] = (times, now_ms + wait_ms)
+                self._attempts.pop(topic_partition, None)
                 self._changed.notify_all()
 
 
@@ -558,14 +568,14 @@ def _exceeds_threshold(log: PartitionLog, threshold: Threshold) -> bool:
     return threshold.is_exceeded_by(backlog_bytes(log.view, None if cursor is None else cursor.horizon))
 
 
-def summary_of(where: TopicPartition, result: CompactionResult) -> str:
+def summary_of(topic_partition: TopicPartition, result: CompactionResult) -> str:
     """A compaction in one line, for the log."""
     if not result.changed:
-        return f"Compaction of {where}: nothing new below offset {result.horizon}"
+        return f"Compaction of {topic_partition}: nothing new below offset {result.horizon}"
     return (
-        f"Compaction of {where} is done: {result.read_records} records in {result.seconds:,.2f} seconds, "
-        f"up to offset {result.horizon - 1}; ledger {result.ledger_id} has {result.entries} entries, "
-        f"{result.size} bytes; {counts_text(result)}"
+        f"Compaction of {topic_partition} is done: {result.read_records} records in "
+        f"{result.seconds:,.2f} seconds, up to offset {result.horizon - 1}; ledger {result.ledger_id} has "
+        f"{result.entries} entries, {result.size} bytes; {counts_text(result)}"
     )
 
 

@@ -106,17 +106,17 @@ class Log(ReadableLog, Closing):
         DirectoryLockedError, StorageError, OSError.
         """
         self.directory = resolve_directory(Path(path))
-        self.where = partition_of(self.directory)
+        self.topic_partition = partition_of(self.directory)
         own = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()
         self._manager = LogManager.open(
             [self.directory.parent],
             config=refuse_contradictions(Config(own)),
             clock=self._clock,
-            only=self.where,
+            only=self.topic_partition,
         )
         try:
-            self.log: PartitionLog = self._manager.get_or_create(self.where)
+            self.log: PartitionLog = self._manager.get_or_create(self.topic_partition)
         except BaseException:
             self._manager.close()
             raise
@@ -164,7 +164,7 @@ class Log(ReadableLog, Closing):
 
     def delete_records(self, before: int) -> int:
         """Move the log start up to ``before`` (-1: the end), durably; the new start. Raises LogError."""
-        return self._manager.delete_records(self.where, before)
+        return self._manager.delete_records(self.topic_partition, before)
 
     def close(self) -> None:
         """Close it in order: the next opening reads no more than its tail. Raises StorageError."""

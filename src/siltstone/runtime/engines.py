@@ -152,13 +152,13 @@ class LogService(abc.ABC, Closing, Generic[Started]):
     def samples(self) -> list[Sample]:
         """The service's gauges."""
 
-    def _claim(self, where: TopicPartition) -> Claim | None:
+    def _claim(self, topic_partition: TopicPartition) -> Claim | None:
         """Claim a log; None if its state does not allow that, or the service is closed.
 
         Under the lock, so that ``close`` aborts every claim: it sets ``_closed`` before it aborts them.
         """
         with self._changed:
-            return None if self._closed else self._states.begin(where)
+            return None if self._closed else self._states.begin(topic_partition)
 
     @abc.abstractmethod
     def _end_work(self) -> None:

@@ -110,9 +110,9 @@ class Candidate:
     range: ranges.CleanableRange
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Topic and partition."""
-        return self.log.where
+        return self.log.topic_partition
 
     @property
     def is_eligible(self) -> bool:
@@ -179,14 +179,18 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
         segments=tuple(find_segment(log.directory, segment.base_offset) for segment in view.segments),
         producers=producers,
         checkpoints=Checkpoints(
-            cleaner={} if checkpoint is None else {log.where: checkpoint},
+            cleaner={} if checkpoint is None else {log.topic_partition: checkpoint},
             recovery_point={},
-            log_start={log.where: view.log_start_offset},
-            high_watermark={log.where: _durable_stable_offset(log, view)},
+            log_start={log.topic_partition: view.log_start_offset},
+            high_watermark={log.topic_partition: _durable_stable_offset(log, view)},
         ),
     )
     return LogState(
-        where=log.where, path=log.directory, directory=served.directory, config=config, opened=opened
+        topic_partition=log.topic_partition,
+        path=log.directory,
+        directory=served.directory,
+        config=config,
+        opened=opened,
     )
 
 
@@ -211,13 +215,13 @@ class IntoOpenLogs(InPlace):
 
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[ClaimedLog]:
-        claimed = self._logs[state.where]
+        claimed = self._logs[state.topic_partition]
         with claimed.claim.changing():
             yield claimed
 
     def _write_checkpoint(self, claimed: ClaimedLog, offset: int) -> None:
         try:
-            claimed.served.write_cleaner_checkpoint(claimed.where, offset)
+            claimed.served.write_cleaner_checkpoint(claimed.topic_partition, offset)
         except OSError as error:
             # A full disk leaves the old checkpoint whole: the log is cleaned once more later. Any other error
             # takes the directory offline, as every error does in Kafka (``updateCheckpoints``).
@@ -231,7 +235,7 @@ class IntoOpenLogs(InPlace):
 
     def check_not_aborted(self, planned: Planned) -> None:
         """Raises CleaningAbortedError if the claim was aborted."""
-        self._logs[planned.state.where].claim.check()
+        self._logs[planned.state.topic_partition].claim.check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Replace a checkpoint that is outside the log (``LogCleanerManager.cleanableOffsets``)."""
@@ -269,7 +273,7 @@ class IntoOpenLogs(InPlace):
         # Removes the staging folder; if that fails, ``recover`` of the next round does.
         with contextlib.suppress(SiltstoneError, OSError):
             self.abort_log(planned)
-        claimed = self._logs[planned.state.where]
+        claimed = self._logs[planned.state.topic_partition]
         with (
             contextlib.suppress(CleaningAbortedError),
             self._changing(planned.state),
@@ -287,7 +291,7 @@ def summary_line(result: LogResult) -> str:
     seconds = max(result.seconds, 1e-3)
     discarded = ", ".join(f"{counts[name]} {name}" for name in CLEANING_REASONS if counts[name])
     return (
-        f"Log cleaner cleaned log {result.where} "
+        f"Log cleaner cleaned log {result.topic_partition} "
         f"(dirty section = [{result.first_dirty_offset}, {result.cleaned_end_offset}]): "
         f"{megabytes:,.1f} MB of log processed in {result.seconds:,.1f} seconds "
         f"({megabytes / seconds:,.1f} MB/sec), end size {result.bytes_after / (1 << 20):,.1f} MB; "
@@ -307,23 +311,23 @@ _NO_RECHECK = (*_NO_RETRY, *_NOTHING_DONE)
 
 def _log_beginning(candidate: Candidate) -> None:
     """Log what is about to be cleaned, in the words of Kafka's ``Cleaner``."""
-    where, dirty = candidate.where, candidate.range
-    _logger.info("Beginning cleaning of log %s", where)
+    topic_partition, dirty = candidate.topic_partition, candidate.range
+    _logger.info("Beginning cleaning of log %s", topic_partition)
     if not candidate.is_eligible:
-        _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", where, dirty.end)
+        _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", topic_partition, dirty.end)
         return
     end_offsets = [segment.base_offset for segment in candidate.log.view.segments[1:]]
     count = sum(dirty.first_dirty < end <= dirty.end for end in end_offsets)
     _logger.info(
         "Building offset map for log %s for %d segments in offset range [%d, %d); dirty ratio %.3f, %d bytes",
-        where,
+        topic_partition,
         count,
         dirty.first_dirty,
         dirty.end,
         dirty.dirty_ratio,
         dirty.cleanable_bytes,
     )
-    _logger.info("Cleaning log %s (cleaning prior to %d)", where, dirty.end)
+    _logger.info("Cleaning log %s (cleaning prior to %d)", topic_partition, dirty.end)
 
 
 # The choice of the next logs, step by step as in ``LogCleanerManager.grabFilthiestCompactedLog``:
@@ -360,16 +364,16 @@ def next_batch(
     """
     logs = sorted(
         (log for log in candidates if log.is_eligible),
-        key=lambda log: (failures.get(log.where, 0), -log.range.dirty_ratio, log.where),
+        key=lambda log: (failures.get(log.topic_partition, 0), -log.range.dirty_ratio, log.topic_partition),
     )
     if not logs:
         return []
     first = logs[0]
-    if first.size > small_bytes or failures.get(first.where):
+    if first.size > small_bytes or failures.get(first.topic_partition):
         return [first]
     # The other threads choose at the same time: an equal share of the small logs each keeps all of them busy.
     # ``first`` is the dirtiest, and small: it is the first of ``small``, too.
-    small = [log for log in logs if log.size <= small_bytes and not failures.get(log.where)]
+    small = [log for log in logs if log.size <= small_bytes and not failures.get(log.topic_partition)]
     share = min(max(-(-len(small) // threads), 1), LOGS_AT_ONCE)
     sizes = itertools.accumulate(log.size for log in small)
     fitting = sum(1 for _ in itertools.takewhile(lambda size: size <= round_bytes, sizes))
@@ -573,7 +577,11 @@ class LogCleaner(LogService[Engine]):
         }
         samples = gauges(values, _HELP)
         for served in self._manager.serving():
-            size = sum(served.logs[where].size for where in served.uncleanable if where in served.logs)
+            size = sum(
+                served.logs[topic_partition].size
+                for topic_partition in served.uncleanable
+                if topic_partition in served.logs
+            )
             values = {UNCLEANABLE_COUNT: len(served.uncleanable), UNCLEANABLE_BYTES: size}
             samples += gauges(values, _HELP, logDirectory=str(served.path))
         return samples
@@ -587,7 +595,7 @@ class LogCleaner(LogService[Engine]):
             except OSError as error:
                 _logger.warning("%s: the history of cleanings cannot be read: %s", served.path, error)
                 continue
-            earlier += [cleaning for cleaning in listed if cleaning.result.where in served.logs]
+            earlier += [cleaning for cleaning in listed if cleaning.result.topic_partition in served.logs]
         return earlier
 
     def _record_results(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
@@ -603,7 +611,7 @@ class LogCleaner(LogService[Engine]):
         statuses = (CLEANED,) if engine_failed else (CLEANED, *_NO_RETRY, report.FAILED)
         listed = [cleaning for cleaning in cleanings if cleaning.result.status in statuses]
         for served in self._manager.serving():
-            in_directory = [cleaning for cleaning in listed if cleaning.result.where in served.logs]
+            in_directory = [cleaning for cleaning in listed if cleaning.result.topic_partition in served.logs]
             self._history.keep(served.path, in_directory)
 
     # One round
@@ -617,7 +625,7 @@ class LogCleaner(LogService[Engine]):
         began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
         engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
         try:
-            results = self._clean({claimed.where: claimed for claimed in batch}, engine, began_ms)
+            results = self._clean({claimed.topic_partition: claimed for claimed in batch}, engine, began_ms)
         finally:
             for claimed in batch:
                 claimed.claim.done()
@@ -628,12 +636,12 @@ class LogCleaner(LogService[Engine]):
         # go. One whose cleaning was aborted or failed is checked after the backoff, also if it was chosen for
         # its tombstones only: nothing else would choose it.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
-        statuses = {result.where: result.status for result in results}
+        statuses = {result.topic_partition: result.status for result in results}
         for claimed in batch:
-            status = statuses.get(claimed.where)
+            status = statuses.get(claimed.topic_partition)
             if status not in _NO_RECHECK:
                 retention_ms = claimed.log.config.delete_retention_ms if status == CLEANED else 0
-                self._next_check_ms[claimed.where] = began_ms + max(retention_ms, backoff_ms)
+                self._next_check_ms[claimed.topic_partition] = began_ms + max(retention_ms, backoff_ms)
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
         self._sleep(max(size / limit - (time.monotonic() - began), 0.0))
         return results
@@ -662,13 +670,13 @@ class LogCleaner(LogService[Engine]):
             not_begun.append(str(error))
         for result in cleaner.results:
             for note in result.notes:
-                _logger.info("Log %s: %s", result.where, note)
+                _logger.info("Log %s: %s", result.topic_partition, note)
             # Logs that were planned only, for want of an engine, have no result.
             if result.status == CLEANED or result.reason not in not_begun:
                 results.append(result)
         self._manager.upkeep.take_failed_offline()
         for result in results:
-            self._apply_result(result, batch[result.where].claim, engine, began_ms)
+            self._apply_result(result, batch[result.topic_partition].claim, engine, began_ms)
         return results
 
     def _log_states(
@@ -678,13 +686,17 @@ class LogCleaner(LogService[Engine]):
         # Read after the claim: another thread may have moved the checkpoint before.
         checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         states = []
-        for where, claimed in batch.items():
+        for topic_partition, claimed in batch.items():
             served, log = claimed.served, claimed.log
             try:
-                config = self._manager.topics.settings(where.topic)
-                states.append(log_state(served, log, config, checkpoint_of(served).get(where)))
+                config = self._manager.topics.settings(topic_partition.topic)
+                states.append(log_state(served, log, config, checkpoint_of(served).get(topic_partition)))
             except (SiltstoneError, OSError) as error:
-                blank = LogResult(topic=where.topic, partition=where.partition, directory=str(log.directory))
+                blank = LogResult(
+                    topic=topic_partition.topic,
+                    partition=topic_partition.partition,
+                    directory=str(log.directory),
+                )
                 results.append(blank.fail(failure_of(error)))
         return states
 
@@ -692,49 +704,51 @@ class LogCleaner(LogService[Engine]):
         self, result: LogResult, claim: Claim, engine: EngineProxy[Engine], began_ms: int
     ) -> None:
         """Log a result, and count or forget the log's failures."""
-        where, is_engines = result.where, engine.failure is not None
+        topic_partition, is_engines = result.topic_partition, engine.failure is not None
         if result.status == CLEANED:
-            self._failures.pop(where, None)
+            self._failures.pop(topic_partition, None)
             _logger.info("%s", summary_line(result))
         elif claim.was_aborted:
-            _logger.info("Cleaning of log %s was aborted", where)
+            _logger.info("Cleaning of log %s was aborted", topic_partition)
         elif result.status in _NO_RETRY and not is_engines:
             self._mark_uncleanable(result, began_ms)
         elif result.status not in _NOTHING_DONE:
-            _logger.warning("Log %s was not cleaned: %s", where, result.reason)
+            _logger.warning("Log %s was not cleaned: %s", topic_partition, result.reason)
             # An engine that had started may have been lost by this log: counted, it is tried again alone,
             # after the others. It is no reason to call the log uncleanable.
             if engine.has_started or not is_engines:
-                self._failures[where] = self._failures.get(where, 0) + 1
-            if not is_engines and self._failures[where] >= MAX_FAILURES:
+                self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
+            if not is_engines and self._failures[topic_partition] >= MAX_FAILURES:
                 self._mark_uncleanable(result, began_ms)
 
     def _mark_uncleanable(self, result: LogResult, now_ms: int) -> None:
-        self._failures.pop(result.where, None)
+        self._failures.pop(result.topic_partition, None)
         # Kafka's text, by which operators search its logs (``CleanerThread.tryCleanFilthiestLog``).
         _logger.error(
             "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
             result.directory,
-            result.where,
+            result.topic_partition,
             result.reason,
         )
         try:
-            self._manager.mark_uncleanable(result.where, result.reason, now_ms)
+            self._manager.mark_uncleanable(result.topic_partition, result.reason, now_ms)
         except SiltstoneError as error:
-            _logger.warning("Partition %s was not marked as uncleanable: %s", result.where, error)
+            _logger.warning("Partition %s was not marked as uncleanable: %s", result.topic_partition, error)
 
     def _candidates(self, now_ms: int) -> list[Candidate]:
         """The logs that compact and that nobody has claimed or paused, less those that are uncleanable."""
         uncleanable, candidates = self._manager.uncleanable, []
         checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         for served, log in self._manager.logs():
-            is_metadata = log.where.topic == CLUSTER_METADATA
-            is_excluded = is_metadata or log.where in uncleanable or log.offline is not None
-            if is_excluded or self._states.state(log.where) != NONE:
+            is_metadata = log.topic_partition.topic == CLUSTER_METADATA
+            is_excluded = is_metadata or log.topic_partition in uncleanable or log.offline is not None
+            if is_excluded or self._states.state(log.topic_partition) != NONE:
                 continue
             # FileNotFoundError: a segment was just removed; the next round sees the new list.
             with contextlib.suppress(FileNotFoundError):
-                candidate = make_candidate(served, log, checkpoint_of(served).get(log.where), now_ms)
+                candidate = make_candidate(
+                    served, log, checkpoint_of(served).get(log.topic_partition), now_ms
+                )
                 if candidate is not None:
                     candidates.append(candidate)
         return candidates
@@ -763,7 +777,7 @@ class LogCleaner(LogService[Engine]):
         """Claim candidates, but for those that another thread has claimed or that are paused."""
         claimed = []
         for candidate in batch:
-            claim = self._claim(candidate.where)
+            claim = self._claim(candidate.topic_partition)
             if claim is not None:
                 claimed.append(
                     ClaimedLog(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
@@ -781,7 +795,7 @@ class LogCleaner(LogService[Engine]):
         now_ms = self._manager.clock.now_ms()
         to_check = []
         for candidate in self._candidates(now_ms):
-            next_check_ms = self._next_check_ms.get(candidate.where, 0)
+            next_check_ms = self._next_check_ms.get(candidate.topic_partition, 0)
             has_clean_section = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
             if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
                 to_check.append(candidate)
@@ -805,10 +819,12 @@ class LogCleaner(LogService[Engine]):
                 log.config.max_decompressed_message_bytes,
             )
         except (SiltstoneError, OSError) as error:
-            _logger.warning("Log %s was not checked for tombstones to remove: %s", claimed.where, error)
-            self._next_check_ms[claimed.where] = None
+            _logger.warning(
+                "Log %s was not checked for tombstones to remove: %s", claimed.topic_partition, error
+            )
+            self._next_check_ms[claimed.topic_partition] = None
             return False
         # Without a horizon in the future there is nothing to wait for before the next cleaning sets some.
         due_later = horizons.newest_ms is not None and horizons.newest_ms > now_ms
-        self._next_check_ms[claimed.where] = horizons.newest_ms if due_later else None
+        self._next_check_ms[claimed.topic_partition] = horizons.newest_ms if due_later else None
         return horizons.is_due

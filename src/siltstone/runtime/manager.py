@@ -154,7 +154,9 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
     for served in claimed:
         partitions = served.directory.partitions
         served.directory.partitions = {
-            where: path for where, path in partitions.items() if where.topic != CLUSTER_METADATA
+            topic_partition: path
+            for topic_partition, path in partitions.items()
+            if topic_partition.topic != CLUSTER_METADATA
         }
         properties = served.directory.properties()
         if not properties:
@@ -194,12 +196,12 @@ class ManagerOptions(TypedDict, total=False):
     only: TopicPartition | None
 
 
-def refuse_compacted_only(where: TopicPartition, config: LogConfig) -> None:
+def refuse_compacted_only(topic_partition: TopicPartition, config: LogConfig) -> None:
     """Raises PolicyViolationError for a log whose records must not be deleted by offset."""
     if config.compacts and not config.deletes:
         raise PolicyViolationError(
             "records of a topic with cleanup.policy=compact cannot be deleted",
-            path=str(where),
+            path=str(topic_partition),
             advice="write tombstones, or set cleanup.policy=compact,delete",
         )
 
@@ -297,20 +299,20 @@ class LogManager(Closing):
         """
 
         def open_chunk(chunk: Sequence[tuple[TopicPartition, Path]]) -> None:
-            for where, path in chunk:
+            for topic_partition, path in chunk:
                 try:
-                    served.logs[where] = open_partition(
+                    served.logs[topic_partition] = open_partition(
                         path,
-                        self.topics.log_config(where.topic),
+                        self.topics.log_config(topic_partition.topic),
                         self.clock,
                         clean=served.was_clean,
-                        recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, where),
-                        log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, where),
+                        recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, topic_partition),
+                        log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
                         background=self._background,
                         create=False,
                     )
                 except SiltstoneError as error:
-                    served.refused[where] = str(error)
+                    served.refused[topic_partition] = str(error)
 
         threads = self.config.integer("num.recovery.threads.per.data.dir")
         partitions = sorted(served.directory.partitions.items())
@@ -322,14 +324,17 @@ class LogManager(Closing):
     # The logs and their directories
 
     def _abort_cleanings(self, served: ServedDirectory) -> None:
-        for where in list(served.logs):
-            self.cleaning.abort(where)
-            self.compacting.abort(where)
+        for topic_partition in list(served.logs):
+            self.cleaning.abort(topic_partition)
+            self.compacting.abort(topic_partition)
 
     @contextlib.contextmanager
-    def cleaning_paused(self, where: TopicPartition) -> Iterator[None]:
+    def cleaning_paused(self, topic_partition: TopicPartition) -> Iterator[None]:
         """Abort and pause the cleaning and the compaction of a log for the duration of the block."""
-        with self.cleaning.aborted_and_paused(where), self.compacting.aborted_and_paused(where):
+        with (
+            self.cleaning.aborted_and_paused(topic_partition),
+            self.compacting.aborted_and_paused(topic_partition),
+        ):
             yield
 
     @property
@@ -341,19 +346,27 @@ class LogManager(Closing):
     @property
     def refused(self) -> dict[TopicPartition, str]:
         """Partitions that could not be opened, and why."""
-        return {where: reason for served in self.serving() for where, reason in served.refused.items()}
+        return {
+            topic_partition: reason
+            for served in self.serving()
+            for topic_partition, reason in served.refused.items()
+        }
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return (log.where for log in self.sorted_logs())
+        return (log.topic_partition for log in self.sorted_logs())
 
     def __len__(self) -> int:
         return sum(len(served.logs) for served in self.serving())
 
-    def __contains__(self, where: object) -> bool:
-        return any(where in served.logs for served in self.serving())
+    def __contains__(self, topic_partition: object) -> bool:
+        return any(topic_partition in served.logs for served in self.serving())
 
-    def __getitem__(self, where: TopicPartition | tuple[str, int]) -> PartitionLog:
-        return self.get(where if isinstance(where, TopicPartition) else TopicPartition(*where))
+    def __getitem__(self, topic_partition: TopicPartition | tuple[str, int]) -> PartitionLog:
+        return self.get(
+            topic_partition
+            if isinstance(topic_partition, TopicPartition)
+            else TopicPartition(*topic_partition)
+        )
 
     def serving(self) -> list[ServedDirectory]:
         """The directories that are in service."""
@@ -368,14 +381,14 @@ class LogManager(Closing):
 
     def sorted_logs(self) -> list[PartitionLog]:
         """The logs that are served, in order of partition."""
-        return sorted((log for _, log in self.logs()), key=lambda log: log.where)
+        return sorted((log for _, log in self.logs()), key=lambda log: log.topic_partition)
 
-    def get(self, where: TopicPartition) -> PartitionLog:
+    def get(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition.
 
         Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
         """
-        return self.directory_of(where).logs[where]
+        return self.directory_of(topic_partition).logs[topic_partition]
 
     def fetch(
         self, requests: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
@@ -385,191 +398,199 @@ class LogManager(Closing):
         An error of one, such as an unknown partition, is its answer's error code; see ``ReadableLog.fetch``.
         """
         results = []
-        for where, offset, max_bytes in requests:
+        for topic_partition, offset, max_bytes in requests:
             try:
-                results.append(self[where].fetch(offset, max_bytes, isolation=isolation))
+                results.append(self[topic_partition].fetch(offset, max_bytes, isolation=isolation))
             except LogError as error:
                 results.append(MessageSetSend.empty(error.error_code))
         return MultiMessageSetSend(error_code=0, results=tuple(results))
 
-    def directory_of(self, where: TopicPartition) -> ServedDirectory:
+    def directory_of(self, topic_partition: TopicPartition) -> ServedDirectory:
         """The directory that a partition is in. Raises as ``get`` does."""
         for served in self.serving():
-            if where in served.logs:
+            if topic_partition in served.logs:
                 return served
-            if where in served.refused:
-                raise StorageError(f"the log is not served: {served.refused[where]}", path=str(where))
-        if self.topics.has(where):
+            if topic_partition in served.refused:
+                raise StorageError(
+                    f"the log is not served: {served.refused[topic_partition]}", path=str(topic_partition)
+                )
+        if self.topics.has(topic_partition):
             offline = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
             raise StorageError(
                 "no directory in service has the partition" + (f"; offline: {offline}" if offline else ""),
-                path=str(where),
+                path=str(topic_partition),
                 advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError("the partition does not exist here", path=str(where))
+        raise UnknownTopicError("the partition does not exist here", path=str(topic_partition))
 
     # Uncleanable partitions
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
         """Partitions that the cleaner skips, why, and since when; the lists are on disk."""
-        return {where: row for served in self.serving() for where, row in served.uncleanable.items()}
+        return {
+            topic_partition: row
+            for served in self.serving()
+            for topic_partition, row in served.uncleanable.items()
+        }
 
-    def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
+    def mark_uncleanable(self, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:
         """Make the cleaner skip a partition. Raises UnknownTopicError, StorageError."""
-        served = self.directory_of(where)
+        served = self.directory_of(topic_partition)
         with served.offline_on_error():
-            served.mark_uncleanable(where, reason, now_ms)
+            served.mark_uncleanable(topic_partition, reason, now_ms)
 
-    def retry_cleaning(self, where: TopicPartition) -> bool:
+    def retry_cleaning(self, topic_partition: TopicPartition) -> bool:
         """Let the cleaner try a partition again; False when it was not listed as uncleanable.
 
         Raises UnknownTopicError, StorageError.
         """
-        served = self.directory_of(where)
+        served = self.directory_of(topic_partition)
         with served.offline_on_error():
-            return served.clear_uncleanable(where)
+            return served.clear_uncleanable(topic_partition)
 
     # Making and deleting partitions
 
-    def get_or_create(self, where: TopicPartition) -> PartitionLog:
+    def get_or_create(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition, created if there is none (``LogManager.getOrCreateLog``).
 
         Raises InvalidTopicError, StorageError.
         """
         with contextlib.suppress(UnknownTopicError):
-            return self.get(where)
+            return self.get(topic_partition)
         with self.changing:
             # Again under the lock: another thread may have created it.
             with contextlib.suppress(UnknownTopicError):
-                return self.get(where)
-            self.topics.add(where)
-            return self.get(where)
+                return self.get(topic_partition)
+            self.topics.add(topic_partition)
+            return self.get(topic_partition)
 
     def refuse_occupied_paths(self, topic: str, numbers: Iterable[int]) -> None:
         """Raises DirectoryRefusedError where a file or a link has the name of one of a topic's partitions.
 
         A file is no reason to go offline, and a link would lead out of the log directory.
         """
-        for where in (TopicPartition(topic, number) for number in numbers):
-            for path in (served.partition_path(where) for served in self.serving()):
+        for topic_partition in (TopicPartition(topic, number) for number in numbers):
+            for path in (served.partition_path(topic_partition) for served in self.serving()):
                 kind = files.stat(path, follow=False).kind if files.exists(path) else files.DIRECTORY
                 if kind != files.DIRECTORY:
                     raise DirectoryRefusedError(
-                        f"a {kind} has the name of partition {where}'s directory",
+                        f"a {kind} has the name of partition {topic_partition}'s directory",
                         path=path,
                         advice="remove or rename it",
                     )
 
-    def create_partition(self, where: TopicPartition) -> PartitionLog:
+    def create_partition(self, topic_partition: TopicPartition) -> PartitionLog:
         """Create the directory and the log of a partition that ``topics`` lists.
 
         As in Kafka it goes to the directory with the fewest partitions (``LogManager.nextLogDirs``). Raises
         StorageError, DirectoryRefusedError.
         """
-        self.refuse_occupied_paths(where.topic, [where.partition])
+        self.refuse_occupied_paths(topic_partition.topic, [topic_partition.partition])
         with self.changing:
             serving = self.serving()
             if not serving:
                 raise StorageError(NO_DIRECTORY, advice=RESTART)
             served = min(serving, key=lambda served: len(served.directory.partitions))
-            path = served.partition_path(where)
+            path = served.partition_path(topic_partition)
             with served.offline_on_error():
                 files.make_directory(path)
-                topic_id = self.topics.id_of(where.topic)
+                topic_id = self.topics.id_of(topic_partition.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
                 # The directory is durable before the log: a crash must not take the partition of an
                 # acknowledged record.
                 files.sync_directory(served.path)
-                config = self.topics.log_config(where.topic)
+                config = self.topics.log_config(topic_partition.topic)
                 log = open_partition(path, config, self.clock, clean=True, background=self._background)
-            served.directory.partitions[where] = path
-            served.logs[where] = log
+            served.directory.partitions[topic_partition] = path
+            served.logs[topic_partition] = log
             self._apply_settings(log)
             return log
 
     def _apply_settings(self, log: PartitionLog) -> None:
         """Apply a log's settings to its cleaning state and to the upkeep."""
-        self.cleaning.set_compacts(log.where, log.config.compacts)
+        self.cleaning.set_compacts(log.topic_partition, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
-    def delete_partition(self, served: ServedDirectory, where: TopicPartition, delay_ms: int) -> None:
+    def delete_partition(
+        self, served: ServedDirectory, topic_partition: TopicPartition, delay_ms: int
+    ) -> None:
         """Rename a partition's directory to ``-delete``; it is removed after ``delay_ms`` (Kafka's
         ``LogManager.asyncDelete``).
 
         Raises StorageError.
         """
-        log = served.logs.get(where)
+        log = served.logs.get(topic_partition)
         # 1. No cleaner has the log. 2. It is closed; a failing disk does not keep it. 3. Its directory gets
         # another name, durably. 4. Its entries leave the checkpoints: a new partition of the name must not
         # start with them. A crash after 3 leaves 4 to ``drop_entries_of_other_partitions``.
-        with self.cleaning_paused(where):
+        with self.cleaning_paused(topic_partition):
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
             # A unique name: a partition of the same name may be created, and deleted again, before the
             # removal.
-            target = served.path / deleted_directory(where, self.random_bytes)
+            target = served.path / deleted_directory(topic_partition, self.random_bytes)
             with served.offline_on_error():
-                files.rename(served.partition_path(where), target)
+                files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
-                served.forget(where)
+                served.forget(topic_partition)
         # A new partition of this name has its own policy.
-        self.cleaning.set_compacts(where, True)
+        self.cleaning.set_compacts(topic_partition, True)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # Operations that change logs and checkpoints together
 
-    def delete_records(self, where: TopicPartition, before: int) -> int:
+    def delete_records(self, topic_partition: TopicPartition, before: int) -> int:
         """Move a log's start up to ``before`` (-1: the high watermark); returns the new start, which is
         durable (Kafka's ``ReplicaManager.deleteRecords``).
 
         Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
         """
-        served, log = self.directory_of(where), self.get(where)
-        refuse_compacted_only(where, log.config)
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        refuse_compacted_only(topic_partition, log.config)
         start = log.delete_records(before)
         with served.offline_on_error():
             served.write_log_starts()
         return start
 
-    def truncate_to(self, where: TopicPartition, offset: int) -> bool:
+    def truncate_to(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Remove all records from ``offset`` on; False if there was none (``LogManager.truncateTo``).
 
         Raises StorageError.
         """
-        served, log = self.directory_of(where), self.get(where)
-        with self.cleaning_paused(where):
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
             if not log.truncate_to(offset):
                 return False
             with served.offline_on_error():
                 self._after_truncation(served, log)
             return True
 
-    def truncate_fully_and_start_at(self, where: TopicPartition, offset: int) -> None:
+    def truncate_fully_and_start_at(self, topic_partition: TopicPartition, offset: int) -> None:
         """Remove all records; the next append gets ``offset`` (Kafka's method of this name).
 
         Raises StorageError.
         """
-        served, log = self.directory_of(where), self.get(where)
-        with self.cleaning_paused(where):
+        served, log = self.directory_of(topic_partition), self.get(topic_partition)
+        with self.cleaning_paused(topic_partition):
             log.truncate_fully_and_start_at(offset)
             with served.offline_on_error():
                 self._after_truncation(served, log)
-                served.clear_uncleanable(where)
+                served.clear_uncleanable(topic_partition)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
         # Offsets above the new end will belong to other records: no checkpoint may call them cleaned
         # (``maybeTruncateCleanerCheckpointToActiveSegmentBaseOffset``).
-        served.bound_cleaner_checkpoint(log.where, log.view.segments[-1].base_offset)
+        served.bound_cleaner_checkpoint(log.topic_partition, log.view.segments[-1].base_offset)
         served.write_checkpoints()
 
     def settings_changed(self, topic: str | None = None) -> None:
         """Apply the settings in force to the logs of one topic, or to all logs."""
         for _, log in self.logs():
-            if topic is None or log.where.topic == topic:
-                log.update_config(self.topics.log_config(log.where.topic))
+            if topic is None or log.topic_partition.topic == topic:
+                log.update_config(self.topics.log_config(log.topic_partition.topic))
                 self._apply_settings(log)
 
     def update_config(self, config: Config) -> None:
@@ -615,7 +636,12 @@ class LogManager(Closing):
                     "kafka_log_log_logstartoffset": view.log_start_offset,
                     "kafka_log_log_logendoffset": view.log_end_offset,
                 }
-                samples += gauges(values, _HELP, topic=log.where.topic, partition=str(log.where.partition))
+                samples += gauges(
+                    values,
+                    _HELP,
+                    topic=log.topic_partition.topic,
+                    partition=str(log.topic_partition.partition),
+                )
         return samples + [sample for service in self.services for sample in service.samples()]
 
     def flush(self) -> None:

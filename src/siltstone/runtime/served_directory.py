@@ -82,7 +82,7 @@ def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncl
     """Replace the file, durably, or remove it where no partition is uncleanable. Raises OSError."""
     path = directory / UNCLEANABLE_FILE
     if uncleanable:
-        rows = [uncleanable[where] for where in sorted(uncleanable)]
+        rows = [uncleanable[topic_partition] for topic_partition in sorted(uncleanable)]
         # By ``json``, since the path in a reason may hold bytes that are no UTF-8, as surrogates.
         text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)
         files.replace(path, f"{text}\n".encode())
@@ -91,22 +91,26 @@ def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncl
         files.sync_directory(directory)
 
 
-def mark_uncleanable(directory: Path, where: TopicPartition, reason: str, now_ms: int) -> Uncleanable:
+def mark_uncleanable(
+    directory: Path, topic_partition: TopicPartition, reason: str, now_ms: int
+) -> Uncleanable:
     """Add a partition, or replace its reason and keep its time. Raises OSError.
 
     For a cleaner that works on a directory that is not served; ``ServedDirectory`` has its own.
     """
     listed = _read_or_start_empty(directory)
-    since_ms = listed[where].since_ms if where in listed else now_ms
-    row = Uncleanable(topic=where.topic, partition=where.partition, since_ms=since_ms, reason=reason)
-    write_uncleanable(directory, {**listed, where: row})
+    since_ms = listed[topic_partition].since_ms if topic_partition in listed else now_ms
+    row = Uncleanable(
+        topic=topic_partition.topic, partition=topic_partition.partition, since_ms=since_ms, reason=reason
+    )
+    write_uncleanable(directory, {**listed, topic_partition: row})
     return row
 
 
-def clear_uncleanable(directory: Path, where: TopicPartition) -> bool:
+def clear_uncleanable(directory: Path, topic_partition: TopicPartition) -> bool:
     """Let a partition be cleaned again; False if it was not listed. Raises OSError."""
     listed = _read_or_start_empty(directory)
-    if listed.pop(where, None) is None:
+    if listed.pop(topic_partition, None) is None:
         return False
     write_uncleanable(directory, listed)
     return True
@@ -172,9 +176,17 @@ class ServedDirectory:
             self.was_clean &= entries is not None
             self._written[name] = entries or {}
             others = self._written[name] if self.directory.is_partial else {}
-            self._others[name] = {where: others[where] for where in others if where not in opened}
+            self._others[name] = {
+                topic_partition: others[topic_partition]
+                for topic_partition in others
+                if topic_partition not in opened
+            }
         listed = _read_or_start_empty(self.path)
-        self.uncleanable = {where: listed[where] for where in listed if where in opened}
+        self.uncleanable = {
+            topic_partition: listed[topic_partition]
+            for topic_partition in listed
+            if topic_partition in opened
+        }
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """The entries of a checkpoint, None if it is damaged. Raises OSError."""
@@ -186,19 +198,19 @@ class ServedDirectory:
 
     # Partitions
 
-    def partition_path(self, where: TopicPartition) -> Path:
+    def partition_path(self, topic_partition: TopicPartition) -> Path:
         """The directory of a partition, whether it exists or not."""
-        return self.path / str(where)
+        return self.path / str(topic_partition)
 
-    def checkpoint_entry(self, name: str, where: TopicPartition) -> int:
+    def checkpoint_entry(self, name: str, topic_partition: TopicPartition) -> int:
         """A partition's entry in the recovery or log start checkpoint, 0 without one."""
-        return self._written[name].get(where, 0)
+        return self._written[name].get(topic_partition, 0)
 
-    def exclude(self, where: TopicPartition, reason: str) -> None:
+    def exclude(self, topic_partition: TopicPartition, reason: str) -> None:
         """Exclude a partition that belongs to another topic: it is neither opened nor changed."""
-        path = self.directory.partitions.pop(where)
+        path = self.directory.partitions.pop(topic_partition)
         self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
-        self._excluded.add(where)
+        self._excluded.add(topic_partition)
 
     @property
     def all_partitions(self) -> set[TopicPartition]:
@@ -229,48 +241,57 @@ class ServedDirectory:
         with self._lock:
             before, logs = self._written[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
-            offsets = {**self._others[name], **{where: before[where] for where in closed if where in before}}
-            for where, log in logs.items():
+            offsets = {
+                **self._others[name],
+                **{
+                    topic_partition: before[topic_partition]
+                    for topic_partition in closed
+                    if topic_partition in before
+                },
+            }
+            for topic_partition, log in logs.items():
                 entry = entry_of(log)
                 if entry is not None:
-                    offsets[where] = entry
+                    offsets[topic_partition] = entry
             if offsets != before:  # a replacement costs a sync of the file and of the directory
                 write_checkpoint(self.path / name, offsets)
                 self._written[name] = offsets
 
-    def bound_cleaner_checkpoint(self, where: TopicPartition, limit: int | None) -> None:
+    def bound_cleaner_checkpoint(self, topic_partition: TopicPartition, limit: int | None) -> None:
         """Lower a log's entry in the cleaner checkpoint to ``limit``; None removes it. Raises OSError."""
         with self._lock:
-            entry = self.cleaner_checkpoint().get(where)
+            entry = self.cleaner_checkpoint().get(topic_partition)
             if entry is not None and (limit is None or entry > limit):
-                self.directory.write_cleaner_checkpoint(where, limit)
+                self.directory.write_cleaner_checkpoint(topic_partition, limit)
 
     def cleaner_checkpoint(self) -> dict[TopicPartition, int]:
         """The cleaner checkpoint by partition; a damaged file counts as empty. Raises OSError."""
         with self._lock:
             return self._read_checkpoint(names.CLEANER_CHECKPOINT) or {}
 
-    def write_cleaner_checkpoint(self, where: TopicPartition, offset: int) -> None:
+    def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int) -> None:
         """Write the cleaner checkpoint of a log, durably. Raises OSError."""
         with self._lock:
-            offsets = {**self.cleaner_checkpoint(), where: offset}
+            offsets = {**self.cleaner_checkpoint(), topic_partition: offset}
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, offsets)
 
     # Uncleanable partitions
 
-    def mark_uncleanable(self, where: TopicPartition, reason: str, now_ms: int) -> None:
+    def mark_uncleanable(self, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:
         """Make the cleaner skip a partition, durably. Raises OSError."""
         with self._lock:
-            listed = mark_uncleanable(self.path, where, reason, now_ms)
-            self.uncleanable = {**self.uncleanable, where: listed}
+            listed = mark_uncleanable(self.path, topic_partition, reason, now_ms)
+            self.uncleanable = {**self.uncleanable, topic_partition: listed}
 
-    def clear_uncleanable(self, where: TopicPartition) -> bool:
+    def clear_uncleanable(self, topic_partition: TopicPartition) -> bool:
         """Let a partition be cleaned again, durably; False if it was not listed. Raises OSError."""
         with self._lock:
-            if where not in self.uncleanable:
+            if topic_partition not in self.uncleanable:
                 return False
-            clear_uncleanable(self.path, where)
-            self.uncleanable = {other: row for other, row in self.uncleanable.items() if other != where}
+            clear_uncleanable(self.path, topic_partition)
+            self.uncleanable = {
+                other: row for other, row in self.uncleanable.items() if other != topic_partition
+            }
             return True
 
     def drop_entries_of_other_partitions(self) -> None:
@@ -284,20 +305,31 @@ class ServedDirectory:
         existing = self.all_partitions
         listed = _read_or_start_empty(self.path)
         if listed.keys() - existing:
-            write_uncleanable(self.path, {where: listed[where] for where in listed if where in existing})
+            write_uncleanable(
+                self.path,
+                {
+                    topic_partition: listed[topic_partition]
+                    for topic_partition in listed
+                    if topic_partition in existing
+                },
+            )
         cleaner = self.cleaner_checkpoint()
         if cleaner.keys() - existing:
-            entries = {where: cleaner[where] for where in cleaner if where in existing}
+            entries = {
+                topic_partition: cleaner[topic_partition]
+                for topic_partition in cleaner
+                if topic_partition in existing
+            }
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
 
-    def forget(self, where: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Remove a deleted partition and its entries. Raises OSError."""
-        self.logs.pop(where, None)
-        self.refused.pop(where, None)
-        self.directory.partitions.pop(where, None)
+        self.logs.pop(topic_partition, None)
+        self.refused.pop(topic_partition, None)
+        self.directory.partitions.pop(topic_partition, None)
         self.write_checkpoints()
-        self.bound_cleaner_checkpoint(where, None)
-        self.clear_uncleanable(where)
+        self.bound_cleaner_checkpoint(topic_partition, None)
+        self.clear_uncleanable(topic_partition)
 
     # Errors and close
 

@@ -70,10 +70,10 @@ def partition_metadata(topic_id: str) -> bytes:
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
-def deleted_directory(where: TopicPartition, random_bytes: RandomBytes) -> str:
+def deleted_directory(topic_partition: TopicPartition, random_bytes: RandomBytes) -> str:
     """The name that a deleted partition's directory has until it is removed; a long topic's is cut off."""
-    suffix = f"-{where.partition}.{random_bytes(16).hex()}-delete"
-    return where.topic[: _MAX_FILE_NAME_LENGTH - len(suffix)] + suffix
+    suffix = f"-{topic_partition.partition}.{random_bytes(16).hex()}-delete"
+    return topic_partition.topic[: _MAX_FILE_NAME_LENGTH - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
@@ -134,12 +134,12 @@ def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[Topic
     UnknownTopicError.
     """
     names, existing = list(dict.fromkeys(_possible_names(text))), list(existing)
-    matching = [where for where in existing if where.topic in names]
+    matching = [topic_partition for topic_partition in existing if topic_partition.topic in names]
     if not matching:
         parsed = filter(None, map(_PARTITION.match, names))
         named = {TopicPartition(match[1], int(match[2])) for match in parsed}
-        matching = [where for where in existing if where in named]
-    topics = dict.fromkeys(where.topic for where in matching)
+        matching = [topic_partition for topic_partition in existing if topic_partition in named]
+    topics = dict.fromkeys(topic_partition.topic for topic_partition in matching)
     if len(topics) > 1:
         raise UsageError(
             f"{text!r} matches several topics",

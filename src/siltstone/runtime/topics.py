@@ -121,7 +121,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
         listed = {**self.namespaces, name: dict(policies)}
-        listed = {other: texts for other, texts in listed.items() if texts}
+        listed = {other: overrides for other, overrides in listed.items() if overrides}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
@@ -129,7 +129,11 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
         The entry of a topic that is not listed has no settings. Raises UnknownTopicError.
         """
-        paths = {where.partition: partitions[where] for where in sorted(partitions) if where.topic == name}
+        paths = {
+            topic_partition.partition: partitions[topic_partition]
+            for topic_partition in sorted(partitions)
+            if topic_partition.topic == name
+        }
         listed = self.topics.get(name)
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
@@ -138,9 +142,9 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
 
-    def has_deleted(self, where: TopicPartition, directory: Path) -> bool:
+    def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
         """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
-        ids = self.deleted.get(where.topic)
+        ids = self.deleted.get(topic_partition.topic)
         return ids is not None and (read_topic_id(directory) or "") in ids
 
     def encode(self) -> bytes:
@@ -221,7 +225,7 @@ class TopicSettings:
         """Was the topic created with Siltstone, rather than listed because its settings were altered?"""
         return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
 
-    def own_texts(self, name: str) -> Mapping[str, str]:
+    def overrides(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
         invalid one."""
         if name in self.listed:
@@ -229,7 +233,7 @@ class TopicSettings:
         if self.cluster is None:
             return {}
         supported = self.cluster.own(name)
-        return {key: text for key, text in self.cluster.own_texts(name).items() if key in supported}
+        return {key: text for key, text in self.cluster.overrides(name).items() if key in supported}
 
     def config_of(self, name: str) -> Config:
         """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
@@ -297,7 +301,7 @@ class TopicDescription:
 
 
 def refuse_new_topic(
-    name: str, others: Iterable[str], partitions: int, texts: Mapping[str, str], broker: Config
+    name: str, others: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
 ) -> None:
     """Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError."""
     refuse_bad_name(name)
@@ -308,7 +312,7 @@ def refuse_new_topic(
         raise InvalidPartitionsError(
             f"topic {name!r} cannot have {partitions} partitions", advice="pass at least 1"
         )
-    _refuse_bad_settings(name, texts, broker)
+    _refuse_bad_settings(name, overrides, broker)
 
 
 def refuse_fewer_partitions(name: str, have: int, count: int) -> None:
@@ -329,10 +333,10 @@ def altered_settings(
     return after
 
 
-def _refuse_bad_settings(name: str, texts: Mapping[str, str], broker: Config) -> None:
+def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config) -> None:
     source = f"topic {name}"
     with bad_settings_are_invalid_config(source):
-        config = refuse_contradictions(broker.over(parse_topic_config(texts, source)))
+        config = refuse_contradictions(broker.over(parse_topic_config(overrides, source)))
     find_policy(LogConfig.of(config).retention_policy)
 
 
@@ -376,18 +380,18 @@ class Topics:
 
         Raises StorageError.
         """
-        for where in list(served.directory.partitions):
-            path = served.partition_path(where)
+        for topic_partition in list(served.directory.partitions):
+            path = served.partition_path(topic_partition)
             try:
-                if self._registry.has_deleted(where, path):
+                if self._registry.has_deleted(topic_partition, path):
                     delay_ms = self.log_config("").file_delete_delay_ms
-                    self._manager.delete_partition(served, where, delay_ms)
+                    self._manager.delete_partition(served, topic_partition, delay_ms)
                     continue
-                reason = self._topic_settings.topic_mismatch(where.topic, path)
+                reason = self._topic_settings.topic_mismatch(topic_partition.topic, path)
             except CorruptFileError as error:
                 reason = str(error)
             if reason is not None:
-                served.exclude(where, reason)
+                served.exclude(topic_partition, reason)
 
     def complete_start(self) -> None:
         """Create partitions that are listed and missing, and update older copies of the registry."""
@@ -454,31 +458,37 @@ class Topics:
 
     def names(self) -> list[str]:
         """All topics, in order of name."""
-        return sorted({*self._registry.topics, *(where.topic for where in self._on_disk())})
+        return sorted(
+            {*self._registry.topics, *(topic_partition.topic for topic_partition in self._on_disk())}
+        )
 
     def _on_disk(self) -> dict[TopicPartition, Path]:
         return {
-            where: served.partition_path(where)
+            topic_partition: served.partition_path(topic_partition)
             for served in self._manager.serving()
-            for where in (*served.logs, *served.refused)
+            for topic_partition in (*served.logs, *served.refused)
         }
 
-    def has(self, where: TopicPartition) -> bool:
+    def has(self, topic_partition: TopicPartition) -> bool:
         """Does the registry list this partition?"""
-        entry = self._registry.topics.get(where.topic)
-        return entry is not None and where.partition in entry.partitions
+        entry = self._registry.topics.get(topic_partition.topic)
+        return entry is not None and topic_partition.partition in entry.partitions
 
     def describe(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
         entry = self._entry(name)
-        served = {log.where.partition for _, log in self._manager.logs() if log.where.topic == name}
+        served = {
+            log.topic_partition.partition
+            for _, log in self._manager.logs()
+            if log.topic_partition.topic == name
+        }
         offline = tuple(number for number in entry.partitions if number not in served)
         return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
         entry = self._registry.entry(name, self._on_disk())
-        return replace(entry, config=self._topic_settings.own_texts(name))
+        return replace(entry, config=self._topic_settings.overrides(name))
 
     def id_of(self, name: str) -> str | None:
         """The topic id for a new partition of a topic."""
@@ -499,16 +509,16 @@ class Topics:
         DirectoryRefusedError where a file or a link has a partition's name.
         """
         with self._manager.changing:
-            names, texts = self.names(), dict(config or {})
+            names, overrides = self.names(), dict(config or {})
             if name not in names and self._topic_settings.brokers_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} already exists in the broker's metadata, and has no partition here",
                     advice="create its partitions one by one with LogManager.get_or_create",
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
-            refuse_new_topic(name, names, count, texts, self._topic_settings.broker)
+            refuse_new_topic(name, names, count, overrides, self._topic_settings.broker)
             topic_id = new_id(self._manager.random_bytes)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=texts)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=overrides)
             self._add(name, entry, range(count))
             return self.describe(name)
 
@@ -537,37 +547,42 @@ class Topics:
     def _make(self, name: str, entry: TopicEntry) -> None:
         """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
         the next start checks them again."""
-        existing = {where for served in self._manager.serving() for where in served.all_partitions}
-        for where in (TopicPartition(name, number) for number in entry.unmade):
-            if where not in existing:
-                self._manager.create_partition(where)
+        existing = {
+            topic_partition for served in self._manager.serving() for topic_partition in served.all_partitions
+        }
+        for topic_partition in (TopicPartition(name, number) for number in entry.unmade):
+            if topic_partition not in existing:
+                self._manager.create_partition(topic_partition)
         self._write(self._registry.with_topic(name, replace(entry, unmade=())))
 
-    def add(self, where: TopicPartition) -> None:
+    def add(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic where that is new. Raises as ``create`` does."""
         if self._manager.only is not None:
-            if where != self._manager.only:
+            if topic_partition != self._manager.only:
                 raise UnknownTopicError(
                     f"only {self._manager.only} is open here",
-                    path=str(where),
+                    path=str(topic_partition),
                     advice="open its log directory with LogManager.open",
                 )
-            self._manager.create_partition(where)
+            self._manager.create_partition(topic_partition)
             return
         names = self.names()
-        if where.topic in names:
-            entry = self._entry(where.topic)
+        if topic_partition.topic in names:
+            entry = self._entry(topic_partition.topic)
         else:
-            refuse_bad_name(where.topic)
-            refuse_collision(where.topic, names)
-            topic_id = self._topic_settings.brokers_id(where.topic) or new_id(self._manager.random_bytes)
-            own = self._topic_settings.own_texts(where.topic)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
-        if where.partition < 0:
-            raise InvalidPartitionsError(
-                f"topic {where.topic!r} cannot have a partition {where.partition}", advice="pass at least 0"
+            refuse_bad_name(topic_partition.topic)
+            refuse_collision(topic_partition.topic, names)
+            topic_id = self._topic_settings.brokers_id(topic_partition.topic) or new_id(
+                self._manager.random_bytes
             )
-        self._add(where.topic, entry, [where.partition])
+            own = self._topic_settings.overrides(topic_partition.topic)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
+        if topic_partition.partition < 0:
+            raise InvalidPartitionsError(
+                f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
+                advice="pass at least 0",
+            )
+        self._add(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
@@ -587,8 +602,10 @@ class Topics:
                     path=", ".join(str(served.path) for served in self._manager.serving()),
                     advice="open all of the broker's log.dirs, or alter the topic through the broker",
                 )
-            texts = altered_settings(name, entry.config, set_to or {}, remove, self._topic_settings.broker)
-            self._write(self._registry.with_topic(name, replace(entry, config=texts)))
+            overrides = altered_settings(
+                name, entry.config, set_to or {}, remove, self._topic_settings.broker
+            )
+            self._write(self._registry.with_topic(name, replace(entry, config=overrides)))
             self._log_configs.pop(name, None)
             self._manager.settings_changed(name)
             return self.describe(name)
@@ -607,9 +624,11 @@ class Topics:
             self._write(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
                 partitions = [*served.logs, *served.refused]
-                for where in (where for where in partitions if where.topic == name):
+                for topic_partition in (
+                    topic_partition for topic_partition in partitions if topic_partition.topic == name
+                ):
                     with contextlib.suppress(StorageError):
-                        self._manager.delete_partition(served, where, delay_ms)
+                        self._manager.delete_partition(served, topic_partition, delay_ms)
             self._log_configs.pop(name, None)
             # In memory only: the file lists the ids until its next change, which does no harm, since ids are
             # unique.

@@ -210,15 +210,15 @@ class Upkeep:
         """
         deleted = {}
         for served, log in self._logs():
-            if not self._cleaning.try_pause(log.where):
+            if not self._cleaning.try_pause(log.topic_partition):
                 continue
             try:
                 with self.guarded(served):
                     decisions = self.delete_old_segments_of(served, log)
                     if decisions:
-                        deleted[str(log.where)] = decisions
+                        deleted[str(log.topic_partition)] = decisions
             finally:
-                self._cleaning.resume(log.where)
+                self._cleaning.resume(log.topic_partition)
         return deleted
 
     def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:

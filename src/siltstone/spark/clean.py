@@ -292,8 +292,8 @@ class SparkEngine(SparkWorkers):
     join.
     """
 
-    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **how: Any) -> None:
-        super().__init__(session, **how)
+    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **options: Any) -> None:
+        super().__init__(session, **options)
         self._clean_share = clean_share
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
@@ -419,9 +419,9 @@ class SparkEngine(SparkWorkers):
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
-        least_buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
         entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(least_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
+        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
         buckets = finer_buckets(buckets, tasks, entry_bytes)
         parts = self._parts(work)
         stages = (
@@ -440,8 +440,8 @@ class SparkEngine(SparkWorkers):
         """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each
         holds would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        least = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
-        return min(len(groups), max(self._parallelism, least))
+        minimum = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
+        return min(len(groups), max(self._parallelism, minimum))
 
 
 def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogReport:

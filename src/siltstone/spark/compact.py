@@ -130,11 +130,9 @@ class SparkCompactionEngine(SparkWorkers):
         """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
         if whole:
             return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
-        least_buckets = bucket_count(work, max(self._least_buckets, self._parallelism))
+        min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
         entry_bytes = 8 * work.words * (work.end - work.first)
-        buckets, tasks = merge_shape(
-            least_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes
-        )
+        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
         groups = max(1, min(len(work.groups), self._parallelism))

@@ -92,7 +92,7 @@ class SparkWorkers:
         barrier_bytes: int = BARRIER_BYTES,
     ) -> None:
         self._session, self._progress = session, progress
-        self._least_buckets, self._barrier_bytes = buckets, barrier_bytes
+        self._min_buckets, self._barrier_bytes = buckets, barrier_bytes
         # Not how many run at one time: ``slots``.
         cores = workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
         self._parallelism = tasks or cores
@@ -126,10 +126,10 @@ class SparkWorkers:
         return collect(self._session, frame, title, self._progress)
 
 
-def can_use_barrier(session: SparkSession, size: int, most: int = BARRIER_BYTES) -> bool:
-    """Are all workers on this machine and idle, and is ``size`` within the limit ``most``? Raises EngineError
-    when Spark is gone."""
-    if size > most or is_connect(session):
+def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
+    """Are all workers on this machine and idle, and is ``size`` within the limit ``maximum``? Raises
+    EngineError when Spark is gone."""
+    if size > maximum or is_connect(session):
         return False
     with engine_errors("asking Spark what it does"):
         context = session.sparkContext

@@ -30,12 +30,12 @@ def read(
     names or as Python writes them (``min_partitions``), with Python's values: ``True``, ``["key", "value"]``,
     ``{"users": {"0": 5}}``. Wrong ones are Spark's AnalysisException with Siltstone's words in it.
     """
-    texts = {_camel(name): _text(value) for name, value in options.items() if value is not None}
+    raw_options = {_camel(name): _text(value) for name, value in options.items() if value is not None}
     if topic is not None:
-        texts["subscribe"] = topic
+        raw_options["subscribe"] = topic
     if as_of is not None:
-        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
-    return spark.read.format("siltstone").options(**texts).load(os.fspath(path))
+        raw_options["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
+    return spark.read.format("siltstone").options(**raw_options).load(os.fspath(path))
 
 
 def _camel(name: str) -> str:

@@ -63,9 +63,9 @@ class SiltstoneSource(datasource.DataSource):
             except UsageError:
                 raise error from None
         schema = from_arrow_schema(schema_of(options))
-        texts = _lower_names(self.options)
-        if "location" in texts and schema.fields:
-            schema.fields[0].metadata = {_METADATA: texts}
+        raw_options = _lower_names(self.options)
+        if "location" in raw_options and schema.fields:
+            schema.fields[0].metadata = {_METADATA: raw_options}
         return schema
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
@@ -219,13 +219,13 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, within the limit."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets_to_json(self._follower.latest(offsets_from_json(start), most))
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return offsets_to_json(self._follower.latest(offsets_from_json(start), maximum))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        maximum = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if maximum is None else ReadMaxRows(maximum)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The logs' ends, for the query's progress."""

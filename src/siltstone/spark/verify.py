@@ -27,7 +27,7 @@ from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
 _SPANS_PER_TASK = 4
-_BUCKETS_LEAST = 2
+_MIN_BUCKETS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class CheckReport:
 
 
 def span_task(
-    pairs: Sequence[LogPair], spans: Sequence[tuple[int, Span]], least: int, batches: Batches
+    pairs: Sequence[LogPair], spans: Sequence[tuple[int, Span]], minimum: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Each row names a span: its entries by bucket, and its report."""
     for number in task_numbers(batches):
         log, span = spans[number]
         report = SpanReport(number=span.number)
-        for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], least), report):
+        for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], minimum), report):
             yield array_row(ENTRIES, bucket, entries, log=log).batch()
         yield report_row(REPORT, CheckReport(span=report), span.number, log=log).batch()
 
@@ -90,8 +90,8 @@ class SparkChecker:
             return checked
         tasks = min(len(spans), max(self._workers, len(spans) // _SPANS_PER_TASK))
         large = any(sum(segment.size for segment in pair.before) > 1 << 26 for pair in pairs)
-        least = max(self._workers, _BUCKETS_LEAST) if large else 1
-        first = functools.partial(span_task, list(pairs), spans, least)
+        minimum = max(self._workers, _MIN_BUCKETS) if large else 1
+        first = functools.partial(span_task, list(pairs), spans, minimum)
         second = functools.partial(bucket_task, list(pairs))
         for log, report in run_bucketed(
             self._session, "verify", len(spans), tasks, self._workers, first, second, CheckReport

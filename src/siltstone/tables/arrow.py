@@ -185,7 +185,7 @@ class TopicLog(HasView, Protocol):
     """A log of a topic's partition, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Its topic and partition."""
         ...
 
@@ -194,7 +194,7 @@ class RecordSource(NamedTuple):
     """Where records come from: a partition, and for the column ``batch`` a file, and the byte of it from
     which the batches' positions count."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     path: str = ""
     origin: int = 0
 
@@ -286,11 +286,13 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource
     ),
     "topic": (
         pa.string(),
-        lambda columns, _, source: pa.repeat(pa.scalar(source.where.topic), len(columns)),
+        lambda columns, _, source: pa.repeat(pa.scalar(source.topic_partition.topic), len(columns)),
     ),
     "partition": (
         pa.int32(),
-        lambda columns, _, source: pa.array(np.full(len(columns), source.where.partition, np.int32)),
+        lambda columns, _, source: pa.array(
+            np.full(len(columns), source.topic_partition.partition, np.int32)
+        ),
     ),
     "offset": (pa.int64(), lambda columns, *_: pa.array(columns.offset)),
     "timestamp": (TIMESTAMP, _timestamps),
@@ -361,16 +363,18 @@ def to_batches(
     if view not in VIEWS or tombstones not in ("drop", "keep"):
         advice = f"set view to {' or '.join(VIEWS)}, tombstones to drop or keep"
         raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
-    fixed, first = ReadOnlyLog(log.where, Path(), log.view), EARLIEST if start is None else start
-    how: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
+    fixed, first = ReadOnlyLog(log.topic_partition, Path(), log.view), EARLIEST if start is None else start
+    options: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
     parts: Iterable[Polled]
     if view == "compacted":
-        parts = _compacted(log, first, how)
+        parts = _compacted(log, first, options)
     elif view == "latest":
-        parts = _latest(LogReader(fixed, first, **how), LogReader(fixed, first, **how), tombstones == "keep")
+        parts = _latest(
+            LogReader(fixed, first, **options), LogReader(fixed, first, **options), tombstones == "keep"
+        )
     else:
-        parts = LogReader(fixed, first, **how)
-    source = RecordSource(log.where)
+        parts = LogReader(fixed, first, **options)
+    source = RecordSource(log.topic_partition)
     return (
         batch
         for polled in parts
@@ -379,23 +383,25 @@ def to_batches(
 
 
 def to_arrow(
-    log: TopicLog, start: int | None = None, end: int | None = None, **how: Unpack[BatchOptions]
+    log: TopicLog, start: int | None = None, end: int | None = None, **options: Unpack[BatchOptions]
 ) -> pa.Table:
     """All of ``to_batches`` as one table, in chunks that may be more than 2 GiB together."""
-    wanted = schema(how.get("columns"), include_headers=how.get("include_headers", False))
-    return pa.Table.from_batches(to_batches(log, start, end, **how), wanted)
+    wanted = schema(options.get("columns"), include_headers=options.get("include_headers", False))
+    return pa.Table.from_batches(to_batches(log, start, end, **options), wanted)
 
 
-def _compacted(log: TopicLog, start: Start, how: ReaderSettings) -> Iterator[Polled]:
+def _compacted(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[Polled]:
     """The compacted view as it is now."""
     directory: object = getattr(log, "directory", None)
     if not isinstance(directory, Path):
         reason = "a log without a directory has no compacted view"
-        raise UsageError(reason, path=str(log.where), advice="read it with another view")
+        raise UsageError(reason, path=str(log.topic_partition), advice="read it with another view")
     while True:  # a ledger that was made after the log's view needs the newer view
         view = log.view
         try:
-            return _closing(CompactedReader(ReadOnlyLog(log.where, directory, view), start, **how))
+            return _closing(
+                CompactedReader(ReadOnlyLog(log.topic_partition, directory, view), start, **options)
+            )
         except LedgerError:
             if log.view is view:
                 raise

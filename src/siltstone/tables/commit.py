@@ -243,10 +243,10 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         """Each log's end before the write. Raises ValueError for a name that is not a partition's."""
         ends = {}
         for name, (before, _) in self.ranges.items():
-            where = parse_partition(name)
-            if where is None:
+            topic_partition = parse_partition(name)
+            if topic_partition is None:
                 raise ValueError(f"{name} is not a partition")
-            ends[where] = before
+            ends[topic_partition] = before
         return ends
 
 
@@ -332,8 +332,8 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
             write.write_id,
             write.epoch,
         )
-        for where, before in write.ends_before().items():
-            _refuse_changed_log(manager, root, where, before, write)
+        for topic_partition, before in write.ends_before().items():
+            _refuse_changed_log(manager, root, topic_partition, before, write)
         _append(manager, write, resuming=True)
         writes = store_write(root, writes, replace(write, done=True, staged=()))
         discard_staged(write.staged)
@@ -346,10 +346,14 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
     counts: dict[TopicPartition, int] = {}
     for file in staged:
         for topic, partition, _, _, count in file.directory().tolist():
-            where = TopicPartition(file.topics[topic], partition)
-            counts[where] = counts.get(where, 0) + count
-    ends = {where: manager.get(where).log_end_offset for where in sorted(counts)}
-    ranges = {str(where): (end, end + counts[where]) for where, end in ends.items()}
+            topic_partition = TopicPartition(file.topics[topic], partition)
+            counts[topic_partition] = counts.get(topic_partition, 0) + count
+    ends = {
+        topic_partition: manager.get(topic_partition).log_end_offset for topic_partition in sorted(counts)
+    }
+    ranges = {
+        str(topic_partition): (end, end + counts[topic_partition]) for topic_partition, end in ends.items()
+    }
     return replace(write, ranges=ranges, staged=tuple(staged))
 
 
@@ -376,15 +380,15 @@ def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> Non
     # that is not there, all are appended: the log ends there, or has batches of later writes.
     expected = dict(ends) if resuming else {}
     for staged in write.staged:
-        for where, batch, count in staged_batches(staged):
-            log = manager.get(where)
-            if where in expected and _is_at(log, expected[where], batch):
-                expected[where] += count
+        for topic_partition, batch, count in staged_batches(staged):
+            log = manager.get(topic_partition)
+            if topic_partition in expected and _is_at(log, expected[topic_partition], batch):
+                expected[topic_partition] += count
                 continue
-            expected.pop(where, None)
+            expected.pop(topic_partition, None)
             log.append(batch)
-    for where in ends:
-        manager.get(where).flush()
+    for topic_partition in ends:
+        manager.get(topic_partition).flush()
 
 
 def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
@@ -404,16 +408,16 @@ def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
 
 
 def _refuse_changed_log(
-    manager: LogManager, root: Path, where: TopicPartition, before: int, write: Write
+    manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
-    log = manager.get(where)
-    cleaned = manager.directory_of(where).cleaner_checkpoint().get(where, 0)
+    log = manager.get(topic_partition)
+    cleaned = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
     if log.log_start_offset > before or cleaned > before:
         raise DirectoryRefusedError(
             f"a crash interrupted the write {write.write_id} at offset {before}, and the log was cleaned "
             f"there, or its start moved past it, since ({CLEANER_CHECKPOINT}), so its missing batches are "
             "not known",
-            path=str(where),
+            path=str(topic_partition),
             advice=f"check the records from offset {before} on, then remove the entry from "
             f"{root / WRITES_FILE}",
         )
@@ -422,8 +426,8 @@ def _refuse_changed_log(
 def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
     """Truncate the logs to their ends before the write; if that fails, the next write completes this one."""
     try:
-        for where, before in write.ends_before().items():
-            manager.truncate_to(where, before)
+        for topic_partition, before in write.ends_before().items():
+            manager.truncate_to(topic_partition, before)
         _store(root, [other for other in writes if other.write_id != write.write_id])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
@@ -443,8 +447,8 @@ def discard_staged(staged: Iterable[StagedOutput]) -> None:
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
     """Remove staged files that are older than ``ABANDONED_MS``: their job has ended. No entry needs them,
     since all entries are done by now."""
-    for where in manager:
-        folder = manager.get(where).directory / STAGED_WRITES
+    for topic_partition in manager:
+        folder = manager.get(topic_partition).directory / STAGED_WRITES
         with contextlib.suppress(SiltstoneError, OSError):
             for run in files.entries(folder) if files.exists(folder) else []:
                 path = folder / run.name

@@ -29,7 +29,7 @@ from siltstone.log.dump import DumpOptions, Row, dump_file, identify
 from siltstone.log.names import TopicPartition, parse_segment_file
 from siltstone.tables.arrow import BAD_COLUMN, fields_of, in_microseconds
 from siltstone.tables.options import PartitionSelection, ReadOptions
-from siltstone.tables.splits import TaskSplit, open_directories
+from siltstone.tables.splits import TaskSplit, partition_directories
 
 _ROWS = 16_384
 
@@ -83,16 +83,18 @@ def plan_files(options: ReadOptions) -> list[TaskSplit]:
     """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``, and
     UnsafeFileError."""
     kind, _ = FILE_TABLES[options.table]
-    directories = open_directories(options)
+    directories = partition_directories(options)
     if not kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
         paths = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
         return [TaskSplit(paths=tuple((str(path), None) for path in paths if files.exists(path)))]
     splits = []
-    for where, directory in directories.items():
+    for topic_partition, directory in directories.items():
         selected = sorted(name for name in partition_files(directory) if _has_kind(name, kind))
         if selected:
-            splits.append(TaskSplit(paths=tuple((str(directory / name), where) for name in selected)))
+            splits.append(
+                TaskSplit(paths=tuple((str(directory / name), topic_partition) for name in selected))
+            )
     return splits
 
 
@@ -106,22 +108,30 @@ def _has_kind(name: str, kind: str) -> bool:
 def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
     schema, columns = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
-    rows = (row for path, where in split.paths for row in _rows(path, where, columns, options))
+    rows = (
+        row for path, topic_partition in split.paths for row in _rows(path, topic_partition, columns, options)
+    )
     while batch := list(itertools.islice(rows, _ROWS)):
         yield pa.RecordBatch.from_pylist(batch, schema=schema)
 
 
-def _rows(path: str, where: TopicPartition | None, columns: list[str], options: ReadOptions) -> Iterator[Row]:
+def _rows(
+    path: str, topic_partition: TopicPartition | None, columns: list[str], options: ReadOptions
+) -> Iterator[Row]:
     for row in dump_file(identify(path), DumpOptions()):
         if isinstance(row, CorruptFileError):
             if not options.quarantine:
                 raise row
-            owner = {} if where is None else {"topic": where.topic, "partition": where.partition}
+            owner = (
+                {}
+                if topic_partition is None
+                else {"topic": topic_partition.topic, "partition": topic_partition.partition}
+            )
             yield {"file": path, **owner, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
         elif row["type"] != "file":
             # A checkpoint's entry names the partition itself, whether it exists or not.
-            entry_of = where or TopicPartition(row["topic"], row["partition"])
-            if where is not None or options.selection.has(entry_of):
+            entry_of = topic_partition or TopicPartition(row["topic"], row["partition"])
+            if topic_partition is not None or options.selection.has(entry_of):
                 values = _values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, columns)
                 yield {"topic": entry_of.topic, "partition": entry_of.partition, "file": path, **values}
 

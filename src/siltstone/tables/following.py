@@ -56,8 +56,8 @@ _logger = logging.getLogger("siltstone")
 def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     """``{"users": {"0": 5}}``, as in the checkpoints of Spark's Kafka source."""
     topics: dict[str, dict[str, int]] = {}
-    for where, offset in sorted(offsets.items()):
-        topics.setdefault(where.topic, {})[str(where.partition)] = offset
+    for topic_partition, offset in sorted(offsets.items()):
+        topics.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offset
     return topics
 
 
@@ -89,14 +89,20 @@ class Follower:
         options = self._options
         starting = OffsetLimit(every=LATEST) if options.starting is None else options.starting
         options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
-        return {where: wanted.start for where, wanted in offset_ranges(self._open(), options).items()}
+        return {
+            topic_partition: wanted.start
+            for topic_partition, wanted in offset_ranges(self._open(), options).items()
+        }
 
     def ends(self) -> dict[TopicPartition, int]:
         """The offset at which a read of each log would end now. Raises what opening raises."""
         return self._ends_of(self._open())
 
     def _ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
-        return {where: readable_end(log, self._options.isolation) for where, log in logs.items()}
+        return {
+            topic_partition: readable_end(log, self._options.isolation)
+            for topic_partition, log in logs.items()
+        }
 
     def stop_at_ends(self) -> None:
         """Fix the ends as they are now (``availableNow``): later records and new partitions are for the next
@@ -119,20 +125,35 @@ class Follower:
             return dict(start)
         if self._target is not None:
             target = self._target
-            ends = {where: min(end, target[where]) for where, end in ends.items() if where in target}
-            ends.update({where: start[where] for where in ends if ends[where] < start.get(where, 0)})
+            ends = {
+                topic_partition: min(end, target[topic_partition])
+                for topic_partition, end in ends.items()
+                if topic_partition in target
+            }
+            ends.update(
+                {
+                    topic_partition: start[topic_partition]
+                    for topic_partition in ends
+                    if ends[topic_partition] < start.get(topic_partition, 0)
+                }
+            )
         self._check_loss(start, ends)
-        sizes = {where: max(end - start.get(where, 0), 0) for where, end in ends.items()}
+        sizes = {
+            topic_partition: max(end - start.get(topic_partition, 0), 0)
+            for topic_partition, end in ends.items()
+        }
         total = sum(sizes.values())
         if self._target is None and self._waits(total):
             return dict(start)
         self._last_ms = self._clock.now_ms()
         if offsets_max is None or total <= offsets_max:
             return ends
-        for where, size in sizes.items():
+        for topic_partition, size in sizes.items():
             share = offsets_max * size / total
             if size:  # at least one offset (Spark's rule)
-                ends[where] = start.get(where, 0) + min(size, 1 if share < 1 else int(share))
+                ends[topic_partition] = start.get(topic_partition, 0) + min(
+                    size, 1 if share < 1 else int(share)
+                )
         return ends
 
     def _waits(self, total: int) -> bool:
@@ -149,30 +170,34 @@ class Follower:
         ends = self._ends_of(logs)
         self._check_loss(end, ends)
         ranges = []
-        for where, end_offset in sorted(end.items()):
-            first = start.get(where, 0)
-            if where in logs and first < end_offset:
-                log_start = logs[where].log_start_offset
+        for topic_partition, end_offset in sorted(end.items()):
+            first = start.get(topic_partition, 0)
+            if topic_partition in logs and first < end_offset:
+                log_start = logs[topic_partition].log_start_offset
                 if first < log_start:
                     reason = f"records from offset {first} to {log_start} were deleted before they were read"
-                    self._report_loss(where, reason)
-                first = min(max(first, log_start), ends[where])
-                wanted = OffsetRange(first, max(first, min(end_offset, ends[where])))
-                ranges.append(snapshot_range(logs[where], wanted))
+                    self._report_loss(topic_partition, reason)
+                first = min(max(first, log_start), ends[topic_partition])
+                wanted = OffsetRange(first, max(first, min(end_offset, ends[topic_partition])))
+                ranges.append(snapshot_range(logs[topic_partition], wanted))
         return split_ranges(ranges, self._options)
 
     def _check_loss(self, offsets: Offsets, ends: Offsets) -> None:
-        for where, offset in offsets.items():
-            if where not in ends and self._target is None:
-                self._report_loss(where, f"the partition was deleted; the stream was at offset {offset}")
-            elif ends.get(where, offset) < offset:
-                reason = f"the log ends at offset {ends[where]}, below the stream's offset {offset}"
-                self._report_loss(where, reason)
+        for topic_partition, offset in offsets.items():
+            if topic_partition not in ends and self._target is None:
+                self._report_loss(
+                    topic_partition, f"the partition was deleted; the stream was at offset {offset}"
+                )
+            elif ends.get(topic_partition, offset) < offset:
+                reason = f"the log ends at offset {ends[topic_partition]}, below the stream's offset {offset}"
+                self._report_loss(topic_partition, reason)
 
-    def _report_loss(self, where: TopicPartition, reason: str) -> None:
+    def _report_loss(self, topic_partition: TopicPartition, reason: str) -> None:
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(reason, path=str(where), advice=READ_WHAT_IS_LEFT)
-        _logger.warning("%s: %s; the records that are there are read (failOnDataLoss=false)", where, reason)
+            raise OffsetOutOfRangeError(reason, path=str(topic_partition), advice=READ_WHAT_IS_LEFT)
+        _logger.warning(
+            "%s: %s; the records that are there are read (failOnDataLoss=false)", topic_partition, reason
+        )
 
     def _open(self) -> dict[TopicPartition, ReadOnlyLog]:
         for _ in range(_TRIES - 1):
@@ -188,14 +213,16 @@ class Follower:
         # Files are listed before a log is opened, so a change in between is noticed at the next trigger.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
-            for where in selected_partitions(logs, self._options):
+            for topic_partition in selected_partitions(logs, self._options):
                 # A roll, a swap, a truncation and an append change a name, a size or an inode of these.
-                listed = sorted(files.list_files(logs.directory_of(where)).items())
+                listed = sorted(files.list_files(logs.directory_of(topic_partition)).items())
                 state = checkpoints, [(name, at.size, at.inode) for name, at in listed if ".log" in name]
-                before = self._opened.get(where)
-                opened[where] = before if before is not None and before[0] == state else (state, logs[where])
+                before = self._opened.get(topic_partition)
+                opened[topic_partition] = (
+                    before if before is not None and before[0] == state else (state, logs[topic_partition])
+                )
         self._opened = opened
-        return {where: log for where, (_, log) in opened.items()}
+        return {topic_partition: log for topic_partition, (_, log) in opened.items()}
 
 
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:

@@ -56,15 +56,15 @@ known."""
 
 
 def parse_options(
-    texts: Mapping[str, str], options: tuple[Option, ...], ignored: frozenset[str] = IGNORED
+    raw_options: Mapping[str, str], options: tuple[Option, ...], ignored: frozenset[str] = IGNORED
 ) -> dict[str, Any]:
     """Values by field; of several options for one field the last row of ``options`` wins.
 
     Raises UsageError for an unknown name or a text that is not allowed.
     """
     known = {option.name.lower(): option for option in options}
-    by_name = {name.lower(): text for name, text in texts.items()}
-    for name in texts:
+    by_name = {name.lower(): text for name, text in raw_options.items()}
+    for name in raw_options:
         if name.lower() not in (*known, *ignored) and not name.lower().startswith(("option.", "transient_")):
             raise _unknown(name, known)
     values: dict[str, Any] = {}
@@ -100,15 +100,15 @@ def directory(text: str) -> str:
     return unquote(uri.path)
 
 
-def number(least: int = 0) -> Callable[[str], int]:
-    """A whole number of at least ``least``."""
-    kind = Annotated[int, msgspec.Meta(ge=least)]
+def number(minimum: int = 0) -> Callable[[str], int]:
+    """A whole number of at least ``minimum``."""
+    kind = Annotated[int, msgspec.Meta(ge=minimum)]
 
     def parse(text: str) -> int:
         try:
             return msgspec.convert(text.strip(), kind, strict=False)
         except msgspec.ValidationError as error:
-            raise UsageError(str(error), advice=f"set a whole number >= {least}") from None
+            raise UsageError(str(error), advice=f"set a whole number >= {minimum}") from None
 
     return parse
 
@@ -139,9 +139,9 @@ def duration_ms(text: str) -> int:
     return _quantity(text, _MS, 0, "a duration such as 15m")
 
 
-def _quantity(text: str, units: Mapping[str, int], least: int, example: str) -> int:
+def _quantity(text: str, units: Mapping[str, int], minimum: int, example: str) -> int:
     match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2].lower() not in units or int(match[1]) < least:
+    if match is None or match[2].lower() not in units or int(match[1]) < minimum:
         raise UsageError("the value has no known unit, or is too small", advice=f"set {example}")
     return int(match[1]) * units[match[2].lower()]
 
@@ -179,13 +179,13 @@ class PartitionSelection:
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
 
-    def has(self, where: TopicPartition) -> bool:
+    def has(self, topic_partition: TopicPartition) -> bool:
         """Is this partition selected, whether it exists or not?"""
         if self.assign is not None:
-            return where in self.assign
+            return topic_partition in self.assign
         if self.subscribe is not None:
-            return where.topic in self.subscribe
-        return self.pattern is None or re.fullmatch(self.pattern, where.topic) is not None
+            return topic_partition.topic in self.subscribe
+        return self.pattern is None or re.fullmatch(self.pattern, topic_partition.topic) is not None
 
     def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The selected ones among those of a directory, ascending.
@@ -193,8 +193,10 @@ class PartitionSelection:
         Raises UnknownTopicError for one that is named and not among them; a pattern may match nothing.
         """
         present = sorted(partitions)
-        topics = {where.topic for where in present}
-        missing = [str(where) for where in self.assign or () if where not in present]
+        topics = {topic_partition.topic for topic_partition in present}
+        missing = [
+            str(topic_partition) for topic_partition in self.assign or () if topic_partition not in present
+        ]
         missing += [topic for topic in self.subscribe or () if topic not in topics]
         if missing:
             raise UnknownTopicError(
@@ -202,7 +204,7 @@ class PartitionSelection:
                 path=", ".join(missing),
                 advice="siltstone topics --describe shows what there is",
             )
-        return [where for where in present if self.has(where)]
+        return [topic_partition for topic_partition in present if self.has(topic_partition)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +216,9 @@ class OffsetLimit:
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_time: bool = False
 
-    def of(self, where: TopicPartition) -> int:
+    def of(self, topic_partition: TopicPartition) -> int:
         """A partition's limit. Raises KeyError for one that ``by_partition`` leaves out."""
-        return self.by_partition[where] if self.every is None else self.every
+        return self.by_partition[topic_partition] if self.every is None else self.every
 
     def is_offset(self, offset: int) -> bool:
         """Is it this offset for some partition?"""
@@ -240,16 +242,16 @@ def _assign(text: str) -> tuple[TopicPartition, ...]:
     )
 
 
-def _limits(text: str, least: int, *, is_time: bool = False) -> OffsetLimit:
-    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``least`` on."""
+def _limits(text: str, minimum: int, *, is_time: bool = False) -> OffsetLimit:
+    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``minimum`` on."""
     topics = _json(text, dict[str, dict[_Number, int]], '{"topicA":{"0":23,"1":345}}')
     limits = {
         TopicPartition(topic, number): limit for topic in topics for number, limit in topics[topic].items()
     }
-    for where, limit in limits.items():
-        if limit < least:
-            advice = f"set numbers >= {least} for all partitions"
-            raise UsageError(f"{limit} of {where} is not allowed", advice=advice)
+    for topic_partition, limit in limits.items():
+        if limit < minimum:
+            advice = f"set numbers >= {minimum} for all partitions"
+            raise UsageError(f"{limit} of {topic_partition} is not allowed", advice=advice)
     return OffsetLimit(by_partition=limits, is_time=is_time)
 
 
@@ -298,16 +300,16 @@ class ReadOptions:
     table: str = RECORDS
 
     @classmethod
-    def of(cls, texts: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    def of(cls, raw_options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
         """From texts by name. Raises UsageError.
 
         ``streaming``: for ``readStream``, which may start at "latest" and has no end.
         """
         for names in (("assign", "subscribe", "subscribePattern"), ("asOfOffset", "asOfTimestamp")):
-            if sum(name.lower() in map(str.lower, names) for name in texts) > 1:
+            if sum(name.lower() in map(str.lower, names) for name in raw_options) > 1:
                 reason = f"several of {', '.join(names)} are set"
                 raise UsageError(reason, advice=f"set one of {', '.join(names)}")
-        values = parse_options(texts, OPTIONS)
+        values = parse_options(raw_options, OPTIONS)
         if not values.get("paths"):
             raise UsageError("option 'path' is missing", advice=SET_PATH)
         selected = {name: values.pop(name) for name in ("assign", "subscribe", "pattern") if name in values}

@@ -244,7 +244,7 @@ def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
                 wanted[rows] &= ~scan.aborted_among(
                     window.data, batches[rows], path=reader.path, origin=window.origin
                 )
-            yield part, window, RecordSource(part.where, reader.path, window.origin), wanted
+            yield part, window, RecordSource(part.topic_partition, reader.path, window.origin), wanted
 
 
 def with_records(piece: FilePiece, batches: BatchHeaders) -> Flags:
@@ -287,12 +287,12 @@ def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
     if options.view != LOG or options.as_of is not None:
         reason = "the log has changed since the query was planned, and the planned view is lost"
         raise SourceChangedError(reason, path=piece.directory, advice=_RUN_AGAIN)
-    log = reopen_log(piece.directory, piece.where)
+    log = reopen_log(piece.directory, piece.topic_partition)
     start, end = log.log_start_offset, readable_end(log, options.isolation)
     if options.fail_on_data_loss and not start <= piece.start <= piece.end <= end:
         raise OffsetOutOfRangeError(
             f"offsets {piece.start} to {piece.end} were planned, but the log has {start} to {end} now",
-            path=str(piece.where),
+            path=str(piece.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
     wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
@@ -371,8 +371,8 @@ class BadBatch:
 
 def _bad_row(bad: BadBatch, own_schema: pa.Schema) -> pa.RecordBatch:
     values = {
-        "topic": bad.source.where.topic,
-        "partition": bad.source.where.partition,
+        "topic": bad.source.topic_partition.topic,
+        "partition": bad.source.topic_partition.partition,
         "offset": bad.offset,
         BAD_COLUMN: bad.reason,
         BATCH_COLUMN: {
@@ -398,7 +398,7 @@ def _chunks_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Part
 
     ``limit``: the bytes that one batch may decompress to. Columns are valid until the next are requested.
     """
-    source, end = RecordSource(piece.where, reader.path), piece.end_position
+    source, end = RecordSource(piece.topic_partition, reader.path), piece.end_position
     # ``offset``: above all offsets so far. ``bad_checksum_at``: the position of the previous batch if its
     # checksum is wrong, otherwise -1.
     position, offset, bad_checksum_at = piece.position, piece.start, -1

@@ -90,13 +90,18 @@ def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
     """The selected logs of the options' directories. Raises what ``ReadOnlyLogs`` raises, and
     UnknownTopicError."""
     with ReadOnlyLogs(options.paths) as logs:
-        return {where: logs[where] for where in selected_partitions(logs, options)}
+        return {
+            topic_partition: logs[topic_partition] for topic_partition in selected_partitions(logs, options)
+        }
 
 
-def open_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
+def partition_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
     """The selected partitions' directories; their logs are not opened. Raises as ``open_logs``."""
     with ReadOnlyLogs(options.paths) as logs:
-        return {where: logs.directory_of(where) for where in selected_partitions(logs, options)}
+        return {
+            topic_partition: logs.directory_of(topic_partition)
+            for topic_partition in selected_partitions(logs, options)
+        }
 
 
 def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
@@ -105,14 +110,18 @@ def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicP
     Raises UnknownTopicError.
     """
     named = options.selection.assign is not None or options.selection.subscribe is not None
-    present = [where for where in logs if named or where.topic != CLUSTER_METADATA or len(logs) == 1]
+    present = [
+        topic_partition
+        for topic_partition in logs
+        if named or topic_partition.topic != CLUSTER_METADATA or len(logs) == 1
+    ]
     return options.selection.of(present)
 
 
-def reopen_log(directory: Path | str, where: TopicPartition) -> ReadOnlyLog:
+def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOnlyLog:
     """One partition's log as it is now, from its own directory."""
     with ReadOnlyLogs([directory]) as logs:
-        return logs[where]
+        return logs[topic_partition]
 
 
 def readable_end(log: ReadOnlyLog, isolation: str) -> int:
@@ -141,14 +150,14 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
     for limit, name in limits:
         _require_exact_partitions(limit, logs, name)
     ranges = {}
-    for where, log in logs.items():
+    for topic_partition, log in logs.items():
         start = _start_offset(log, options)
         end = _offset_at(log, options.ending or OffsetLimit(every=LATEST), options)
         if options.as_of is not None:
             end = _as_of(log, options.as_of, options)
         elif end is None:
             end = readable_end(log, options.isolation)
-        ranges[where] = OffsetRange(start, max(start, end))
+        ranges[topic_partition] = OffsetRange(start, max(start, end))
     return ranges
 
 
@@ -174,8 +183,8 @@ def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     if options.latest_without_match:
         return readable_end(log, options.isolation)
     raise UsageError(
-        f"no record has a timestamp of {starting.of(log.where)} ms or later",
-        path=str(log.where),
+        f"no record has a timestamp of {starting.of(log.topic_partition)} ms or later",
+        path=str(log.topic_partition),
         advice="set startingOffsetsByTimestampStrategy=latest to start at the end of the log",
     )
 
@@ -183,7 +192,7 @@ def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
 def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int | None:
     """The offset of the log that a limit stands for; None for a time after its last record."""
     first, end = log.log_start_offset, readable_end(log, options.isolation)
-    offset = limit.of(log.where)
+    offset = limit.of(log.topic_partition)
     if limit.is_time:
         place = log.offset_for_time(offset)
         return None if place is None else min(max(place.offset, first), end)
@@ -192,7 +201,7 @@ def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> in
     if options.fail_on_data_loss and not first <= offset <= end:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {first} to {end}: its records were deleted, or do not exist yet",
-            path=str(log.where),
+            path=str(log.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
     return min(max(offset, first), end)
@@ -200,7 +209,7 @@ def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> in
 
 def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
     """The end of the log as it was: after an offset, or before the first record that is later than a time."""
-    end, last = readable_end(log, options.isolation), limit.of(log.where)
+    end, last = readable_end(log, options.isolation), limit.of(log.topic_partition)
     if limit.is_time:
         place = log.offset_for_time(last + 1)
         end = end if place is None else min(place.offset, end)
@@ -221,7 +230,7 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
     if reason is not None:
         raise OffsetOutOfRangeError(
             f"its state as of offset {end - 1} is not known: {reason}",
-            path=str(log.where),
+            path=str(log.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
 
@@ -241,7 +250,7 @@ class FilePiece:
     (``encode_offsets``).
     """
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: str
     base_offset: int
     identity: files.FileMark
@@ -259,7 +268,7 @@ class FilePiece:
 class SnapshotRange:
     """Offsets of a partition that are read from one view of a directory, without the ``superseded`` ones."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     directory: str
     view: LogView
     wanted: OffsetRange
@@ -277,7 +286,9 @@ class TaskSplit:
 
 def snapshot_range(log: ReadOnlyLog, wanted: OffsetRange) -> SnapshotRange:
     """Offsets of a log as they are read from its own directory."""
-    return SnapshotRange(where=log.where, directory=str(log.directory), view=log.view, wanted=wanted)
+    return SnapshotRange(
+        topic_partition=log.topic_partition, directory=str(log.directory), view=log.view, wanted=wanted
+    )
 
 
 def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
@@ -285,10 +296,10 @@ def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[
     whole = [pair for source in ranges for pair in _by_segment(source, options.isolation)]
     target = _target_bytes([piece for _, piece in whole], options)
     cut = [(segment, part) for segment, piece in whole for part in _by_bytes(segment, piece, target)]
-    records_max = options.max_records_per_partition
-    if records_max is not None:
-        cut = [(segment, part) for segment, piece in cut for part in _by_offsets(segment, piece, records_max)]
-    groups = _bin_pack([piece for _, piece in cut], target, records_max)
+    max_offsets = options.max_records_per_partition
+    if max_offsets is not None:
+        cut = [(segment, part) for segment, piece in cut for part in _by_offsets(segment, piece, max_offsets)]
+    groups = _bin_pack([piece for _, piece in cut], target, max_offsets)
     splits_min = options.min_partitions or 1
     if len(groups) < splits_min:
         groups = [[piece] for piece in _halved(cut, splits_min)]
@@ -329,7 +340,7 @@ def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSeg
         is_last = number == len(view.segments) - 1
         superseded = source.superseded
         piece = FilePiece(
-            where=source.where,
+            topic_partition=source.topic_partition,
             directory=source.directory,
             base_offset=segment.base_offset,
             identity=files.FileMark.of(segment.reader.stat, may_grow=is_last),
@@ -438,13 +449,13 @@ def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePi
     return head, tail
 
 
-def _bin_pack(pieces: Iterable[FilePiece], target: int, records_max: int | None) -> list[list[FilePiece]]:
+def _bin_pack(pieces: Iterable[FilePiece], target: int, max_offsets: int | None) -> list[list[FilePiece]]:
     """Neighbouring pieces in groups of at most ``target`` bytes, a group for each split."""
     groups: list[list[FilePiece]] = []
     size = records = 0
     for piece in pieces:
         span = piece.end - piece.start
-        if groups and size + piece.size <= target and (records_max is None or records + span <= records_max):
+        if groups and size + piece.size <= target and (max_offsets is None or records + span <= max_offsets):
             groups[-1].append(piece)
         else:
             groups.append([piece])
@@ -493,10 +504,10 @@ class PushedFilters:
     def select(self, logs: Logs) -> Logs:
         """The logs that can have such rows."""
         return {
-            where: log
-            for where, log in logs.items()
-            if (self.topics is None or where.topic in self.topics)
-            and (self.partitions is None or where.partition in self.partitions)
+            topic_partition: log
+            for topic_partition, log in logs.items()
+            if (self.topics is None or topic_partition.topic in self.topics)
+            and (self.partitions is None or topic_partition.partition in self.partitions)
         }
 
     def restrict(self, wanted: OffsetRange, log: ReadOnlyLog) -> OffsetRange:

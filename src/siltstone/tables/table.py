@@ -58,8 +58,8 @@ from siltstone.tables.splits import (
     between,
     encode_offsets,
     offset_ranges,
-    open_directories,
     open_logs,
+    partition_directories,
     readable_end,
     reopen_log,
     snapshot_range,
@@ -91,18 +91,21 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
         if options.view == COMPACTED:
             # Ledgers are kept open while planning; a task notices if its files were deleted since.
             views = [stack.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
-            logs = {view.where: view for view in views}
+            logs = {view.topic_partition: view for view in views}
         ranges = offset_ranges(logs, options)
         selected = filters.select(logs)
         sources = [
             source
-            for where, log in selected.items()
-            for source in _sources(log, filters.restrict(ranges[where], log))
+            for topic_partition, log in selected.items()
+            for source in _sources(log, filters.restrict(ranges[topic_partition], log))
         ]
         splits = split_ranges(sources, options)
     if options.view == LATEST_VIEW:
         # The last record of a key is that of the whole range: filters apply to it afterwards.
-        latest = {where: find_latest_offsets(log, ranges[where], options) for where, log in selected.items()}
+        latest = {
+            topic_partition: find_latest_offsets(log, ranges[topic_partition], options)
+            for topic_partition, log in selected.items()
+        }
         splits = _only_retained(splits, latest)
     return splits
 
@@ -130,21 +133,21 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
     end. A log that is too damaged to be opened is read as a whole, unless offsets are requested; its aborted
     transactions are not known then. Raises as ``plan``.
     """
-    directories, logs = open_directories(options), {}
-    for where, directory in directories.items():
+    directories, logs = partition_directories(options), {}
+    for topic_partition, directory in directories.items():
         try:
-            logs[where] = reopen_log(directory, where)
+            logs[topic_partition] = reopen_log(directory, topic_partition)
         except CorruptFileError as error:
             if options.starting is not None or options.ending is not None:
                 raise
             effect = "its segments are read as they are, aborted transactions too"
             _logger.warning("%s: the log cannot be opened (%s); %s", directory, error, effect)
     ranges, splits = offset_ranges(logs, options), []
-    for where, directory in directories.items():
+    for topic_partition, directory in directories.items():
         limits = OffsetRange(0, LONG_MAX)
         aborted: tuple[AbortedTransaction, ...] = ()
-        if where in logs:
-            log, limits = logs[where], ranges[where]
+        if topic_partition in logs:
+            log, limits = logs[topic_partition], ranges[topic_partition]
             # The log's end may be the first damage: the records after it are read, too.
             if options.ending is None and readable_end(log, options.isolation) == log.log_end_offset:
                 limits = OffsetRange(limits.start, LONG_MAX)
@@ -156,7 +159,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
             start, end = max(limits.start, segment.base_offset), min(limits.end, next_base)
             if start < end and segment.size:
                 piece = FilePiece(
-                    where=where,
+                    topic_partition=topic_partition,
                     directory=str(directory),
                     base_offset=segment.base_offset,
                     identity=files.FileMark(
@@ -284,7 +287,7 @@ def _only_retained(splits: list[TaskSplit], retained: Mapping[TopicPartition, In
         pieces = tuple(
             dataclasses.replace(piece, retained=encode_offsets(own))
             for piece in split.pieces
-            if len(own := between(retained[piece.where], piece.start, piece.end))
+            if len(own := between(retained[piece.topic_partition], piece.start, piece.end))
         )
         result += [TaskSplit(pieces=pieces)] if pieces else []
     return result
@@ -300,7 +303,9 @@ class CompactedLog(ReadOnlyLog):
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError."""
-        super().__init__(log.where, log.directory, log.view, log.not_shown, log.first_dirty_offset)
+        super().__init__(
+            log.topic_partition, log.directory, log.view, log.unreadable_logs, log.first_dirty_offset
+        )
         self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
         self._opened = LedgerStore(log.directory).open()
 
@@ -325,7 +330,7 @@ class CompactedLog(ReadOnlyLog):
             return [snapshot_range(self, wanted)]
         ranges = [
             SnapshotRange(
-                where=self.where,
+                topic_partition=self.topic_partition,
                 directory=str(part.view.segments[0].directory),
                 view=part.view,
                 wanted=wanted,

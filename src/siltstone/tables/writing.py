@@ -52,7 +52,7 @@ from siltstone.tables.commit import (
 from siltstone.tables.options import IGNORED, SET_PATH, Option, number, one_of, parse_options, size
 
 DEFAULT_BATCH_BYTES = 256 << 10
-_MOST_PENDING = 64 << 20
+_MAX_PENDING = 64 << 20
 """Encoded bytes of batches that are not full yet; above it, a task finishes all of them."""
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
 _SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
@@ -86,9 +86,9 @@ class WriteOptions:
     write_id: str | None = None
 
     @classmethod
-    def of(cls, texts: Mapping[str, str]) -> WriteOptions:
+    def of(cls, raw_options: Mapping[str, str]) -> WriteOptions:
         """From texts by name. Raises UsageError."""
-        values = parse_options(texts, WRITE_OPTIONS, IGNORED | _SPARKS)
+        values = parse_options(raw_options, WRITE_OPTIONS, IGNORED | _SPARKS)
         if "path" not in values:
             raise UsageError("option 'path' is missing", advice=SET_PATH)
         if "partitions" in values and "topic" not in values:
@@ -154,7 +154,9 @@ def plan_write(
     only = next(iter(directory.partitions)) if directory.is_partial else None
     topic = options.topic or (only.topic if only else None)
     shapes = _shapes(directory, options, topic)
-    first = min(where for where in directory.partitions if where.topic == shapes[0].name)
+    first = min(
+        topic_partition for topic_partition in directory.partitions if topic_partition.topic == shapes[0].name
+    )
     refuse_unsafe_files(directory.partitions[first])
     write_id = options.write_id or secrets.token_hex(16)
     earlier = None if streaming else find_write(load_writes(directory.path), write_id, 0)
@@ -195,9 +197,9 @@ def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
 def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
     """The shape of the one topic, or of all topics that may be written to."""
     numbers: dict[str, list[int]] = {}
-    for where in sorted(directory.partitions):
-        if where.topic not in _INTERNAL and topic in (None, where.topic):
-            numbers.setdefault(where.topic, []).append(where.partition)
+    for topic_partition in sorted(directory.partitions):
+        if topic_partition.topic not in _INTERNAL and topic in (None, topic_partition.topic):
+            numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     if not numbers:
         raise UnknownTopicError(
             "there is no topic to write to" if topic is None else f"there is no topic {topic!r}",
@@ -218,12 +220,12 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
     codec = (options.compression or "none") if own == "producer" else own
     largest = min(config.max_message_bytes, config.segment_bytes)
     # Incompressible records grow a little: a hundredth is more than any codec adds.
-    most = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
+    maximum = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
     return TopicTarget(
         name=name,
         partitions=numbers,
         codec=codec_number(codec),
-        records_bytes_max=max(most, 1),
+        records_bytes_max=max(maximum, 1),
         batch_bytes_max=largest,
         requires_keys=config.compacts,
     )
@@ -268,7 +270,7 @@ class _TaskWork:
                 append = partial(self._append, topic, partition)
                 builder = BatchBuilder(shape.codec, shape.records_bytes_max, append)
                 self._builders.setdefault((topic, partition), builder).add(rows, of_topic[of_partition])
-        if sum(builder.pending for builder in self._builders.values()) > _MOST_PENDING:
+        if sum(builder.pending for builder in self._builders.values()) > _MAX_PENDING:
             self.finish()
 
     def _append(self, topic: int, partition: int, batch: Bytes, records: int) -> None:

@@ -36,7 +36,7 @@ from siltstone.verify.transactions import (
 BUCKET_BYTES = 512 << 20
 """Bytes of memory that the check of one bucket may take, about."""
 _BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
-_HORIZONS_MOST = 10
+_MAX_HORIZONS = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
                 if not findings.complete:
                     return
                 yield comparison.check(report.transactions)
-                if len(report.horizons) < _HORIZONS_MOST:
+                if len(report.horizons) < _MAX_HORIZONS:
                     report.horizons |= comparison.new_horizons
     except CorruptFileError as error:
         findings.complete = False

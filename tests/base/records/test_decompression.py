@@ -14,7 +14,7 @@ from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
 from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.decompression import decompress_batches, records_max, refuse_impossible_counts
+from siltstone.base.records.decompression import decompress_batches, max_records, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
 from tests.support.errors import raises_error
 from tests.support.records import twin
@@ -185,8 +185,8 @@ def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
             decode_records(window, batches)
     sizes = np.array([1 << 40])
     for limit in (1, DEFAULT_LIMIT, 1 << 30):
-        most = records_max(limit)
-        assert most == max(limit, 256 << 20) // 64
-        refuse_impossible_counts(batches, np.array([most]), sizes, "a.log", 0, limit)
-        with raises_error(CorruptRecordError, path="a.log", about=f"{most} records", advice=LIMIT_SETTING):
-            refuse_impossible_counts(batches, np.array([most + 1]), sizes, "a.log", 0, limit)
+        maximum = max_records(limit)
+        assert maximum == max(limit, 256 << 20) // 64
+        refuse_impossible_counts(batches, np.array([maximum]), sizes, "a.log", 0, limit)
+        with raises_error(CorruptRecordError, path="a.log", about=f"{maximum} records", advice=LIMIT_SETTING):
+            refuse_impossible_counts(batches, np.array([maximum + 1]), sizes, "a.log", 0, limit)

@@ -217,8 +217,10 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
     assert bases(partition) == [0, 1, 3, 4]
     assert "retention.ms is not set" in result.notes[-1] and "3 more" in result.notes[-1]
     with LogDirectory.open(tmp_path) as directory:
-        ((where, path),) = directory.partitions.items()
-        state = LogState(where=where, path=path, directory=directory, config=logs.settings(policy))
+        ((topic_partition, path),) = directory.partitions.items()
+        state = LogState(
+            topic_partition=topic_partition, path=path, directory=directory, config=logs.settings(policy)
+        )
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
         (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
     assert bases(partition) == [4] and result.discarded.expired == 3
@@ -255,9 +257,9 @@ def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
 
     monkeypatch.setattr("siltstone.compaction.inplace.expiry.decide", interrupted)
     with LogDirectory.open(tmp_path) as directory:
-        ((where, path),) = directory.partitions.items()
+        ((topic_partition, path),) = directory.partitions.items()
         config = logs.settings({"segment.bytes": 100, **BOTH})
-        state = LogState(where=where, path=path, directory=directory, config=config)
+        state = LogState(topic_partition=topic_partition, path=path, directory=directory, config=config)
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
         with pytest.raises(KeyboardInterrupt):
             cleaner.run([state], PlanOptions(now_ms=NOW, force=True))

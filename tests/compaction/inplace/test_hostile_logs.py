@@ -35,9 +35,9 @@ from tests.support.records import twin
 PLAIN = [one(0, "a"), one(1, "b"), one(2, "a"), one(3, "c")]
 
 
-def a_log(path: Path, **how: object) -> Path:
+def a_log(path: Path, **options: object) -> Path:
     """Two closed segments and an active one."""
-    return write_log(path, {0: PLAIN[:2], 2: [*PLAIN[2:], one(4, "b")], 5: [one(5, "z")]}, **how)  # type: ignore[arg-type]
+    return write_log(path, {0: PLAIN[:2], 2: [*PLAIN[2:], one(4, "b")], 5: [one(5, "z")]}, **options)  # type: ignore[arg-type]
 
 
 # Segments

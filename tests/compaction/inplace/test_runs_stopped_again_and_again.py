@@ -35,7 +35,7 @@ from tests.support.records import twin
 WINDOW = RunLimits(whole_log_bytes=0, wave_bytes=1, stop_after_seconds=0.0)
 """A group at a time, and no time for a second one that changes something."""
 WHOLE = RunLimits(whole_log_bytes=0)
-MOST_RUNS = 60
+MAX_RUNS = 60
 STOPPED = re.compile(r"stopped by --stop-after with (\d+) of (\d+) groups done; run again to go on")
 
 Run = Callable[..., LogResult]
@@ -80,7 +80,7 @@ def until_done(runs: Iterator[LogResult]) -> list[LogResult]:
         results.append(result)
         if result.status != SKIPPED:
             return results
-        assert len(results) < MOST_RUNS, "it never ends"
+        assert len(results) < MAX_RUNS, "it never ends"
     raise AssertionError("no run")
 
 
@@ -94,7 +94,7 @@ def windows(log: RandomLog, root: Path, *, hours: int) -> list[LogResult]:
     (partition,) = root.glob("topic-*")
 
     def runs() -> Iterator[LogResult]:
-        for number in range(MOST_RUNS):
+        for number in range(MAX_RUNS):
             at = replace(log, now_ms=log.now_ms + number * hours * 3_600_000)
             yield judged(
                 partition,
@@ -149,7 +149,7 @@ def transactional_windows(living: Living, *, hours: int) -> list[LogResult]:
     run = functools.partial(logs.run, living.root, config=living.settings(ROUND))
 
     def runs() -> Iterator[LogResult]:
-        for _ in range(MOST_RUNS):
+        for _ in range(MAX_RUNS):
             at = functools.partial(run, now_ms=living.clock.now_ms())
             yield judged(living.partition, living.rules(ROUND), at)
             assert table(living.partition) == seen
@@ -282,8 +282,13 @@ def works(path: Path) -> LogWork:
     """What a cleaning of all the log would do, from its start."""
     (path / "cleaner-offset-checkpoint").unlink(missing_ok=True)
     with LogDirectory.open(path) as directory:
-        ((where, partition),) = directory.partitions.items()
-        state = LogState(where=where, path=partition, directory=directory, config=logs.settings(waves.CONFIG))
+        ((topic_partition, partition),) = directory.partitions.items()
+        state = LogState(
+            topic_partition=topic_partition,
+            path=partition,
+            directory=directory,
+            config=logs.settings(waves.CONFIG),
+        )
         planned = plan_log(state, directory.checkpoints(), PlanOptions(now_ms=NOW, force=True), None)
     assert isinstance(planned, Planned)
     return planned.work

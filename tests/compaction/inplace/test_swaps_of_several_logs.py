@@ -95,14 +95,14 @@ def in_threads(directory: LogDirectory, errors: list[OSError]) -> None:
     """Each partition's offset is its number and 100, all at one time."""
     together = threading.Barrier(len(WHERE))
 
-    def write(where: TopicPartition) -> None:
+    def write(topic_partition: TopicPartition) -> None:
         together.wait(20)
         try:
-            directory.write_cleaner_checkpoint(where, 100 + where.partition)
+            directory.write_cleaner_checkpoint(topic_partition, 100 + topic_partition.partition)
         except OSError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=write, args=(where,)) for where in WHERE]
+    threads = [threading.Thread(target=write, args=(topic_partition,)) for topic_partition in WHERE]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,7 +117,9 @@ def test_checkpoints_of_several_threads_are_written_together(tmp_path: Path) -> 
     with files.observe(seen.append):
         in_threads(LogDirectory(tmp_path), errors)
     found = read_checkpoint(tmp_path / CLEANER_CHECKPOINT)
-    assert found == {other: 7} | {where: 100 + where.partition for where in WHERE}
+    assert found == {other: 7} | {
+        topic_partition: 100 + topic_partition.partition for topic_partition in WHERE
+    }
     assert errors == []
     assert sum(verb == "rename" for verb, *_ in seen) < len(WHERE)
 

@@ -29,13 +29,13 @@ WAYS = st.builds(
 )
 
 
-def live(life: Life, model: Model, how: How) -> None:
+def live(life: Life, model: Model, options: How) -> None:
     """Each round is written, compacted and read."""
     with tempfile.TemporaryDirectory() as folder:
         living = Living(Path(folder) / "log", life)
         for round_ in life.rounds:
             living.write(round_)
-            compact_and_check(opened(living.root), model, how)
+            compact_and_check(opened(living.root), model, options)
 
 
 @pytest.mark.parametrize("retain_null_key", [False, True])
@@ -43,7 +43,7 @@ def live(life: Life, model: Model, how: How) -> None:
 def test_random_lives_are_compacted_as_the_dict_says(by_time: bool, retain_null_key: bool) -> None:
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(lives(), WAYS)
-    def run(life: Life, how: How) -> None:
-        live(life, Model(by_time=by_time, retain_null_key=retain_null_key), how)
+    def run(life: Life, options: How) -> None:
+        live(life, Model(by_time=by_time, retain_null_key=retain_null_key), options)
 
     run()

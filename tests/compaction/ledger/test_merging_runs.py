@@ -73,12 +73,12 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_merged_ranges_are_disjoint_and_leave_few_runs(given_: list[Run], most: int) -> None:
-    found = ranges_to_merge(given_, most)
+def test_merged_ranges_are_disjoint_and_leave_few_runs(given_: list[Run], maximum: int) -> None:
+    found = ranges_to_merge(given_, maximum)
     assert all(first < last for first, last in found)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))
     left = len(given_) - sum(last - first - 1 for first, last in found)
-    assert left <= max(most, 0) or not given_
+    assert left <= max(maximum, 0) or not given_
     for number, weight in enumerate(given_):
         assert not weight.is_mostly_superseded or any(first <= number < last for first, last in found)
 

@@ -84,11 +84,11 @@ class CompactedLog(RuleBasedStateMachine):
     @rule(
         spread=st.booleans(),
         buckets=st.sampled_from([1, 4]),
-        most=st.integers(1, 4),
+        maximum=st.integers(1, 4),
         segment_bytes=st.sampled_from([1000, 1 << 30]),
     )
-    def compact(self, spread: bool, buckets: int, most: int, segment_bytes: int) -> None:
-        sizes = Settings(segment_bytes=segment_bytes, max_runs=most)
+    def compact(self, spread: bool, buckets: int, maximum: int, segment_bytes: int) -> None:
+        sizes = Settings(segment_bytes=segment_bytes, max_runs=maximum)
         result = compact(self.log, self.model, How(spread=spread, buckets=buckets, settings=sizes))
         assert result.changed is (self.end > self.model.horizon)
         self.model.add(self.appended[self.model.horizon :], self.end)

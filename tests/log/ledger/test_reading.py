@@ -70,8 +70,8 @@ def shown(record: object) -> str:
     return f"{record.offset}:{(key + value).decode()}"  # type: ignore[attr-defined]
 
 
-def view(log: PartitionLog, **how: object) -> list[str]:
-    with log.reader(read_compacted=True, **how) as reader:  # type: ignore[arg-type, union-attr]
+def view(log: PartitionLog, **options: object) -> list[str]:
+    with log.reader(read_compacted=True, **options) as reader:  # type: ignore[arg-type, union-attr]
         return read(reader)
 
 

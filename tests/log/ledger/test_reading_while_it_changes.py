@@ -56,13 +56,13 @@ def a_round(log: PartitionLog, number: int, floor: dict[bytes, int]) -> None:
 
 def check_read(log: PartitionLog, floor: dict[bytes, int]) -> None:
     """Tables are kept as consumers do: deletes are applied."""
-    least, found, last = dict(floor), {}, -1
+    minimum, found, last = dict(floor), {}, -1
     with CompactedReader(log, buffer_bytes=200) as reader:
         for record in reader.records():
             assert record.offset > last
             last = record.offset
             found[record.key] = record.value
-    for key, value in least.items():
+    for key, value in minimum.items():
         if value < 0:
             assert found.get(key) is None, key
         else:

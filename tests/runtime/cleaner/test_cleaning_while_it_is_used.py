@@ -171,16 +171,16 @@ def test_an_interruption_aborts_the_cleaning_and_nothing_of_it_is_used(tmp_path:
         write(log, 60)
         stopped = Stopped(cleaner, engine)
         INTERRUPTIONS[name](manager, log)
-        now = [driving.read_all(manager[where]) for where in manager]
+        now = [driving.read_all(manager[topic_partition]) for topic_partition in manager]
         assert [result.status for result in stopped.go_on()] != [CLEANED]
-        assert [driving.read_all(manager[where]) for where in manager] == now
+        assert [driving.read_all(manager[topic_partition]) for topic_partition in manager] == now
         assert manager.uncleanable == {} and staged(tmp_path) == []
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {}
-        for where in manager:
+        for topic_partition in manager:
             expected = paused(1) if name == "another policy" else NONE
-            assert manager.cleaning.state(where) == expected
+            assert manager.cleaning.state(topic_partition) == expected
     with serving(tmp_path) as (manager, cleaner):
-        assert [driving.read_all(manager[where]) for where in manager] == (now or [[]])
+        assert [driving.read_all(manager[topic_partition]) for topic_partition in manager] == (now or [[]])
 
 
 def test_after_a_truncation_the_log_is_cleaned_again(tmp_path: Path) -> None:

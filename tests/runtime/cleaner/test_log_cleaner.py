@@ -204,10 +204,10 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
         for number in range(3):
             write(manager["users", number], 60)
         (tmp_path / "users-2" / ".siltstone" / "20260101T000000Z-abcdef").mkdir(parents=True)
-        results = {str(result.where): result.status for result in cleaner.clean_once()}
+        results = {str(result.topic_partition): result.status for result in cleaner.clean_once()}
         assert results == {works[0]: CLEANED, works[1]: FAILED}
-        assert [str(each.result.where) for each in cleaner.cleanings] == works
-        assert [str(each.result.where) for each in read_cleanings(tmp_path)] == works[:1]
+        assert [str(each.result.topic_partition) for each in cleaner.cleanings] == works
+        assert [str(each.result.topic_partition) for each in read_cleanings(tmp_path)] == works[:1]
         assert manager.uncleanable == {}
     assert any("users-2" in line and ".siltstone" in line for line in caplog.messages)
 
@@ -428,4 +428,4 @@ def test_topics_that_are_made_later_are_cleaned_too(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, cleaner):
         manager.topics.create("more", config={"cleanup.policy": "compact", "segment.bytes": "1000"})
         write(manager["more", 0], 60)
-        assert [result.where for result in cleaner.clean_once()] == [TopicPartition("more", 0)]
+        assert [result.topic_partition for result in cleaner.clean_once()] == [TopicPartition("more", 0)]

@@ -43,12 +43,12 @@ def test_each_log_is_measured_by_kafkas_four_names(tmp_path: Path) -> None:
         log = manager[USERS]
         write(log, 60)
         manager.delete_records(USERS, 7)
-        found, where = manager.samples(), {"topic": "users", "partition": "0"}
+        found, topic_partition = manager.samples(), {"topic": "users", "partition": "0"}
         on_disk = sum(path.stat().st_size for path in (tmp_path / "users-0").glob("*.log"))
-        assert value(found, "kafka_log_log_size", **where) == on_disk > 0
-        assert value(found, "kafka_log_log_numlogsegments", **where) == len(log.view.segments)
-        assert value(found, "kafka_log_log_logstartoffset", **where) == 7
-        assert value(found, "kafka_log_log_logendoffset", **where) == 60
+        assert value(found, "kafka_log_log_size", **topic_partition) == on_disk > 0
+        assert value(found, "kafka_log_log_numlogsegments", **topic_partition) == len(log.view.segments)
+        assert value(found, "kafka_log_log_logstartoffset", **topic_partition) == 7
+        assert value(found, "kafka_log_log_logendoffset", **topic_partition) == 60
         assert value(found, "kafka_log_log_logendoffset", topic="users", partition="1") == 0
 
 
@@ -80,7 +80,7 @@ def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_pa
         other._manager = manager
         for number in range(2):
             write(manager["users", number], 20)
-        held = {where: manager.directory_of(where).path for where in manager}
+        held = {topic_partition: manager.directory_of(topic_partition).path for topic_partition in manager}
         manager.mark_uncleanable(USERS, "damaged", NOW)
         found = manager.samples()
         mine, theirs = str(held[USERS]), str(held[TopicPartition("users", 1)])

@@ -33,12 +33,12 @@ def end_offset(partition: Path) -> int:
     return max([base, *(header.last_offset + 1 for header, _ in logs.headers_of(data))])
 
 
-def clean(path: Path, **how: Any) -> LogResult:
+def clean(path: Path, **options: Any) -> LogResult:
     """Clean the directory's log. Either it is as it was, and the result says why; or it is cleaned, and no
     last value is missing, every offset that remains reads the same, and the end is where it was."""
     partition = path / str(WHERE)
     before = logs.tree(partition)
-    result = logs.run(path, **how)
+    result = logs.run(path, **options)
     if result.status != CLEANED:
         assert logs.tree(partition) == before
         assert result.reason or result.status == "nothing_to_do", result

@@ -11,7 +11,7 @@ from siltstone.compaction.report import LogResult
 from tests.support.cleaning.naive import CODEC, Batch, Segment, read_partition
 from tests.support.cleaning.oracle import Expected
 
-MOST = 12
+MAX = 12
 
 
 def assert_cleaned(expected: Expected, partition: Path, result: LogResult, log_start: int = 0) -> None:
@@ -39,7 +39,7 @@ def below(log_start: int, bases: Sequence[int]) -> list[int]:
 
 
 def differences(expected: Expected, found: Mapping[int, Segment]) -> list[str]:
-    """One line each, at most ``MOST``; empty when the segments are as expected."""
+    """One line each, at most ``MAX``; empty when the segments are as expected."""
     lines: list[str] = []
     if list(expected.segments) != list(found):
         lines.append(f"segments: expected {list(expected.segments)}, found {list(found)}")
@@ -48,7 +48,7 @@ def differences(expected: Expected, found: Mapping[int, Segment]) -> list[str]:
         lines += _batches(base, new.batches, segment.batches)
         if new.aborted != list(segment.aborted):
             lines.append(f"{base}.txnindex: expected {new.aborted}, found {list(segment.aborted)}")
-    return lines[:MOST]
+    return lines[:MAX]
 
 
 def _batches(base: int, expected: Sequence[Batch], found: Sequence[Batch]) -> list[str]:

@@ -129,10 +129,12 @@ def lives(transactions: bool = True) -> st.SearchStrategy[Life]:
     )
 
 
-def _rounds(event: st.SearchStrategy[Event], least: int) -> st.SearchStrategy[Round]:
+def _rounds(event: st.SearchStrategy[Event], minimum: int) -> st.SearchStrategy[Round]:
     deletes = st.builds(DeleteRecords, st.integers(0, 90))
     events = st.tuples(
-        st.lists(event, min_size=least, max_size=24) if least else st.just([]) | st.lists(event, max_size=24),
+        st.lists(event, min_size=minimum, max_size=24)
+        if minimum
+        else st.just([]) | st.lists(event, max_size=24),
         st.lists(deletes, max_size=1),
         st.integers(0, 3),
     )

@@ -148,8 +148,10 @@ def run(
     """Clean the directory's only log in place, keyless records dropped; the directory is locked meanwhile."""
     wanted = PlanOptions(now_ms=now_ms, **{"drop_keyless": True, "force": True, **choices})
     with LogDirectory.open(path) as directory:
-        ((where, partition),) = directory.partitions.items()
-        state = LogState(where=where, path=partition, directory=directory, config=settings(config))
+        ((topic_partition, partition),) = directory.partitions.items()
+        state = LogState(
+            topic_partition=topic_partition, path=partition, directory=directory, config=settings(config)
+        )
         (result,) = Cleaner(engine, destination or InPlace("run"), limits or RunLimits()).run([state], wanted)
     return result
 
@@ -157,8 +159,10 @@ def run(
 def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now_ms: int = NOW) -> RunLimits:
     """Limits under which a log is spread, in waves of one group, with room for the largest."""
     with LogDirectory.open(path) as directory:
-        ((where, partition),) = directory.partitions.items()
-        state = LogState(where=where, path=partition, directory=directory, config=settings(config))
+        ((topic_partition, partition),) = directory.partitions.items()
+        state = LogState(
+            topic_partition=topic_partition, path=partition, directory=directory, config=settings(config)
+        )
         choices = PlanOptions(now_ms=now_ms, force=True, drop_keyless=True)
         found = plan_log(state, directory.checkpoints(), choices, None)
     if not isinstance(found, Planned):

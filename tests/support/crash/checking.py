@@ -25,8 +25,8 @@ def start_and_check(root: Path, said: Said) -> None:
     try:
         check_log(manager, said)
         check_use(manager, said)
-        where = manager[WHERE]
-        bounds = (where.log_start_offset, where.log_end_offset)
+        topic_partition = manager[WHERE]
+        bounds = (topic_partition.log_start_offset, topic_partition.log_end_offset)
     finally:
         manager.close()
     check_files(root / str(WHERE))
@@ -42,14 +42,14 @@ def check_log(manager: LogManager, said: Said) -> None:
     assert not manager.refused and not manager.offline, (manager.refused, manager.offline)
     log = manager[WHERE]
     start, end = log.log_start_offset, log.log_end_offset
-    assert said.start_least <= start <= said.start_most, ("start", start, said)
-    assert end >= max(said.end_least, start), ("end", end, said)
+    assert said.start_min <= start <= said.start_max, ("start", start, said)
+    assert end >= max(said.end_min, start), ("end", end, said)
     found = driving.read_all(log)
     model = model_of(said, start, end, found)
     expected = model.records(start)
     bases = {segment.base_offset for segment in log.view.segments}
     for first, following in gaps(model):
-        lost = first >= said.end_least or (following <= said.start_most and not said.is_compacted)
+        lost = first >= said.end_min or (following <= said.start_max and not said.is_compacted)
         assert lost and following in bases, ("gap", first, following)
     if said.cleaned_below:
         check_cleaned(found, expected, said.cleaned_below)

@@ -36,16 +36,16 @@ _DAY_MS = 86_400_000
 class Said:
     """What must hold of the log that a start finds.
 
-    ``batches`` are all that may be there, with every offset once; those below ``end_least`` must be. The log
-    starts between ``start_least`` and ``start_most``. Below ``cleaned_below`` records may be gone that later
+    ``batches`` are all that may be there, with every offset once; those below ``end_min`` must be. The log
+    starts between ``start_min`` and ``start_max``. Below ``cleaned_below`` records may be gone that later
     ones have replaced.
     """
 
     doing: str
     batches: tuple[Batch, ...]
-    end_least: int
-    start_least: int
-    start_most: int
+    end_min: int
+    start_min: int
+    start_max: int
     cleaned_below: int
     is_compacted: bool
 
@@ -82,16 +82,14 @@ class Session:
 
     # What is promised
 
-    def _say(
-        self, doing: str, batches: list[Batch], end_least: int, start_least: int, start_most: int
-    ) -> None:
+    def _say(self, doing: str, batches: list[Batch], end_min: int, start_min: int, start_max: int) -> None:
         if self.recording is not None:
             said = Said(
                 doing=doing,
                 batches=tuple(batches),
-                end_least=end_least,
-                start_least=start_least,
-                start_most=start_most,
+                end_min=end_min,
+                start_min=start_min,
+                start_max=start_max,
                 cleaned_below=self.cleaned_below,
                 is_compacted="compact" in self.settings["cleanup.policy"],
             )
@@ -103,12 +101,12 @@ class Session:
         what: str,
         *,
         more: tuple[Batch, ...] = (),
-        end_least: int = NO_LIMIT,
-        start_most: int = -1,
+        end_min: int = NO_LIMIT,
+        start_max: int = -1,
     ) -> Iterator[None]:
         """Something is under way that adds ``more``, or may bring the end or the start to these offsets."""
         durable, start = self.bounds
-        self._say(what, [*self.batches, *more], min(durable, end_least), start, max(start, start_most))
+        self._say(what, [*self.batches, *more], min(durable, end_min), start, max(start, start_max))
         yield
         self.say_all(f"after {what}")
 
@@ -197,13 +195,13 @@ class Session:
 
     def delete_records(self, before: int) -> None:
         """DeleteRecords; acknowledged, it holds."""
-        with self.doing("DeleteRecords", start_most=before):
+        with self.doing("DeleteRecords", start_max=before):
             assert self.manager.delete_records(WHERE, before) == before
 
     def retain(self, *, all_of_it: bool = False) -> None:
         """A retention check, and the files' end a minute later."""
         self.clock.advance(30 * _DAY_MS if all_of_it else 0)
-        with self.doing("retention", start_most=self.log.log_end_offset):
+        with self.doing("retention", start_max=self.log.log_end_offset):
             assert self.manager.upkeep.delete_old_segments()
         self.clock.advance(100_000)
         with self.doing("unlinking"):
@@ -211,7 +209,7 @@ class Session:
 
     def truncate(self, offset: int) -> None:
         """As a follower does."""
-        with self.doing("truncation", end_least=offset):
+        with self.doing("truncation", end_min=offset):
             assert self.manager.truncate_to(WHERE, offset)
             self.batches = [batch for batch in self.batches if batch.last < offset]
         sent = [batch for batch in self.batches if batch.producer_id >= 0 and not batch.marker]
@@ -219,7 +217,7 @@ class Session:
 
     def restart(self, offset: int) -> None:
         """As a follower whose leader has moved on: everything goes."""
-        with self.doing("restart", end_least=self.log.log_start_offset, start_most=offset):
+        with self.doing("restart", end_min=self.log.log_start_offset, start_max=offset):
             self.manager.truncate_fully_and_start_at(WHERE, offset)
             self.batches = []
         self.sequences = {}

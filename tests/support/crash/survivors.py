@@ -88,7 +88,7 @@ def surviving(content: Content, rng: random.Random) -> tuple[bytes, int]:
 
 def _same_bytes(one: bytes, other: bytes) -> int:
     """How many bytes at the start are the same."""
-    most = min(len(one), len(other))
-    if one[:most] == other[:most]:
-        return most
-    return next(i for i in range(most) if one[i] != other[i])
+    maximum = min(len(one), len(other))
+    if one[:maximum] == other[:maximum]:
+        return maximum
+    return next(i for i in range(maximum) if one[i] != other[i])

@@ -34,21 +34,21 @@ WAYS = {
 def clean_and_compare(
     case: golden_sets.Case,
     round_: golden_sets.Round,
-    where: Path,
+    root: Path,
     way: str,
     *,
     force: bool = False,
     map_end: int = LONG_MAX,
 ) -> LogResult:
-    """Stage a round in ``where``, clean it, and hold it to what Kafka made of it."""
-    golden_sets.stage_round(case, round_, where)
-    before = tree(golden_sets.partition_directory(case, where))
+    """Stage a round in ``root``, clean it, and hold it to what Kafka made of it."""
+    golden_sets.stage_round(case, round_, root)
+    before = tree(golden_sets.partition_directory(case, root))
     assert round_.now_ms is not None
-    result = clean_round(where, round_.command_config, round_.now_ms, way, force=force, map_end=map_end)
+    result = clean_round(root, round_.command_config, round_.now_ms, way, force=force, map_end=map_end)
     assert result.status == CLEANED, result.reason
-    after = golden_sets.read_checkpoint(where / "cleaner-offset-checkpoint")
+    after = golden_sets.read_checkpoint(root / "cleaner-offset-checkpoint")
     assert after[(case.topic, case.partition)] == round_.checkpoints_after["cleaner-offset-checkpoint"]
-    compare_round(case, round_, where, before)
+    compare_round(case, round_, root, before)
     return result
 
 
@@ -59,7 +59,7 @@ def config_of(given: Mapping[str, str]) -> Config:
 
 
 def clean_round(
-    where: Path,
+    root: Path,
     given: Mapping[str, str],
     now_ms: int,
     way: str,
@@ -68,9 +68,9 @@ def clean_round(
     map_end: int = LONG_MAX,
 ) -> LogResult:
     """Clean the log directory's one partition in place, in one of ``WAYS``."""
-    with LogDirectory.open(where) as directory:
+    with LogDirectory.open(root) as directory:
         ((name, partition),) = directory.partitions.items()
-        state = LogState(where=name, path=partition, directory=directory, config=config_of(given))
+        state = LogState(topic_partition=name, path=partition, directory=directory, config=config_of(given))
         engine = InProcessEngine(3, clean_share=0 if way == "looked up" else math.inf)
         cleaner = Cleaner(lambda: engine, InPlace("run"), WAYS[way])
         (result,) = cleaner.run(
@@ -85,10 +85,10 @@ def mtimes_after(round_: golden_sets.Round) -> dict[str, int]:
 
 
 def compare_round(
-    case: golden_sets.Case, round_: golden_sets.Round, where: Path, before: dict[str, bytes]
+    case: golden_sets.Case, round_: golden_sets.Round, root: Path, before: dict[str, bytes]
 ) -> None:
-    """The partition in ``where`` is what Kafka made of it, and nothing else in it has moved."""
-    partition = golden_sets.partition_directory(case, where)
+    """The partition in ``root`` is what Kafka made of it, and nothing else in it has moved."""
+    partition = golden_sets.partition_directory(case, root)
     ours, kafkas, times = tree(partition), tree(round_.after), mtimes_after(round_)
     end = round_.checkpoints_after["cleaner-offset-checkpoint"]
     assert end is not None

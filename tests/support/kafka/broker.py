@@ -257,10 +257,10 @@ class Broker:
             return None
         return True
 
-    def _end(self, how: signal.Signals) -> int:
+    def _end(self, options: signal.Signals) -> int:
         assert self._process is not None, "the broker is not running"
         process, self._process = self._process, None
-        process.send_signal(how)
+        process.send_signal(options)
         try:
             return process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -62,18 +62,20 @@ def times(
     admin, found = broker.admin(), {}
     for time in asked:
         spec = OffsetSpec.max_timestamp() if time == MAX_TIMESTAMP else OffsetSpec.for_timestamp(time)
-        where = TopicPartition(*partition)
-        place = admin.list_offsets({where: spec})[where].result(clients.CLIENT_TIMEOUT_S)
+        topic_partition = TopicPartition(*partition)
+        place = admin.list_offsets({topic_partition: spec})[topic_partition].result(clients.CLIENT_TIMEOUT_S)
         found[time] = None if place.offset < 0 else (place.offset, place.timestamp)
     return found
 
 
 def ends(broker: Broker, partition: Partition) -> tuple[int, int, int]:
     """Log start, last stable offset, high watermark."""
-    admin, where = broker.admin(), TopicPartition(*partition)
-    asked = admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    admin, topic_partition = broker.admin(), TopicPartition(*partition)
+    asked = admin.list_offsets(
+        {topic_partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+    )
     low, high = clients.watermarks(broker.bootstrap, *partition)
-    return low, asked[where].result(clients.CLIENT_TIMEOUT_S).offset, high
+    return low, asked[topic_partition].result(clients.CLIENT_TIMEOUT_S).offset, high
 
 
 def add_more(broker: Broker, topics: Iterable[str]) -> tuple[list[Sent], list[Sent]]:

@@ -39,20 +39,20 @@ def opened(root: Path) -> ReadOnlyLog:
     return ReadOnlyLogs([root], clock=ManualClock(NOW))[WHERE]
 
 
-def compact(log: CompactableLog, model: Model, how: How | None = None) -> CompactionResult:
+def compact(log: CompactableLog, model: Model, options: How | None = None) -> CompactionResult:
     """Compact a log as a model is compacted."""
-    how = how or How()
+    options = options or How()
     compactor = TwoPhaseCompactor(
-        how.engine(how.buckets),
+        options.engine(options.buckets),
         clock=ManualClock(NOW),
-        one_task_bytes=-1 if how.spread else 1 << 40,
-        settings=how.settings,
+        one_task_bytes=-1 if options.spread else 1 << 40,
+        settings=options.settings,
     )
     order = "time" if model.by_time else "offset"
     return compactor.compact(log, order=order, retain_null_key=model.retain_null_key)
 
 
-def compact_and_check(log: CompactableLog, model: Model, how: How | None = None) -> CompactionResult:
+def compact_and_check(log: CompactableLog, model: Model, options: How | None = None) -> CompactionResult:
     """Compact a log and its model; the ledger must be the model's, on the disk and as it is read."""
     view, before = log.view, LedgerStore(log.directory).current()
     horizon = before.horizon if before is not None else view.log_start_offset
@@ -60,7 +60,7 @@ def compact_and_check(log: CompactableLog, model: Model, how: How | None = None)
     start = max(horizon, view.log_start_offset)
     records = committed(log.directory, start, end)
     shown = len(model.view())
-    result = compact(log, model, how)
+    result = compact(log, model, options)
     if end <= horizon:
         assert not result.changed
     else:

@@ -41,7 +41,7 @@ def assert_refused(
     kind: type[LogError],
     about: str | Fault | ScanEnd,
     index: int | None = None,
-    **how: object,
+    **options: object,
 ) -> None:
     """The batch is refused with this error, at this record, and its bytes are as they were.
 
@@ -49,7 +49,7 @@ def assert_refused(
     """
     before = data.tobytes()
     with raises_error(kind) as caught:
-        append(data, **how)  # type: ignore[arg-type]
+        append(data, **options)  # type: ignore[arg-type]
     assert data.tobytes() == before
     error = caught.value
     if isinstance(about, str):

@@ -252,16 +252,16 @@ def _flags(t: Table) -> None:
                 f"log append {codec} {topic}", t.batch(*two, codec=codec, attributes=LOG_APPEND), topic=topic
             )
         for moved in (-HOUR_MS - 600_000, HOUR_MS + 600_000):
-            base, most = t.now_ms + moved, t.now_ms + moved
-            how = {"codec": codec, "attributes": LOG_APPEND}
+            base, maximum = t.now_ms + moved, t.now_ms + moved
+            options = {"codec": codec, "attributes": LOG_APPEND}
             t.add(
                 f"log append {codec}, record at {moved}",
-                t.batch(records(2), 2, base_timestamp=base, **how),
+                t.batch(records(2), 2, base_timestamp=base, **options),
                 topic="bounded",
             )
             t.add(
                 f"log append {codec}, header at {moved}",
-                t.batch(records(2), 2, max_timestamp=most, **how),
+                t.batch(records(2), 2, max_timestamp=maximum, **options),
                 topic="bounded",
             )
         none = t.batch(records(2), 2, max_timestamp=-1, codec=codec, attributes=LOG_APPEND)

@@ -139,7 +139,7 @@ def clean_open_log(
     None when there was nothing to clean. Staged files are made below the partition's own folder.
     """
     here = LogDirectory(log.directory.parent, {WHERE: log.directory})
-    state = LogState(where=WHERE, path=log.directory, directory=here, config=settings(given))
+    state = LogState(topic_partition=WHERE, path=log.directory, directory=here, config=settings(given))
     staging = log.directory / STAGING / RUN
     try:
         found = plan_log(state, _checkpoints(log, checkpoint), _choices(now_ms), staging)

@@ -85,19 +85,19 @@ def answer(log: list[Stored], sent: Sent, *, client: bool) -> int | Stored | Non
 
 def unstable_from(log: list[Stored], high_watermark: int) -> int:
     """The last stable offset."""
-    least = high_watermark
+    minimum = high_watermark
     for producer in {each.sent.producer for each in log}:
         start = None
         for each in of(log, producer):
             if each.sent.commit is not None:
                 if start is not None and each.first >= high_watermark:
-                    least = min(least, start)
+                    minimum = min(minimum, start)
                 start = None
             elif each.sent.transactional and start is None:
                 start = each.first
         if start is not None:
-            least = min(least, start)
-    return least
+            minimum = min(minimum, start)
+    return minimum
 
 
 def aborted(log: list[Stored]) -> list[tuple[int, int, int, int]]:

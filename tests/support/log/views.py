@@ -24,7 +24,7 @@ class FixedLog:
     """A log that somebody else moves on."""
 
     view: LogView
-    where: TopicPartition = WHERE
+    topic_partition: TopicPartition = WHERE
 
 
 def view_of(

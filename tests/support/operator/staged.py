@@ -53,7 +53,7 @@ class Staged:
         return self.directory / f"{self.case.topic}-{self.case.partition}"
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.case.topic, self.case.partition)
 
     def asking(self, **changes: Any) -> app.CleanRequest:
@@ -70,7 +70,7 @@ class Staged:
 
     def checkpoint(self) -> int | None:
         """What the cleaner's checkpoint says of the log."""
-        return read_checkpoint(self.directory / "cleaner-offset-checkpoint").get(self.where)
+        return read_checkpoint(self.directory / "cleaner-offset-checkpoint").get(self.topic_partition)
 
 
 def stage(golden: Path, name: str, destination: Path, number: int = 0) -> Staged:

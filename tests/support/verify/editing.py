@@ -127,10 +127,10 @@ class Spoiler:
         return self.random.choice(found)
 
     def change(
-        self, wanted: Callable[[Edited], bool], edit: Callable[[Edited], bytes], **where: bool
+        self, wanted: Callable[[Edited], bool], edit: Callable[[Edited], bytes], **topic_partition: bool
     ) -> None:
         """Put what ``edit`` makes of one batch in its place."""
-        base, number, batches = self.choose(wanted, **where)
+        base, number, batches = self.choose(wanted, **topic_partition)
         raw = [each.raw for each in batches]
         raw[number] = edit(batches[number])
         self.write(base, raw)

@@ -367,12 +367,12 @@ def empty_batch_with_a_time(s: Spoiler) -> None:
     s.change(lambda each: each.header.count == 0, lambda each: patched(each.raw, base_timestamp=5))
 
 
-def _index(s: Spoiler, kind: str, least: int) -> Path:
+def _index(s: Spoiler, kind: str, minimum: int) -> Path:
     found = [
         path
         for base in s.closed
         for path in [s.partition / f"{base:020}.{kind}"]
-        if path.stat().st_size >= least
+        if path.stat().st_size >= minimum
     ]
     return s.random.choice(found)
 

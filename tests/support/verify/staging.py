@@ -21,18 +21,18 @@ class Pair:
 
     before: Path
     after: Path
-    where: str
+    topic_partition: str
     settings: CleaningSettings
 
     @property
     def partition(self) -> Path:
         """The partition that was cleaned."""
-        return self.after / self.where
+        return self.after / self.topic_partition
 
     @property
     def original(self) -> Path:
         """The partition as it was."""
-        return self.before / self.where
+        return self.before / self.topic_partition
 
     @property
     def interval(self) -> int:
@@ -68,4 +68,4 @@ def stage_pair(
         LATER if round_.now_ms is None or not exact else round_.now_ms,
         now_is_exact=exact and round_.now_ms is not None,
     )
-    return Pair(before=before, after=after, where=partition.name, settings=settings)
+    return Pair(before=before, after=after, topic_partition=partition.name, settings=settings)

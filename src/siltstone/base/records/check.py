@@ -171,7 +171,14 @@ def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timest
 
 @kernel
 def check_records(
-    data: Bytes, start: int, end: int, rows: BatchHeaders, row: int, least: int, most: int, finding: Int64
+    data: Bytes,
+    start: int,
+    end: int,
+    rows: BatchHeaders,
+    row: int,
+    minimum: int,
+    maximum: int,
+    finding: Int64,
 ) -> None:
     """Check the plain records ``data[start:end]`` of the batch ``rows[row]`` into its ``finding``.
 
@@ -183,7 +190,7 @@ def check_records(
         data, start, end, header.count, base_timestamp
     )
     untimely = -1
-    if smallest < least or largest > most:  # which record is out of bounds, only the walk below says
+    if smallest < minimum or largest > maximum:  # which record is out of bounds, only the walk below says
         done, position, largest, keyless = 0, start, -1, -1
     before = done - 1
     at, batch_end = data.ctypes.data + position, data.ctypes.data + end
@@ -202,7 +209,7 @@ def check_records(
         largest = max(largest, timestamp)
         if key_bytes < 0 and keyless < 0:
             keyless = record
-        if (timestamp < least or timestamp > most) and timestamp != -1 and untimely < 0:
+        if (timestamp < minimum or timestamp > maximum) and timestamp != -1 and untimely < 0:
             untimely = record
     finding[FAULT], finding[RECORD] = (0 if at == batch_end else Fault.LEFT_OVER), -1
     finding[LARGEST], finding[KEYLESS], finding[UNTIMELY] = largest, keyless, untimely
@@ -219,7 +226,7 @@ def refused_records(
     index, and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time in vain, so
     no record's time is accepted.
     """
-    _, keyed, least, most = rules
+    _, keyed, minimum, maximum = rules
     count, keyless, untimely = 0, -1, -1
     at, batch_end = data.ctypes.data + start, data.ctypes.data + end
     for record in range(header.count):
@@ -227,7 +234,7 @@ def refused_records(
         _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
         at = stop
         timestamp = header.base_timestamp + delta
-        timed = append_timed or (timestamp != -1 and (timestamp < least or timestamp > most))
+        timed = append_timed or (timestamp != -1 and (timestamp < minimum or timestamp > maximum))
         without_key = keyed and key_bytes < 0
         if not (without_key or timed):
             continue
@@ -258,7 +265,7 @@ def check_batches(
     once it holds), ``COMPRESSED`` (records are to be decompressed, then checked), ``APPEND_TIMED`` (a batch
     claims log-append time).
     """
-    client, keyed, least, most = rules
+    client, keyed, minimum, maximum = rules
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     bits = 0
     for i in range(count):
@@ -283,7 +290,7 @@ def check_batches(
             bits |= COMPRESSED
         elif finding[FAULT] == 0:
             start, end_of_row = row.position + layout.BATCH_OVERHEAD, row.position + row.size
-            check_records(data, start, end_of_row, rows, i, least, most, finding)
+            check_records(data, start, end_of_row, rows, i, minimum, maximum, finding)
         if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
             bits |= REFUSED
     return count, end, outcome, bits

@@ -489,19 +489,19 @@ def _zstd_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
     if end - at < size_bytes:
         return -1, 0, False
     content = _little(data, at, size_bytes) + (256 if size_flag == 1 else 0)
-    exact, at, most, last = size_bytes > 0, at + size_bytes, 0, False
+    exact, at, maximum, last = size_bytes > 0, at + size_bytes, 0, False
     # Every block's header is followed, also where the frame has its size: the next frame begins after them.
     while not last:
         if end - at < 3:
             return -1, 0, False
         head = _little(data, at, 3)
         last, kind, size = bool(head & 1), (head >> 1) & 3, head >> 3
-        most += _ZSTD_BLOCK_MAX if kind == 2 else min(size, _ZSTD_BLOCK_MAX)
+        maximum += _ZSTD_BLOCK_MAX if kind == 2 else min(size, _ZSTD_BLOCK_MAX)
         at += 3 + (1 if kind == 1 else size)
     at += 4 if descriptor & 4 else 0
     if at > end:
         return -1, 0, False
-    return at, min(content, most) if exact else most, exact
+    return at, min(content, maximum) if exact else maximum, exact
 
 
 @kernel
@@ -510,7 +510,7 @@ def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
     if end - position < 7:
         return -1, 0, False
     flags, code = int(data[position + 4]), (int(data[position + 5]) >> 4) & 7
-    exact, at, most = (flags & 8) != 0, position + 6, 0
+    exact, at, maximum = (flags & 8) != 0, position + 6, 0
     if code < 4 or end - at < (8 if exact else 0) + (4 if flags & 1 else 0) + 1:
         return -1, 0, False
     block_max, content = 1 << (8 + 2 * code), _little(data, at, 8) if exact else 0
@@ -524,18 +524,18 @@ def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
             break
         # The highest bit marks an uncompressed block.
         uncompressed, size = size >> 31 != 0, size & 0x7FFFFFFF
-        most += min(block_max, size if uncompressed else _LZ4_RATIO * size)
+        maximum += min(block_max, size if uncompressed else _LZ4_RATIO * size)
         at += size + (4 if flags & 16 else 0)
     at += 4 if flags & 4 else 0
     if at > end:
         return -1, 0, False
-    return at, min(content, most) if exact else most, exact
+    return at, min(content, maximum) if exact else maximum, exact
 
 
 @kernel
 def _frames(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool]:
     """Read frames, and skippable ones between them: (most bytes, is that exact)."""
-    at, most, exact = start, 0, True
+    at, maximum, exact = start, 0, True
     while at < end:
         if end - at < 8:
             return UNREADABLE_SIZE, False
@@ -548,9 +548,9 @@ def _frames(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool
         at, size, is_exact = _zstd_frame(data, at, end) if is_zstd else _lz4_frame(data, at, end)
         if at < 0:
             return UNREADABLE_SIZE, False
-        most += size
+        maximum += size
         exact = exact and is_exact
-    return most, exact
+    return maximum, exact
 
 
 @kernel
@@ -569,7 +569,7 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
     """The sum of a xerial frame's blocks, or the size of one raw block."""
     if end - start < 16 or _little(data, start, 7) != _XERIAL_MAGIC_NUMBER or data[start + 7] != 0:
         return _snappy_block(data, start, end)
-    at, most = start + 16, 0
+    at, maximum = start + 16, 0
     while at < end:
         if end - at < 4:
             return UNREADABLE_SIZE
@@ -577,12 +577,12 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
         at += 4
         if size < 0 or size > end - at:
             return UNREADABLE_SIZE
-        block_most = _snappy_block(data, at, at + size)
-        if block_most < 0:
+        block_max = _snappy_block(data, at, at + size)
+        if block_max < 0:
             return UNREADABLE_SIZE
-        most += block_most
+        maximum += block_max
         at += size
-    return most
+    return maximum
 
 
 @kernel

@@ -230,7 +230,7 @@ def decode_chosen_records(
         all_columns = decode_records(window, batches[rows], scratch, **options)
         return _chosen_of(all_columns, rows, chosen, options.get("path", ""))
     source = _Source.of(window, batches, rows, scratch, **options)
-    columns = empty_columns(source.plain.data, source.most_chosen(chosen))
+    columns = empty_columns(source.plain.data, source.max_chosen(chosen))
     count, met, left_out, keyless = source.decode(columns, chosen)
     columns = select(columns, slice(0, count))
     return ChosenRecords(columns=columns, met=met, left_out=left_out, keyless=keyless)
@@ -285,7 +285,7 @@ class _Source:
         if reason:
             raise corrupt_batch(batches, rows[bad], LEGACY_REASON[reason], self.path, self.origin)
 
-    def most_chosen(self, chosen: ChosenOffsets) -> int:
+    def max_chosen(self, chosen: ChosenOffsets) -> int:
         """The most records that can be chosen."""
         by_offset = self.plain.batches["last_offset"][self.plain.rows] < chosen.all_from
         among = int(self.counts[by_offset].sum())

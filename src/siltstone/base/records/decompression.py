@@ -152,16 +152,16 @@ def refuse_impossible_counts(
 
     ``sizes``: the bytes of each batch's records after decompression.
     """
-    most = records_max(limit)
+    maximum = max_records(limit)
     for bad, reason, advice in (
         (counts * _RECORD_MIN > sizes, "more records than its bytes can hold", None),
-        (counts > most, f"more than {most} records", f"{_RAISE_THE_LIMIT}, which bounds these too"),
+        (counts > maximum, f"more than {maximum} records", f"{_RAISE_THE_LIMIT}, which bounds these too"),
     ):
         if bad.any():
             raise corrupt_batch(batches, int(bad.argmax()), reason, path, origin, advice)
 
 
-def records_max(limit: int) -> int:
+def max_records(limit: int) -> int:
     """Most records of one batch that may decompress to ``limit`` bytes: their columns take as much memory as
     the limit. A limit below the default bounds bytes only."""
     return max(limit, DEFAULT_LIMIT) // RECORD_BYTES

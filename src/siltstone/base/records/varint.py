@@ -15,8 +15,8 @@ from siltstone.base.records.layout import Bytes
 
 
 @kernel
-def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
-    """Read a varint of any length; the byte that is shifted by ``last_shift`` is at most ``last_most``."""
+def _long_varint(at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
+    """Read a varint of any length; the byte shifted by ``last_shift`` is at most ``last_byte_max``."""
     raw = 0
     shift = 0
     while shift <= last_shift and at < end:
@@ -24,7 +24,7 @@ def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[in
         at += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if shift == last_shift and byte > last_most:
+            if shift == last_shift and byte > last_byte_max:
                 return 0, -1
             return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), at
         shift += 7
@@ -32,7 +32,7 @@ def _long_varint(at: int, end: int, last_shift: int, last_most: int) -> tuple[in
 
 
 @inlined
-def _next(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]:
+def _next(at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
     """Read a varint, of one or two bytes inline."""
     if at >= end:
         return 0, -1
@@ -43,7 +43,7 @@ def _next(at: int, end: int, last_shift: int, last_most: int) -> tuple[int, int]
     if high < 0x80:
         raw = (low & 0x7F) | (high << 7)
         return (raw >> 1) ^ -(raw & 1), at + 2
-    return _long_varint(at, end, last_shift, last_most)
+    return _long_varint(at, end, last_shift, last_byte_max)
 
 
 @inlined

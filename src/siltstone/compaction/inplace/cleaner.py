@@ -212,11 +212,11 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
     else:
         mode, reserved = Mode.WAVES, spilled + retained_file_bytes(work)
     # Where a swap frees the sources, the groups can be swapped in one by one.
-    least = max((new_file_bytes(work, group) for group in work.groups), default=0)
+    minimum = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,
         size=space.size - reserved,
-        need=reserved + (least if space.frees_sources else new_bytes),
+        need=reserved + (minimum if space.frees_sources else new_bytes),
     )
 
 
@@ -334,7 +334,7 @@ class Cleaner:
         planned: list[Planned] = []
         mismatched = mismatched_topic_ids(states)
         for state in states:
-            plan = self._plan(state, mismatched.get(state.where))
+            plan = self._plan(state, mismatched.get(state.topic_partition))
             self.results.append(plan.result if isinstance(plan, Planned) else plan)
             if isinstance(plan, Planned):
                 planned.append(plan)
@@ -372,7 +372,7 @@ class Cleaner:
 
     def _clean_all(self, planned: Sequence[Planned]) -> None:
         self._logs_total, self._logs_done = len(planned), 0
-        self._whole_log_bytes = self._most_for_one_task(planned)
+        self._whole_log_bytes = self._max_for_one_task(planned)
         small: list[Planned] = []
         large: list[Planned] = []
         for log in planned:
@@ -384,11 +384,11 @@ class Cleaner:
         for log in large:
             self._clean_large(log)
 
-    def _most_for_one_task(self, planned: Sequence[Planned]) -> int:
+    def _max_for_one_task(self, planned: Sequence[Planned]) -> int:
         """The limit for one task: larger logs are spread one after another, unless each worker has one."""
-        most = self._limits.whole_log_bytes
-        larger = sum(most < log.work.size <= _TIMES_AS_LARGE * most for log in planned)
-        return _TIMES_AS_LARGE * most if larger and larger >= self._engine().workers else most
+        maximum = self._limits.whole_log_bytes
+        larger = sum(maximum < log.work.size <= _TIMES_AS_LARGE * maximum for log in planned)
+        return _TIMES_AS_LARGE * maximum if larger and larger >= self._engine().workers else maximum
 
     def _execution_plan(self, planned: Planned) -> ExecutionPlan | None:
         """How to execute the log with the space that is free now; None if there is too little, which its

@@ -195,16 +195,16 @@ class InPlace(Destination):
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
         space = files.space(state.path)
-        most = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
+        maximum = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
         return SpaceBudget(
-            size=most - self._bytes_of_originals,
+            size=maximum - self._bytes_of_originals,
             inodes=space.free_inodes,
             frees_sources=self._originals is None,
         )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint."""
-        state.directory.write_cleaner_checkpoint(state.where, offset)
+        state.directory.write_cleaner_checkpoint(state.topic_partition, offset)
 
     def setup_log(self, planned: Planned) -> None:
         """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
@@ -231,7 +231,9 @@ class InPlace(Destination):
 
     def commit_log(self, planned: Planned) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
-        planned.state.directory.write_cleaner_checkpoint(planned.state.where, cleaned_up_to(planned))
+        planned.state.directory.write_cleaner_checkpoint(
+            planned.state.topic_partition, cleaned_up_to(planned)
+        )
         self.abort_log(planned)  # removes the staging folder
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
@@ -292,7 +294,7 @@ class CleanedCopy(Destination):
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Remember it for the copy's checkpoint."""
-        self._checkpoints[state.where] = offset
+        self._checkpoints[state.topic_partition] = offset
 
     def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
         """Move the new segments to their names in the copy."""
@@ -302,16 +304,16 @@ class CleanedCopy(Destination):
 
     def commit_log(self, planned: Planned) -> None:
         """Remember that the copy has the log's new segments."""
-        where, work = planned.state.where, planned.work
+        topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
-        self._replaced[where] = {segment.base_offset for segment in work.segments}
-        self._new[where] = {group.base_offset for group in work.groups}
-        self._checkpoints[where] = cleaned_up_to(planned)
+        self._replaced[topic_partition] = {segment.base_offset for segment in work.segments}
+        self._new[topic_partition] = {group.base_offset for group in work.groups}
+        self._checkpoints[topic_partition] = cleaned_up_to(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Exclude the segments from the copy, and remove new ones."""
-        self._replaced[state.where].update(expiry.bases)
-        self._new[state.where].difference_update(expiry.bases)
+        self._replaced[state.topic_partition].update(expiry.bases)
+        self._new[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
                 path = self._folder(state) / segment_file(base, kind)
@@ -363,8 +365,8 @@ class CleanedCopy(Destination):
         the base offset of a new segment is copied: it holds the producers at that offset."""
         files.make_directory(target)
         files.copy_attributes(source, target)
-        where = names.parse_partition(source.name)
-        replaced, new = self._replaced[where], self._new[where]
+        topic_partition = names.parse_partition(source.name)
+        replaced, new = self._replaced[topic_partition], self._new[topic_partition]
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
             is_replaced = name is not None and name.base_offset in replaced
@@ -388,6 +390,10 @@ class CleanedCopy(Destination):
         missing = {names.parse_partition(path.name) for path in excluded}
         if self._source.is_partial:
             missing |= offsets.keys() - self._source.partitions.keys()
-        offsets = {where: offset for where, offset in offsets.items() if where not in missing}
+        offsets = {
+            topic_partition: offset
+            for topic_partition, offset in offsets.items()
+            if topic_partition not in missing
+        }
         if offsets:
             write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)

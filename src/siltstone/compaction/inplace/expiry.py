@@ -159,12 +159,14 @@ def find_expiry(
     config = LogConfig.of(state.config)
     remaining = remaining_segments(state, planned)
     checkpoints = state.checkpoints()
-    committed_below = checkpoints.committed_below(state.where, no_other_replica=options.high_watermark_is_end)
+    committed_below = checkpoints.committed_below(
+        state.topic_partition, no_other_replica=options.high_watermark_is_end
+    )
     decide_with = functools.partial(
         decide,
         _segment_facts(remaining, with_times=config.deletes),
         now_ms=options.now_ms,
-        log_start_offset=checkpoints.log_start.get(state.where, 0),
+        log_start_offset=checkpoints.log_start.get(state.topic_partition, 0),
         high_watermark=committed_below or 0,
         retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
         retain_active=True,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.inplace.planning import LogState, Planned
 
 UNDO_FILE = "undo.json"
-LEAST_FREE_BYTES = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 """The space that must be free for links and the checkpoint."""
 _NOTHING_CHANGED = "nothing was changed"
 _TOO_LATE = "this run cannot be undone any more"
@@ -116,7 +116,7 @@ class Originals:
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
         """Link all files of the segments ``originals``, or copy the file with the inode ``copied_inode``."""
-        folder = self.folder / str(state.where)
+        folder = self.folder / str(state.topic_partition)
         names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         names = [name for name in names if files.exists(state.path / name)]
         for name in names:
@@ -133,20 +133,20 @@ class Originals:
 
     def _log(self, state: LogState) -> KeptLog:
         """The record of a log; its first call stores the checkpoint before the run moves it."""
-        if str(state.where) not in self._logs:
+        if str(state.topic_partition) not in self._logs:
             active = state.segments()[-1]
-            files.make_directory(self.folder / str(state.where), parents=True)
-            self._logs[str(state.where)] = KeptLog(
+            files.make_directory(self.folder / str(state.topic_partition), parents=True)
+            self._logs[str(state.topic_partition)] = KeptLog(
                 path=str(state.path),
-                checkpoint=state.directory.checkpoints().cleaner.get(state.where),
+                checkpoint=state.directory.checkpoints().cleaner.get(state.topic_partition),
                 active_base=active.base_offset,
                 active_size=active.size,
             )
-        return self._logs[str(state.where)]
+        return self._logs[str(state.topic_partition)]
 
     def _write(self, state: LogState, log: KeptLog) -> None:
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
-        undo_file = self.folder / str(state.where) / UNDO_FILE
+        undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
         files.replace(undo_file, json.dumps(msgspec.to_builtins(log), indent=1).encode())
         for folder in (self.folder, self.folder.parent):
             files.sync_directory(folder)
@@ -224,9 +224,9 @@ class LogUndo:
         """
         if self.pending:
             # First of all: with the later checkpoint a crash would leave dirty records below it.
-            where = parse_partition(self.path.name)
-            assert where is not None
-            directory.write_cleaner_checkpoint(where, self.log.checkpoint)
+            topic_partition = parse_partition(self.path.name)
+            assert topic_partition is not None
+            directory.write_cleaner_checkpoint(topic_partition, self.log.checkpoint)
         for group in self.pending:
             self._restore_group(group)
             self.restored += [segment_file(base, "log") for base in group.originals]
@@ -318,8 +318,8 @@ def _refuse_little_space(folder: Path, partition: Path) -> None:
         reason = f"the folder is not on the file system of {partition} any more, so no hard link can be made"
         raise DirectoryRefusedError(reason, path=folder, advice="move the run's folder there")
     space = files.space(partition)
-    if space.free_bytes < LEAST_FREE_BYTES or space.free_inodes == 0:
-        reason, advice = f"only {space.free_bytes} bytes are free there", f"free {LEAST_FREE_BYTES} bytes"
+    if space.free_bytes < MIN_FREE_BYTES or space.free_inodes == 0:
+        reason, advice = f"only {space.free_bytes} bytes are free there", f"free {MIN_FREE_BYTES} bytes"
         raise DirectoryRefusedError(reason, path=partition, advice=advice)
 
 

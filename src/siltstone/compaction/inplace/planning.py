@@ -186,7 +186,7 @@ class LogState:
     ``defaults_hold``: settings without a value have Kafka's defaults at the broker, too.
     """
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     path: Path
     directory: LogDirectory
     config: Config | None
@@ -223,8 +223,8 @@ def initial_result(state: LogState, segments: Sequence[Segment]) -> LogResult:
     """A result with the sizes of the log's segments before the cleaning."""
     size = sum(segment.size for segment in segments)
     return LogResult(
-        topic=state.where.topic,
-        partition=state.where.partition,
+        topic=state.topic_partition.topic,
+        partition=state.topic_partition.partition,
         directory=str(state.path),
         bytes_before=size,
         bytes_after=size,
@@ -263,7 +263,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
 
 def _refusal_by_settings(state: LogState) -> str | None:
     """Why the log is skipped by its settings, or None; reads no file."""
-    if state.where.topic == CLUSTER_METADATA:
+    if state.topic_partition.topic == CLUSTER_METADATA:
         return "the cluster's metadata log is never cleaned"
     if state.refused is not None:
         return state.refused
@@ -302,7 +302,9 @@ def plan_log(
     if reason is not None:
         return result.stop(report.SKIPPED, reason)
     read_topic_id(state.path)
-    committed_below = checkpoints.committed_below(state.where, no_other_replica=options.high_watermark_is_end)
+    committed_below = checkpoints.committed_below(
+        state.topic_partition, no_other_replica=options.high_watermark_is_end
+    )
     if committed_below is None:
         return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
@@ -333,12 +335,12 @@ def _refuse_start_beyond(
     No broker writes one, though its start accepts one (``LogLoader``), so the operator has to decide. An
     empty log has nothing to delete. (The end may be below the start after a truncation inside a batch.)
     """
-    start = checkpoints.log_start.get(state.where, 0)
+    start = checkpoints.log_start.get(state.topic_partition, 0)
     if start > end_offset and state.opened is None and any(segment.size for segment in segments):
         raise CorruptFileError(
             str(state.directory.path / LOG_START_CHECKPOINT),
             0,
-            f"the log start of {state.where}, {start}, is above the log's end, {end_offset}",
+            f"the log start of {state.topic_partition}, {start}, is above the log's end, {end_offset}",
             advice="correct the entry, or let siltstone recover (or the broker) empty the log",
         )
 
@@ -371,12 +373,12 @@ def log_facts(
             )
             for segment in segments
         ],
-        log_start_offset=max(checkpoints.log_start.get(state.where, 0), segments[0].base_offset),
+        log_start_offset=max(checkpoints.log_start.get(state.topic_partition, 0), segments[0].base_offset),
         log_end_offset=producers.end_offset,
         stable_offset=stable_offset(
             state.path, committed_below, producers.first_open_transaction(), producers.end_offset
         ),
-        checkpoint=checkpoints.cleaner.get(state.where),
+        checkpoint=checkpoints.cleaner.get(state.topic_partition),
     )
 
 
@@ -438,7 +440,7 @@ def _work(
     )
     assert state.config is not None
     return LogWork(
-        name=str(state.where),
+        name=str(state.topic_partition),
         segments=below,
         groups=ranges.group_segments(facts.segments[: len(below)], cleanable.end, config),
         first_dirty=cleanable.first_dirty,
@@ -479,13 +481,15 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
         with contextlib.suppress(CorruptFileError, OSError):
             topic_id = read_topic_id(state.path) if state.refused is None else None
             if topic_id is not None:
-                ids[state.where] = topic_id
-    ids_of_topic = Counter(topic for topic, _ in {(where.topic, topic_id) for where, topic_id in ids.items()})
+                ids[state.topic_partition] = topic_id
+    ids_of_topic = Counter(
+        topic for topic, _ in {(topic_partition.topic, topic_id) for topic_partition, topic_id in ids.items()}
+    )
     return {
-        where: f"its topic id is {topic_id}, but other partitions of the topic have another one; remove the "
-        "partitions that are left of a deleted topic"
-        for where, topic_id in ids.items()
-        if ids_of_topic[where.topic] > 1
+        topic_partition: f"its topic id is {topic_id}, but other partitions of the topic have another one; "
+        "remove the partitions that are left of a deleted topic"
+        for topic_partition, topic_id in ids.items()
+        if ids_of_topic[topic_partition.topic] > 1
     }
 
 

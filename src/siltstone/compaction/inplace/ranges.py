@@ -194,8 +194,8 @@ def kafka_map_keys(config: Config) -> int:
 def kafka_buffer_bytes(keys: int, load_factor: float) -> int:
     """The least buffer with which Kafka's map holds so many keys: bytes, at most what a setting can say."""
     slots = keys / load_factor if load_factor else math.inf
-    most = LONG_MAX // KAFKA_MAP_ENTRY_BYTES
-    return (math.ceil(slots) if slots < most else most) * KAFKA_MAP_ENTRY_BYTES
+    maximum = LONG_MAX // KAFKA_MAP_ENTRY_BYTES
+    return (math.ceil(slots) if slots < maximum else maximum) * KAFKA_MAP_ENTRY_BYTES
 
 
 def kafka_passes(keys: int, map_keys: int) -> int:

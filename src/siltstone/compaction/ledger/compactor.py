@@ -385,7 +385,7 @@ ONE_TASK_BYTES = 64 << 20
 class CompactableLog(HasLedgers, Protocol):
     """A log that can be compacted: a ``PartitionLog`` or a ``ReadOnlyLog``."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
 
 
 class TwoPhaseCompactor:
@@ -432,7 +432,7 @@ class TwoPhaseCompactor:
         horizon = max(view.log_start_offset, 0) if ledger is None else ledger.horizon
         if horizon > view.log_end_offset:
             reason = f"its ledger covers offsets below {horizon}, but the log ends at {view.log_end_offset}"
-            raise CompactionFailedError(reason, path=str(log.where), advice=_REBUILD)
+            raise CompactionFailedError(reason, path=str(log.topic_partition), advice=_REBUILD)
         if end_of(view) <= horizon:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
         # What an interrupted compaction has left. A reader's ledger stays.
@@ -442,7 +442,7 @@ class TwoPhaseCompactor:
         try:
             hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
             work = CompactionWork(
-                name=str(log.where),
+                name=str(log.topic_partition),
                 hash_key=hash_key,
                 by_time=order == BY_TIME,
                 retain_null_key=retain_null_key,
@@ -511,6 +511,6 @@ def _refuse_other_options(
         raise UsageError(
             f"the ledger was made with siltstone.compaction.order={ledger.order} and "
             f"topicCompactionRetainNullKey={null_keys}, which are different now",
-            path=str(log.where),
+            path=str(log.topic_partition),
             advice=f"set them back, or {_REBUILD}",
         )

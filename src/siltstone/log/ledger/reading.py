@@ -95,13 +95,17 @@ class HasLedgers(HasView, Protocol):
 
 
 def open_reader(
-    log: HasLedgers, start: Start = EARLIEST, *, read_compacted: bool = False, **how: Unpack[ReaderSettings]
+    log: HasLedgers,
+    start: Start = EARLIEST,
+    *,
+    read_compacted: bool = False,
+    **options: Unpack[ReaderSettings],
 ) -> LogReader | CompactedReader:
-    """A cursor over the log, or over its compacted view; ``how`` as ``LogReader`` takes it.
+    """A cursor over the log, or over its compacted view; ``options`` as ``LogReader`` takes it.
 
     Raises UsageError, LedgerError, OSError.
     """
-    return CompactedReader(log, start, **how) if read_compacted else LogReader(log, start, **how)
+    return CompactedReader(log, start, **options) if read_compacted else LogReader(log, start, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +123,13 @@ class CompactedReader(RecordReader, Closing):
     below the horizon it holds a ledger, and with it the log's records from there on. One thread at a time.
     """
 
-    def __init__(self, log: HasLedgers, start: Start = EARLIEST, **how: Unpack[ReaderSettings]) -> None:
+    def __init__(self, log: HasLedgers, start: Start = EARLIEST, **options: Unpack[ReaderSettings]) -> None:
         """Arguments are ``LogReader``'s. Raises UsageError, LedgerError, OSError."""
         self._log = log
-        self._how = how
-        self._reset, self._end = how.get("reset", "none"), how.get("end")
-        LogReader(log, 0, **how)  # checks the arguments
-        without_reset: ReaderSettings = {**how, "reset": "none"}
+        self._options = options
+        self._reset, self._end = options.get("reset", "none"), options.get("end")
+        LogReader(log, 0, **options)  # checks the arguments
+        without_reset: ReaderSettings = {**options, "reset": "none"}
         self._tail = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
         self._reading: tuple[LedgerSegment, LogReader] | None = None
@@ -166,7 +170,7 @@ class CompactedReader(RecordReader, Closing):
             self._release()
 
     def _offset_in(self, view: LogView, start: Start) -> int:
-        isolation = self._how.get("isolation", READ_UNCOMMITTED)
+        isolation = self._options.get("isolation", READ_UNCOMMITTED)
         return LogReader(_FixedLog(view), start, isolation=isolation).offset
 
     def _start_offset(self, start: Start, view: LogView) -> int:
@@ -254,22 +258,22 @@ class CompactedReader(RecordReader, Closing):
 
     def _begin(self, part: LedgerSegment) -> LogReader:
         assert self._held is not None
-        if self._how.get("verify", True):
+        if self._options.get("verify", True):
             self._held.verify_part(part)
             base = part.entry.base_offset
             following = next((part for part in self._held.parts if part.entry.base_offset > base), None)
             if following is not None:
                 self._held.verify_ahead(following)
         self.offset = max(self.offset, part.view.log_start_offset)
-        how: ReaderSettings = {
-            **self._how,
+        options: ReaderSettings = {
+            **self._options,
             "isolation": READ_UNCOMMITTED,
             "reset": "none",
             "buffer_bytes": self.buffer_bytes,
-            "limit": self._how.get("limit") or self._log.view.batch_limit,
+            "limit": self._options.get("limit") or self._log.view.batch_limit,
             "verify": False,  # ``verify_part`` has just checked all of it, or was not asked to
         }
-        return LogReader(_FixedLog(part.view), self.offset, **how)
+        return LogReader(_FixedLog(part.view), self.offset, **options)
 
     def _poll_tail(self, max_bytes: int | None) -> Polled | None:
         """The next records of the log itself. Releases the ledger, which retention had to wait for."""

@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 class LogRecovery:
     """The result of one log. ``recovered`` is None if it cannot be served. ``damage``: what is corrupt."""
 
-    where: TopicPartition
+    topic_partition: TopicPartition
     path: Path
     status: str
     reason: str = ""
@@ -92,22 +92,22 @@ class RecoveryOptions:
 
 
 def recover_directories(
-    directories: Sequence[LogDirectory], how: RecoveryOptions, progress: Progress | None = None
+    directories: Sequence[LogDirectory], options: RecoveryOptions, progress: Progress | None = None
 ) -> list[DirectoryRecovery]:
     """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
     result for each, in order."""
     with ThreadPoolExecutor(max(len(directories), 1)) as pool:
         return list(
-            pool.map(lambda directory: _DirectoryRecoverer(directory, how, progress).run(), directories)
+            pool.map(lambda directory: _DirectoryRecoverer(directory, options, progress).run(), directories)
         )
 
 
 class _DirectoryRecoverer:
     """The recovery of one log directory: ``run`` once."""
 
-    def __init__(self, directory: LogDirectory, how: RecoveryOptions, progress: Progress | None) -> None:
+    def __init__(self, directory: LogDirectory, options: RecoveryOptions, progress: Progress | None) -> None:
         self._directory = directory
-        self._how = how
+        self._options = options
         self._progress = progress
         self._lock = threading.Lock()
         self._done = 0
@@ -123,23 +123,23 @@ class _DirectoryRecoverer:
             result.was_clean = marker is not None
             self._points = self._read(names.RECOVERY_CHECKPOINT)
             self._starts = self._read(names.LOG_START_CHECKPOINT)
-            with ThreadPoolExecutor(self._how.threads) as pool:
+            with ThreadPoolExecutor(self._options.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
-            if result.offline is None and self._directory.is_log_directory and not self._how.dry_run:
+            if result.offline is None and self._directory.is_log_directory and not self._options.dry_run:
                 self._write_checkpoints()
                 self._write_marker(marker)
         except OSError as error:
             self._go_offline(error)
         if result.offline is not None:
             # The logs that recovery did not reach are not served either.
-            reached, reason = {log.where for log in result.logs}, f"{result.path} is offline"
+            reached, reason = {log.topic_partition for log in result.logs}, f"{result.path} is offline"
             result.logs += [
-                LogRecovery(where=where, path=path, status=FAILED, reason=reason)
-                for where, path in partitions.items()
-                if where not in reached
+                LogRecovery(topic_partition=topic_partition, path=path, status=FAILED, reason=reason)
+                for topic_partition, path in partitions.items()
+                if topic_partition not in reached
             ]
-            result.logs.sort(key=lambda log: log.where)
+            result.logs.sort(key=lambda log: log.topic_partition)
         return result
 
     def _read_and_remove_marker(self) -> bytes | None:
@@ -149,7 +149,7 @@ class _DirectoryRecoverer:
             marker = files.read_bytes(path)
         except FileNotFoundError:
             return None
-        if not (self._how.dry_run or self._directory.is_partial):
+        if not (self._options.dry_run or self._directory.is_partial):
             files.unlink(path)
             files.sync_directory(self._directory.path)
         return marker
@@ -163,34 +163,34 @@ class _DirectoryRecoverer:
 
     # The logs
 
-    def _recover(self, where: TopicPartition) -> LogRecovery | None:
+    def _recover(self, topic_partition: TopicPartition) -> LogRecovery | None:
         """One log; None once the directory is offline."""
         if self.result.offline is not None:
             return None
         # Without all of its logs a directory gets neither checkpoints nor the marker.
         interruption.current().check()
-        log = self._recover_log(where, self._directory.partitions[where])
+        log = self._recover_log(topic_partition, self._directory.partitions[topic_partition])
         with self._lock:
             self._done += 1
             if self._progress is not None:
                 self._progress(str(self._directory.path), self._done, len(self._directory.partitions))
         return log
 
-    def _recover_log(self, where: TopicPartition, path: Path) -> LogRecovery:
-        how, clean = self._how, self.result.was_clean
-        log = LogRecovery(where=where, path=path, status=REFUSED)
-        if where.topic == CLUSTER_METADATA:
+    def _recover_log(self, topic_partition: TopicPartition, path: Path) -> LogRecovery:
+        options, clean = self._options, self.result.was_clean
+        log = LogRecovery(topic_partition=topic_partition, path=path, status=REFUSED)
+        if topic_partition.topic == CLUSTER_METADATA:
             return replace(log, status=SKIPPED, reason="its quorum recovers the metadata log")
         try:
             recovered = recover_partition(
                 path,
                 clean=clean,
-                recovery_point=self._points.get(where, 0),
-                log_start=self._starts.get(where, 0),
-                config=how.config_of(where),
-                now_ms=how.now_ms,
-                check=not clean if how.check is None else how.check,
-                dry_run=how.dry_run,
+                recovery_point=self._points.get(topic_partition, 0),
+                log_start=self._starts.get(topic_partition, 0),
+                config=options.config_of(topic_partition),
+                now_ms=options.now_ms,
+                check=not clean if options.check is None else options.check,
+                dry_run=options.dry_run,
             )
         except CorruptFileError as error:
             return replace(log, reason=str(error), damage=(error.with_traceback(None),))
@@ -222,17 +222,23 @@ class _DirectoryRecoverer:
         partitions, is_partial = self._directory.partitions, self._directory.is_partial
         marks = self._read(names.REPLICATION_CHECKPOINT)
         new_points, new_starts = (
-            {where: offset for where, offset in offsets.items() if is_partial or where in partitions}
+            {
+                topic_partition: offset
+                for topic_partition, offset in offsets.items()
+                if is_partial or topic_partition in partitions
+            }
             for offsets in (self._points, self._starts)
         )
         new_marks = dict(marks)
-        for where, log in ((log.where, log.recovered) for log in self.result.logs if log.recovered):
-            new_points[where] = log.log_end_offset
-            new_starts.pop(where, None)
+        for topic_partition, log in (
+            (log.topic_partition, log.recovered) for log in self.result.logs if log.recovered
+        ):
+            new_points[topic_partition] = log.log_end_offset
+            new_starts.pop(topic_partition, None)
             if log.log_start_offset > log.segments[0].base_offset:
-                new_starts[where] = log.log_start_offset
-            if where in new_marks:
-                new_marks[where] = min(new_marks[where], log.log_end_offset)
+                new_starts[topic_partition] = log.log_start_offset
+            if topic_partition in new_marks:
+                new_marks[topic_partition] = min(new_marks[topic_partition], log.log_end_offset)
         for name, old, new in (
             (names.LOG_START_CHECKPOINT, self._starts, new_starts),
             (names.REPLICATION_CHECKPOINT, marks, new_marks),
@@ -248,7 +254,7 @@ class _DirectoryRecoverer:
         stop was not clean, the new marker has no broker's epoch.
         """
         served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
-        if not self._how.close or self._directory.is_partial or None in served:
+        if not self._options.close or self._directory.is_partial or None in served:
             return
         changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
         content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker

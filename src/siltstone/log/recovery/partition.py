@@ -455,11 +455,11 @@ class _Recovery:
     def _offset_limit(self, number: int) -> int:
         """An offset that is above all of a segment's."""
         base = self.segments[number].base_offset
-        most = base + LARGEST_RELATIVE_OFFSET + 1
+        maximum = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
-            return most
+            return maximum
         following = self.segments[number + 1].base_offset
-        return following if base in self._overflowed else min(most, following)
+        return following if base in self._overflowed else min(maximum, following)
 
     def _tail_end(self) -> int | None:
         """After a clean stop: the end offset, None where the active segment has to be scanned."""

@@ -194,13 +194,13 @@ class SegmentScan:
         if not len(invalid):
             return
         row = int(invalid[0])
-        base, last, least = int(bases[row]), int(lasts[row]), int(expected[row])
-        if base >= least:
+        base, last, minimum = int(bases[row]), int(lasts[row]), int(expected[row])
+        if base >= minimum:
             reason = f"offset {last} cannot be in this segment, whose offsets are below {self._limit}"
         elif base < self._segment.base_offset:
             reason = f"base offset {base} is below {self._segment.base_offset}, the segment's first offset"
         else:
-            reason = f"base offset {base} is not above {least - 1}, the last offset of the batch before it"
+            reason = f"base offset {base} is not above {minimum - 1}, the last offset of the batch before it"
         position = origin + int(batches["position"][row])
         raise CorruptRecordError(self._segment.path, position, reason, advice=_RESTORE)
 
