@@ -3,26 +3,30 @@
 The sources, the strongest first::
 
     --config, --config-file   for named topics
-    --policy-from-metadata    settings of topics that were created or altered with Siltstone; below them the
-                              topics' own and the brokers' dynamic settings, from ``__cluster_metadata-0``
+    Siltstone's topics        settings of topics that were created or altered with Siltstone
+    __cluster_metadata-0      the topics' own and the brokers' dynamic settings, of a broker with KRaft
     --broker-config           the broker's ``server.properties``, for topics that another source names
 
-A log that no source names has no policy and is skipped. With the metadata, a directory is a topic's partition
-only if it has the topic's id (``partition.metadata``): directories of a deleted topic with the same name are
-skipped.
+The second and the third are read wherever the directories have them, unless ``--no-policy-from-metadata`` is
+passed; with ``--policy-from-metadata`` it is an error if they do not name every topic. A log whose
+``cleanup.policy`` no source names is skipped: its policy is unknown. With the metadata, a directory is a
+topic's partition only if it has the topic's id (``partition.metadata``): directories of a deleted topic with
+the same name are skipped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.config import (
     Config,
+    ConfigSource,
+    Layer,
     LogConfig,
     Setting,
     first_property,
@@ -46,6 +50,9 @@ from siltstone.runtime.topics import TopicSettings, load_registry
 
 DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
+_METADATA_ADVICE = (
+    "copy __cluster_metadata-0 from another controller, or pass --no-policy-from-metadata with --config"
+)
 NO_BROKER_CONFIG = "no --broker-config: Kafka's defaults are used for the broker's static settings"
 
 
@@ -62,7 +69,10 @@ class LogOptions:
     config_file
         A file of lines topic:key=value.
     policy_from_metadata
-        The topics' own settings, from the broker's __cluster_metadata-0 (KRaft) or Siltstone's list.
+        Fail unless the broker's __cluster_metadata-0 (KRaft) or Siltstone's list has the settings of all
+        topics; by default they are used where they are there.
+    no_policy_from_metadata
+        Ignore the settings in __cluster_metadata-0 and in Siltstone's list.
     broker_config
         The broker's server.properties: settings that no topic has, and none that was set at run time.
     now_ms
@@ -75,6 +85,7 @@ class LogOptions:
     config: Sequence[str] = ()
     config_file: Path | None = None
     policy_from_metadata: bool = False
+    no_policy_from_metadata: bool = False
     broker_config: Path | None = None
     now_ms: int | None = None
     high_watermark: str | None = None
@@ -175,6 +186,8 @@ class Policies:
             if not named:
                 raise
             return replace(state, refused=str(error))
+        if not named and config.setting("cleanup.policy").origin is ConfigSource.DEFAULT_CONFIG:
+            return state
         return replace(state, config=config, drop_keyless=named and "compact" in own.policies)
 
 
@@ -189,21 +202,39 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     static = read_server_properties(options.broker_config, foreign=True)
     known = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
-    if options.policy_from_metadata:
-        listed = load_registry(directory.path for directory in directories)[0].topics
-        settings = replace(settings, listed=listed)
-        directory = metadata_directory(directories)
-        partitions = [topic_partition for one in directories for topic_partition in one.partitions]
-        if directory is None and not all(topic_partition.topic in listed for topic_partition in partitions):
-            directory = _metadata_elsewhere(directories, options.broker_config)
-        if directory is not None:
-            cluster = read_cluster_settings(directory, node_id=node_id_of(directories), static=static)
+    if not options.no_policy_from_metadata:
+        settings = replace(
+            settings, listed=load_registry(directory.path for directory in directories)[0].topics
+        )
+        cluster = _cluster_settings(directories, settings.listed, options, static)
+        if cluster is not None:
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if known else [NO_BROKER_CONFIG]
     return Policies(
         config=config, by_topic=by_topic, settings=settings, notes=tuple(notes), broker_known=known
     )
+
+
+def _cluster_settings(
+    directories: Sequence[LogDirectory], listed: Container[str], options: LogOptions, static: Layer
+) -> ClusterSettings | None:
+    """The settings in the broker's metadata log; None without one, unless the options require it for a topic
+    that is not ``listed``. Raises DirectoryRefusedError, CorruptFileError, UsageError, OSError."""
+    topics = [topic_partition.topic for one in directories for topic_partition in one.partitions]
+    directory = metadata_directory(directories)
+    if directory is None and not all(topic in listed for topic in topics):
+        directory = _metadata_of_properties(directories, options.broker_config)
+        if directory is None and options.policy_from_metadata:
+            raise _without_metadata(directories)
+    if directory is None:
+        return None
+    try:
+        return read_cluster_settings(directory, node_id=node_id_of(directories), static=static)
+    except CorruptFileError as error:
+        if error.advice is None:
+            error.advice = _METADATA_ADVICE
+        raise
 
 
 def recovery_configs(
@@ -279,22 +310,16 @@ def read_text(path: Path) -> str:
     return files.read_input(path).decode("utf-8", "replace")
 
 
-def _metadata_elsewhere(directories: Sequence[LogDirectory], broker_config: Path | None) -> LogDirectory:
-    """The directory of the metadata log by ``server.properties``.
-
-    Raises DirectoryRefusedError if there is none, or it is another broker's.
-    """
-    directory = _metadata_of_properties(directories, broker_config)
-    if directory is None:
-        is_kraft = any(directory.properties().get("version") == "1" for directory in directories)
-        raise DirectoryRefusedError(
-            f"the directories have no {METADATA_PARTITION}, where a broker's topics and their settings are",
-            path=", ".join(sorted({str(directory.path) for directory in directories})),
-            advice="name all of the broker's log.dirs and its metadata.log.dir, or pass --broker-config"
-            if is_kraft
-            else "a broker with ZooKeeper has its settings there: pass them with --config-file",
-        )
-    return directory
+def _without_metadata(directories: Sequence[LogDirectory]) -> DirectoryRefusedError:
+    """The error of directories that have no metadata log, where it is required."""
+    is_kraft = any(directory.properties().get("version") == "1" for directory in directories)
+    return DirectoryRefusedError(
+        f"the directories have no {METADATA_PARTITION}, where a broker's topics and their settings are",
+        path=", ".join(sorted({str(directory.path) for directory in directories})),
+        advice="name all of the broker's log.dirs and its metadata.log.dir, or pass --broker-config"
+        if is_kraft
+        else "a broker with ZooKeeper has its settings there: pass them with --config-file",
+    )
 
 
 def _metadata_of_properties(

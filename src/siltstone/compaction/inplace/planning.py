@@ -136,6 +136,8 @@ def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bo
 
 TASK_MEMORY_FACTOR = 4
 """A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys, since each bucket costs a task."""
+POLICY_UNKNOWN = "policy unknown"
+"""Why a log is skipped whose ``cleanup.policy`` no source names."""
 OVERFLOWED = (
     "offsets are more than 2147483647 above the segment's base offset; clean --in-place splits it (without "
     "--keep-originals), and so does recover --check"
@@ -267,8 +269,10 @@ def _refusal_by_settings(state: LogState) -> str | None:
         return "the cluster's metadata log is never cleaned"
     if state.refused is not None:
         return state.refused
-    if state.config is None or "compact" not in state.config.policies:
-        return "cleanup.policy=" + (",".join(state.config.policies) if state.config else "delete")
+    if state.config is None:
+        return POLICY_UNKNOWN
+    if "compact" not in state.config.policies:
+        return f"cleanup.policy={','.join(state.config.policies)}"
     if state.config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: logs with tiered storage are not cleaned"
     return None
