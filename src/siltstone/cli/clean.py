@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +17,10 @@ from siltstone.base.config import ConfigSource
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
+from siltstone.commands.engines import log_bytes
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.report import NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
+from siltstone.compaction.inplace.planning import LogState
+from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
 
 
 @Parameter(name="*")
@@ -34,11 +38,14 @@ def clean(
     /,
     *,
     flags: CleanFlags = CleanFlags(),
+    all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
+    verbose: output.Verbose = False,
+    quiet: output.Quiet = False,
     json_: output.Json = False,
 ) -> int:
-    """Clean the compacted topics of stopped Kafka log directories, as a Spark job.
+    """Clean the compacted topics of stopped Kafka log directories.
 
     Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
     the result and changes nothing. --watch only shows the state of the logs, repeatedly, also beside a
@@ -48,10 +55,16 @@ def clean(
     ----------
     directories
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
+    all_topics
+        With --in-place: clean all compacted topics without asking.
     watch
         Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
     interval
         With --watch: seconds between two snapshots; default: 2.
+    verbose
+        Show skipped logs, ignored files and the settings of each log, too.
+    quiet
+        Show only what failed.
     json_
         Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
     """
@@ -59,15 +72,43 @@ def clean(
     if watch:
         return watch_logs(request, interval, json=json_)
     output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
-    with output.progress_bars() as show:
-        done = cleaning.clean(request, progress=lambda log, stage, *counts: show(f"{log} {stage}", *counts))
+    asks = request.in_place and not (request.dry_run or request.topics or all_topics)
+    with output.RunProgress(quiet=quiet or json_) as progress:
+        done = cleaning.clean(request, progress=progress, confirm=_confirm if asks else None)
     if json_:
         output.write_json(_document(request, done))
     else:
-        _show(request, done)
+        _show(request, done, verbose=verbose, quiet=quiet)
     if done.report_error is not None:
         output.note(f"the audit was not written: {done.report_error}; standard output has the results")
     return 1 if failures(done.results) or done.report_error is not None else 0
+
+
+def _confirm(states: Sequence[LogState]) -> None:
+    """Ask on a terminal whether all compacted logs are to be cleaned in place. Raises UsageError for no, or
+    where nobody can be asked."""
+    selected = [state for state in states if state.is_compacted and state.refused is None]
+    if not selected or all(state.directory.is_partial for state in selected):
+        return
+    topics = sorted({state.topic_partition.topic for state in selected})
+    logs, size = _counted(len(selected), "log"), size_text(log_bytes(selected))
+    what = f"{logs} of {_counted(len(topics), 'topic')}, {size}"
+    output.refuse_if(
+        not (sys.stdin.isatty() and sys.stderr.isatty()),
+        f"--in-place would clean all compacted topics: {what}",
+        "pass --topic TOPIC for some of them, or --all-topics; --dry-run shows what would be cleaned",
+    )
+    for topic in topics:
+        states = [state for state in selected if state.topic_partition.topic == topic]
+        output.note(f"{topic}: {_counted(len(states), 'log')}, {size_text(log_bytes(states))}")
+    sys.stderr.write(f"siltstone: clean {what} in place? [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip().lower()
+    output.refuse_if(answer not in ("y", "yes"), "nothing was cleaned", "pass --topic TOPIC, or answer y")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
@@ -107,23 +148,62 @@ _COLUMNS: dict[str, Callable[[LogResult], object]] = {
 """The columns of the table, from left to right: a heading, and what a log's cell shows."""
 
 
-def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> None:
-    title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else "cleaned"
-    rows = ([cell(result) for cell in _COLUMNS.values()] for result in done.results)
-    output.write_table(title, list(_COLUMNS), rows, left=2)
+def _columns(request: cleaning.CleanRequest) -> dict[str, Callable[[LogResult], object]]:
+    """The columns; a dry run says what it would do."""
+    if not request.dry_run:
+        return _COLUMNS
+    would = {CLEANED: "would clean"}
+    return {**_COLUMNS, "status": lambda log: output.status_text(would.get(log.status, log.status))}
+
+
+def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, *, verbose: bool, quiet: bool) -> None:
+    if quiet:
+        output.note(*output.reason_lines(_reasons(failures(done.results))))
+        return
+    shown = [
+        result for result in done.results if verbose or result.status != SKIPPED or len(done.results) == 1
+    ]
+    if shown:
+        title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else ""
+        rows = ([cell(result) for cell in _columns(request).values()] for result in shown)
+        output.write_table(title, list(_columns(request)), rows, left=2)
     output.write_lines(
-        *(f"{result.topic_partition}: {text}" for result in done.results for text in result.notes)
+        *(f"{result.topic_partition}: {text}" for result in shown for text in result.notes),
+        *output.reason_lines(_reasons(done.results)),
     )
-    reasons = (
-        ((result.status, result.reason), result.topic_partition) for result in done.results if result.reason
-    )
-    output.write_lines(*output.reason_lines(reasons))
-    settings = output.grouped(_settings(done.results))
-    output.write_lines(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
+    if verbose:
+        settings = output.grouped(_settings(done.results))
+        output.write_lines(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
+        output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
     output.write_lines(*done.notes)
-    output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
     if done.kept is not None:
         output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
+    output.write_lines(_summary(request, done))
+
+
+def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:
+    for result in results:
+        if result.reason:
+            yield (result.status, result.reason), result.topic_partition
+
+
+def _summary(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> str:
+    """``12 logs, 480 kB → 210 kB, 3,400 records removed; 2 skipped; in this process``."""
+    cleaned = [result for result in done.results if result.status == CLEANED]
+    before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
+    removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
+    would = "would be " if request.dry_run else ""
+    parts = [
+        f"{_counted(len(cleaned), 'log')}{' would be cleaned' if would else ' cleaned'}"
+        f", {size_text(before)} → {size_text(after)}, {_counted(removed, 'record')} {would}removed"
+        if cleaned
+        else "nothing to clean"
+    ]
+    others = Counter(result.status for result in done.results if result.status != CLEANED)
+    parts += [", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in others.items())]
+    parts += [f"{_counted(len(done.passed_over), 'file')} passed over"] if done.passed_over else []
+    parts += [] if done.engine is None else [f"engine: {done.engine}"]
+    return "; ".join(filter(None, parts))
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:

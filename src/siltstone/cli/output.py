@@ -1,8 +1,11 @@
 """Shared by all commands: flags, and how JSON documents, tables, lines, notes and progress are printed."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +13,25 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from siltstone.base.errors import UsageError
 from siltstone.commands.directories import BrokerDirectories
+from siltstone.commands.explain_page import size_text
 
-TABLE_WIDTH = 140
+TABLE_WIDTH = 100
 """Columns of a table where standard output is no terminal."""
-_STATUS_STYLES = {"cleaned": "green", "recovered": "green", "skipped": "yellow"}
+WIDEST = 10_000
+"""Columns of the widest table."""
+LINE_SECONDS = 60.0
+"""Off a terminal, a line shows the progress of a long run so often."""
+_STATUS_STYLES = {"cleaned": "green", "would clean": "green", "recovered": "green", "skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
 Group = TypeVar("Group", bound=Hashable)
 
@@ -56,12 +66,17 @@ def note(*lines: str) -> None:
 
 
 def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int]) -> Table:
-    """A table; columns ``left`` are texts, the others numbers. None is empty; a ``Text`` keeps its style."""
-    table = Table(title=Text(title), title_justify="left", header_style="bold")
-    for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number in left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row))
+    """A table; columns ``left`` are texts, the others numbers. None is empty; a ``Text`` keeps its style.
+    Columns without any text are left out."""
+    cells = [[cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row] for row in rows]
+    shown = [number for number in range(len(names)) if not cells or any(row[number].plain for row in cells)]
+    table = Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table.pad_edge = False
+    for number in shown:
+        justify: JustifyMethod = "left" if number in left else "right"
+        table.add_column(names[number], justify=justify, no_wrap=True, overflow="ignore")
+    for row in cells:
+        table.add_row(*(row[number] for number in shown))
     return table
 
 
@@ -71,11 +86,12 @@ def status_text(status: str) -> Text:
 
 
 def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
-    """``new_table`` on standard output, its first ``left`` columns texts."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_WIDTH)
-    console.print(new_table(title, names, rows, range(left)))
+    """``new_table`` on standard output, its first ``left`` columns texts. A table that is wider than the
+    terminal is written as it is: no name is folded or cut."""
+    table, console = new_table(title, names, rows, range(left)), Console()
+    width = console.width if console.is_terminal else TABLE_WIDTH
+    natural = Measurement.get(console, console.options.update_width(WIDEST), table).maximum
+    Console(width=max(width, natural)).print(table, crop=False)
 
 
 @contextlib.contextmanager
@@ -93,6 +109,72 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(bars[name], completed=done, total=total)
 
         yield show
+
+
+class RunProgress:
+    """Shows how far a long run is: a line on the terminal that is standard error, or else a line a minute.
+
+    It is called with (log, stage, bytes done, bytes), as ``compaction.engine.Progress``, by several threads;
+    the stage ``done`` counts the logs that are done.
+    """
+
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock, self._quiet = Console(stderr=True), clock, quiet
+        self._line = self._console.status("", spinner="dots") if self._console.is_terminal else None
+        self._logs = ""
+        self._stage: tuple[str, str] = ("", "")
+        self._noted = self._began = clock()
+        self._first = 0
+
+    def __enter__(self) -> RunProgress:
+        if self._line is not None and not self._quiet:
+            self._line.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def __call__(self, log: str, stage: str, done: int, total: int) -> None:
+        """Show the stage of a log."""
+        now = self._clock()
+        if stage == "done":
+            self._logs = f"{done}/{total} logs · " if total > 1 else ""
+            return
+        if (log, stage) != self._stage:
+            self._stage, self._began, self._first = (log, stage), now, done
+        line = self._logs + stage_text(f"{log} {stage}", done, total, done - self._first, now - self._began)
+        if self._line is not None:
+            self._line.update(escape(line))
+        elif now - self._noted >= LINE_SECONDS and not self._quiet:
+            self._noted = now
+            note(line)
+
+
+def stage_text(stage: str, done: int, total: int, read: int, seconds: float) -> str:
+    """``users-0 rewriting 1.2/5.0 GB · 310 MB/s · 12 s left``, after ``read`` bytes in so many seconds."""
+    so_far, whole = size_text(done), size_text(total)
+    if so_far.split()[1] == whole.split()[1]:
+        so_far = so_far.split()[0]
+    text = f"{stage} {so_far}/{whole}"
+    if not read or seconds < 1:
+        return text
+    speed = read / seconds
+    return f"{text} · {size_text(speed)}/s · {duration_text((total - done) / speed)} left"
+
+
+def duration_text(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
+    whole = round(seconds)
+    for limit, unit, name, parts, part in (
+        (48 * 3600, 86_400, "d", 3600, "h"),
+        (2 * 3600, 3600, "h", 60, "min"),
+        (120, 60, "min", 0, ""),
+    ):
+        if whole >= limit:
+            rest = whole % unit // parts if parts else 0
+            return f"{whole // unit:,} {name}{f' {rest} {part}' if rest else ''}"
+    return f"{whole} s"
 
 
 def grouped(members: Iterable[tuple[Group, object]]) -> dict[Group, list[str]]:
@@ -129,6 +211,8 @@ DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json")]
+Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
+Verbose = Annotated[bool, Parameter(name=("--verbose", "-v"))]
 Topics = Annotated[Sequence[str], Parameter(name="--topic")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
-from siltstone.compaction.report import CLEANING_REASONS, FAILED, UNCLEANABLE
+from siltstone.compaction.report import CLEANING_REASONS, FAILED, SKIPPED, UNCLEANABLE
 from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 
 GROUPS_MAX = 12
@@ -37,6 +37,8 @@ def explain(
     *,
     flags: ExplainFlags = ExplainFlags(),
     html: Path | None = None,
+    verbose: output.Verbose = False,
+    quiet: output.Quiet = False,
     json_: output.Json = False,
 ) -> int:
     """Show what clean would do with Kafka log directories, and why, as a dry run with its statistics.
@@ -50,43 +52,81 @@ def explain(
         Kafka log directories (all log.dirs of one broker together), or one partition directory.
     html
         Write a page with plots to this new file.
+    verbose
+        Show the range, groups and tombstones of each log, too, as for a single log.
+    quiet
+        Show no progress, and only what failed.
     json_
         Print one JSON document.
     """
     if html is not None:
         output.refuse_if(files.exists(html), f"--html {html}: already exists", "pass a new file")
         from siltstone.commands.explain_page import page
-    explanation = review.explain(replace(flags, directories=directories))
+    request = replace(flags, directories=directories)
+    with output.RunProgress(quiet=quiet or json_) as progress:
+        explanation = review.explain(request, progress=progress)
     if html is not None:
         files.write_new(html, page(explanation).encode())
     if json_:
         output.write_json(explanation.to_json())
     else:
-        _show_explanation(explanation)
+        _show_explanation(explanation, request, verbose=verbose, quiet=quiet)
     return 1 if any(log.status in (FAILED, UNCLEANABLE) for log in explanation.logs) else 0
 
 
-def _show_explanation(explanation: Explanation) -> None:
-    names = ("log", "state", "dirty", "before", "after", "records")
-    columns = (*names, *CLEANING_REASONS, "keys", "passes")
-    output.write_table("what cleaning would do", columns, map(_explanation_row, explanation.logs), left=2)
+def _show_explanation(
+    explanation: Explanation, request: review.ExplainRequest, *, verbose: bool, quiet: bool
+) -> None:
+    failed = [log for log in explanation.logs if log.status in (FAILED, UNCLEANABLE)]
+    if quiet:
+        output.note(*output.reason_lines(_reasons(failed)))
+        return
+    explained = [log for log in explanation.logs if log.is_explained]
+    rows = [log for log in explanation.logs if verbose or log.is_explained or log.status != SKIPPED]
+    if rows:
+        names = ("log", "state", "dirty", "bytes", "records", *CLEANING_REASONS, "keys", "passes")
+        output.write_table("what cleaning would do", names, map(_explanation_row, rows), left=2)
+    output.write_lines(*output.reason_lines(_reasons(explanation.logs)))
     for log in explanation.logs:
-        if log.reason:
-            output.write_lines(f"{log.name}: {log.status}: {log.reason}")
         output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
-        if log.is_explained:
+        if log.is_explained and (verbose or len(explained) == 1):
             _show_log(log)
-    output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))
+        if log.is_explained and request.show_keys:
+            _show_keys(log)
+    if verbose:
+        output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))
+    output.write_lines(_summary(explanation))
     output.note(*explanation.notes)
 
 
+def _reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str, str], object]]:
+    for log in logs:
+        if log.reason:
+            yield (log.status, log.reason), log.name
+
+
+def _summary(explanation: Explanation) -> str:
+    """``12 logs, 480 kB → 210 kB, 3,400 of 9,000 records would be removed; 2 others``."""
+    logs = [log for log in explanation.logs if log.is_explained]
+    if not logs:
+        return "no log to explain"
+    before, after = sum(log.bytes_before for log in logs), sum(log.bytes_after or 0 for log in logs)
+    total = sum(log.outcome.records.get("total", 0) for log in logs)
+    removed = sum(sum(log.outcome.removed.values()) for log in logs)
+    others = len(explanation.logs) - len(logs)
+    return (
+        f"{len(logs):,} log{'s' if len(logs) > 1 else ''}, {size_text(before)} → {size_text(after)}, "
+        f"{removed:,} of {total:,} records would be removed" + (f"; {others:,} others" if others else "")
+    )
+
+
 def _explanation_row(log: LogExplanation) -> Sequence[object]:
+    after = "" if log.bytes_after is None else f" → {size_text(log.bytes_after)}"
     return [
         log.name,
         log.status,
         None if log.range.dirty_ratio is None else f"{log.range.dirty_ratio:.3f}",
-        size_text(log.bytes_before),
-        None if log.bytes_after is None else size_text(log.bytes_after),
+        f"{size_text(log.bytes_before)}{after}",
         log.outcome.records.get("total"),
         *(log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS),
         log.keys.distinct_keys,
@@ -122,6 +162,9 @@ def _show_log(log: LogExplanation) -> None:
     more = len(outcome.groups) - len(groups)
     title = f"{log.name}: groups" + (f" ({more} more)" if more else "")
     output.write_table(title, ("base offset", "segments", "before", "after", "retained records"), groups)
+
+
+def _show_keys(log: LogExplanation) -> None:
     keys = [
         (k.key, k.key_size, k.records, k.superseded, size_text(k.superseded_bytes), k.last_offset)
         for k in log.keys.hottest_keys
@@ -182,6 +225,9 @@ def _show_verdict(verdict: Verdict) -> None:
         kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
         for text in (*log.problems, *kinds, *log.notes):
             output.write_lines(f"{log.topic}-{log.partition}: {text}")
+    wrong = sum(not log.is_sound for log in verdict.logs)
+    count = f"{len(verdict.logs):,} log{'' if len(verdict.logs) == 1 else 's'}"
+    output.write_lines(f"{count} checked; {wrong:,} with problems" if wrong else f"{count} checked, all ok")
     output.note(*verdict.notes)
 
 

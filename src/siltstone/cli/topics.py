@@ -17,8 +17,9 @@ from siltstone.cli import output
 from siltstone.commands import compaction
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories
+from siltstone.commands.engines import DEFAULT_MASTER, EngineName, uses_spark
 from siltstone.commands.explain_page import size_text
-from siltstone.commands.policies import DEFAULT_MASTER, reads_to_the_end
+from siltstone.commands.policies import reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
 from siltstone.runtime.topics import TopicDescription
@@ -285,14 +286,17 @@ class CompactTopicFlags(output.TopicFlags):
         Delete the ledger and compact what is left of the log.
     high_watermark
         "end": a broker's logs without an entry in replication-offset-checkpoint have no other replica.
+    engine
+        What does the work: Spark, this process, or auto: Spark from 256 MiB on, or with --master.
     master
-        The Spark master; default: up to 64 MiB without Spark, more on local[*].
+        The Spark master; default: local[*].
     dry_run
         Show how much would be read, change nothing.
     """
 
     reset: bool = False
     high_watermark: str | None = None
+    engine: EngineName = "auto"
     master: str | None = None
     dry_run: bool = False
 
@@ -314,7 +318,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,
-        _engine_for(flags.dir, flags.master),
+        _engine_for(flags.dir, flags.engine, flags.master),
         reset=flags.reset,
         to_the_end=to_the_end,
         dry_run=flags.dry_run,
@@ -322,14 +326,16 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
     return _show_compaction(done, dry_run=flags.dry_run, as_json=json_)
 
 
-def _engine_for(folders: Sequence[Path], master: str | None = None) -> compaction.EngineFor:
-    """An engine on ``master``; by default Spark compacts only what takes longer than its start."""
+def _engine_for(
+    folders: Sequence[Path], engine: EngineName = "auto", master: str | None = None
+) -> compaction.EngineFor:
+    """The engine for so many bytes, as ``uses_spark`` chooses it."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
     def make(size: int) -> CompactionEngine:
-        chosen = DEFAULT_MASTER if master is None and size > SMALL_BYTES else master
-        return compaction_engine(chosen, folders)
+        spark = uses_spark(engine, master, lambda: size)
+        return compaction_engine((master or DEFAULT_MASTER) if spark else None, folders)
 
     return make
 

@@ -30,6 +30,7 @@ from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
+from siltstone.commands.engines import compacted_bytes
 from siltstone.commands.policies import (
     CleaningOptions,
     gather_policies,
@@ -221,7 +222,7 @@ def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     changed = [request.out.parent] if request.out else request.directories
-    session = _session(request.master, () if request.dry_run else changed, request.spill_dir)
+    session = _session(request.spark_master, () if request.dry_run else changed, request.spill_dir)
     return SparkEngine(session, progress=progress)
 
 
@@ -250,9 +251,14 @@ def clean(
     *,
     progress: Progress | None = None,
     clock: Clock | None = None,
-    engine: EngineFactory = spark_engine,
+    engine: EngineFactory | None = None,
+    confirm: Callable[[Sequence[LogState]], None] | None = None,
 ) -> CleanOutcome:
-    """Clean log directories. Raises SiltstoneError for the run; the failure of a log is in its result."""
+    """Clean log directories. ``engine``: makes the engine, in place of the request's choice. ``confirm`` is
+    called with the logs before the first is changed, and raises to refuse.
+
+    Raises SiltstoneError for the run; the failure of a log is in its result.
+    """
     _refuse_contradictions(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
@@ -269,7 +275,10 @@ def clean(
         audit = None
         if request.report is not None:
             audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
-        once = functools.cache(lambda: InProcessEngine() if request.no_spark else engine(request, progress))
+        if confirm is not None:
+            confirm(states)
+        make = engine or _engine_for(request, states)
+        once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
             results = cleaner.run(states, request.choices(now_ms))
@@ -291,10 +300,17 @@ def clean(
         outcome.kept = originals if originals is not None and files.exists(originals) else None
         if once.cache_info().currsize:  # else there was nothing to clean, and no engine was started
             in_process = isinstance(once(), InProcessEngine)
-            outcome.engine = "in-process" if in_process else f"spark {request.master}"
+            outcome.engine = "in-process" if in_process else f"spark {request.spark_master}"
         if audit is not None:
             outcome.report_error = audit.write(outcome.results)
         return outcome
+
+
+def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFactory:
+    """The engine of the request's choice. Raises UsageError."""
+    if request.uses_spark(lambda: compacted_bytes(states)):
+        return spark_engine
+    return lambda request, progress: InProcessEngine()
 
 
 def _cleaner(
@@ -403,10 +419,7 @@ class _Audit:
     before: Fingerprints = field(init=False)
 
     def __post_init__(self) -> None:
-        configs = ((state.path, state.config) for state in self.states)
-        self.partitions = [
-            path for path, config in configs if config is not None and "compact" in config.policies
-        ]
+        self.partitions = [state.path for state in self.states if state.is_compacted]
         self.before = fingerprints(self.partitions)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:

@@ -36,6 +36,7 @@ from siltstone.base.config import (
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
+from siltstone.commands.engines import DEFAULT_MASTER, EngineName, uses_spark
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
@@ -48,7 +49,6 @@ from siltstone.log.metadata_log import (
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.runtime.topics import TopicSettings, load_registry
 
-DEFAULT_MASTER = "local[*]"
 _logger = logging.getLogger("siltstone")
 _METADATA_ADVICE = (
     "copy __cluster_metadata-0 from another controller, or pass --no-policy-from-metadata with --config"
@@ -97,17 +97,30 @@ class RunOptions(LogOptions):
 
     Parameters
     ----------
+    engine
+        What does the work: Spark, this process (one log after another, without Java), or auto: Spark from
+        256 MiB of logs on, with --master, or if the program has a session.
     no_spark
-        Work in this process, one log after another, without Java.
+        The same as --engine process.
     master
-        The Spark master.
+        The Spark master; default: local[*].
     spill_dir
         The folder for what Spark spills.
     """
 
+    engine: EngineName = "auto"
     no_spark: bool = False
-    master: str = DEFAULT_MASTER
+    master: str | None = None
     spill_dir: Path | None = None
+
+    def uses_spark(self, size: Callable[[], int]) -> bool:
+        """Does Spark do the work on logs of ``size`` bytes in all? Raises UsageError."""
+        return uses_spark(self.engine, self.master, size, no_spark=self.no_spark)
+
+    @property
+    def spark_master(self) -> str:
+        """The Spark master, which is this machine by default."""
+        return self.master or DEFAULT_MASTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

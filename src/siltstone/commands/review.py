@@ -6,13 +6,14 @@ Spark is imported only if it is used; neither needs it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
+from siltstone.commands.engines import compacted_bytes, log_bytes
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -20,7 +21,7 @@ from siltstone.commands.policies import (
     log_states,
     reads_to_the_end,
 )
-from siltstone.compaction.engine import Engine, InProcessEngine
+from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.explain import (
     TOP,
     ExplainOptions,
@@ -29,6 +30,7 @@ from siltstone.compaction.explain import (
     explain_logs,
     observe_here,
 )
+from siltstone.compaction.inplace.planning import LogState
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_here
@@ -81,7 +83,9 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
             beyond_high_watermark=beyond,
         )
 
-    checker = checker or (check_here if request.no_spark else _spark_checker(request))
+    if checker is None:
+        states = log_states([directory], policies, request.topics)
+        checker = _spark_checker(request) if request.uses_spark(lambda: log_bytes(states)) else check_here
     verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict
@@ -91,7 +95,7 @@ def _spark_checker(request: VerifyRequest) -> Checker:
     from siltstone.spark.session import session_on, workers_of
     from siltstone.spark.verify import SparkChecker
 
-    session = session_on(request.master, request.spill_dir)
+    session = session_on(request.spark_master, request.spill_dir)
     return SparkChecker(session, workers_of(session))
 
 
@@ -121,7 +125,12 @@ class Runner:
     observer: Observer
 
 
-def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = None) -> Explanation:
+def explain(
+    request: ExplainRequest,
+    *,
+    progress: Progress | None = None,
+    runner: Callable[[], Runner] | None = None,
+) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
     nothing can be explained; the failure of a log is in its explanation."""
     choices = request.choices(resolve_now_ms(request.now_ms, SystemClock()))
@@ -132,7 +141,7 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
-    once = functools.cache(runner or (lambda: _runner(request)))
+    once = cache(runner or (lambda: _runner(request, states, progress)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
     unclean = (item for item in directories if item.is_log_directory and not item.had_clean_shutdown)
@@ -140,12 +149,13 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
     return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _runner(request: ExplainRequest) -> Runner:
-    if request.no_spark:
-        return Runner(engine=InProcessEngine(), observer=observe_here)
+def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:
+    if not request.uses_spark(lambda: compacted_bytes(states)):
+        engine = InProcessEngine(progress=progress)
+        return Runner(engine=engine, observer=partial(observe_here, progress=progress))
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 
-    session = session_on(request.master, request.spill_dir)
-    observer = SparkObserver(session, workers_of(session))
+    session = session_on(request.spark_master, request.spill_dir)
+    observer = SparkObserver(session, workers_of(session), progress)
     return Runner(engine=observer.engine(), observer=observer)

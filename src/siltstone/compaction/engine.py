@@ -6,6 +6,8 @@ calls the steps of ``compaction.work`` one after another; ``spark.clean`` spread
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +47,42 @@ from siltstone.log.segments import list_segments
 from siltstone.log.transactions import NOTHING, Carried
 
 Progress = Callable[[str, str, int, int], None]
-"""Called with (log, stage, tasks done, tasks)."""
+"""Called several times a second with (log, stage, bytes done, bytes of the log)."""
+_PROGRESS_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def report_progress(
+    progress: Progress | None,
+    name: str,
+    size: int,
+    bytes_read: Callable[[], int] = files.bytes_read,
+    *,
+    is_rewriting: bool = False,
+) -> Iterator[None]:
+    """Report the progress of a cleaning while the block runs.
+
+    A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
+    bytes, or only rewrites. ``bytes_read``: a count of bytes, which need not begin at 0.
+    """
+    if progress is None or not size:
+        yield
+        return
+    is_over, first = threading.Event(), bytes_read() - (size if is_rewriting else 0)
+
+    def report() -> None:
+        while not is_over.wait(_PROGRESS_SECONDS):
+            done = bytes_read() - first
+            stage = "reading" if done < size else "rewriting"
+            progress(name, stage, done if done < size else min(done - size, size), size)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 class Engine(Protocol):
@@ -81,6 +118,11 @@ def bucket_count(work: LogWork, at_least: int = 1) -> int:
 def offset_span(work: LogWork) -> int:
     """The number of offsets of the log, which is at least the number of its records."""
     return work.end - work.segments[0].base_offset
+
+
+def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
+    """The bytes of the segments of some groups."""
+    return sum(segment.size for group in groups for segment in work.sources(group))
 
 
 def entry_capacity(work: LogWork) -> int:
@@ -169,25 +211,36 @@ class InProcessEngine:
 
     workers = 1
 
-    def __init__(self, buckets: int = 1, *, clean_share: float = broadcast.CLEAN_SHARE) -> None:
+    def __init__(
+        self,
+        buckets: int = 1,
+        *,
+        clean_share: float = broadcast.CLEAN_SHARE,
+        progress: Progress | None = None,
+    ) -> None:
         self._buckets = buckets
         self._clean_share = clean_share
+        self._progress = progress
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another."""
         buffers = Buffers()
         for work in works:
-            yield clean_in_one_task(work, "0", buffers)
+            with report_progress(self._progress, work.name, work.size):
+                done = clean_in_one_task(work, "0", buffers)
+            yield done
 
     def clean_spread(self, work: LogWork) -> LogReport:
         """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
         buffers = Buffers()
-        done = broadcast_join(work, "0", buffers, self._clean_share)
-        return done if done is not None else self._merged(work).rewritten("0", buffers)
+        with report_progress(self._progress, work.name, work.size):
+            done = broadcast_join(work, "0", buffers, self._clean_share)
+            return done if done is not None else self._merged(work).rewritten("0", buffers)
 
     def gather(self, work: LogWork) -> LogReport:
         """Merge, and write the retained offsets to files."""
-        merge = self._merged(work)
+        with report_progress(self._progress, work.name, work.size):
+            merge = self._merged(work)
         if merge.done.extracted.failure is None:
             for group in work.groups:
                 retained, carried = merge.of(group)
@@ -200,10 +253,11 @@ class InProcessEngine:
         """Rewrite group by group, up to the first that fails."""
         reports: list[GroupReport] = []
         buffers = Buffers()
-        for group in groups:
-            reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
-            if reports[-1].failure is not None:
-                break
+        with report_progress(self._progress, work.name, wave_bytes(work, groups), is_rewriting=True):
+            for group in groups:
+                reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
+                if reports[-1].failure is not None:
+                    break
         return reports
 
     def _merged(self, work: LogWork) -> _Merge:

@@ -24,7 +24,7 @@ from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
-from siltstone.compaction.engine import Engine, fits_one_task, offset_span
+from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span, report_progress
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.planning import (
@@ -861,10 +861,17 @@ def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 
 
 
 def observe_here(
-    works: Sequence[tuple[LogWork, Bins]], top: int, memory_bytes: int = MEMORY_BYTES
+    works: Sequence[tuple[LogWork, Bins]],
+    top: int,
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Progress | None = None,
 ) -> dict[str, LogStatistics]:
     """Observe one log after another."""
-    return {work.name: _observe_one(work, bins, top, memory_bytes) for work, bins in works}
+    statistics = {}
+    for work, bins in works:
+        with report_progress(progress, work.name, work.size * buckets_of(work, memory_bytes)):
+            statistics[work.name] = _observe_one(work, bins, top, memory_bytes)
+    return statistics
 
 
 def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> LogStatistics:

@@ -30,7 +30,13 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
-from siltstone.compaction.engine import bucket_count, clean_in_one_task, entry_capacity, offset_span
+from siltstone.compaction.engine import (
+    bucket_count,
+    clean_in_one_task,
+    entry_capacity,
+    offset_span,
+    wave_bytes,
+)
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
@@ -321,7 +327,8 @@ class SparkEngine(SparkWorkers):
     def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[LogReport]:
         names = [work.name for part in parts for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
-        reports = self._run_numbered(title, len(parts), clean_whole_task, parts)
+        size = sum(work.size for part in parts for work in part)
+        reports = self._run_numbered(title, len(parts), clean_whole_task, parts, size=size)
         return [report_of(row, LogReport) for row in reports]
 
     def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
@@ -376,7 +383,7 @@ class SparkEngine(SparkWorkers):
                 Stage(function=dirty_task, arguments=(work, dirty, len(parts)), tasks=len(dirty)),
                 Stage(function=lookup_task, arguments=(work, parts), tasks=len(parts), claims=True),
             )
-            job = Job(stages=stages, title=work.name, staging=work.staging)
+            job = Job(stages=stages, title=work.name, staging=work.staging, size=work.size)
             reports = run_in_barrier(self._session, job, self._progress)
             if reports is not None:
                 return _joined(work, reports)
@@ -395,7 +402,16 @@ class SparkEngine(SparkWorkers):
         with engine_errors(work.name):
             shared = self._session.sparkContext.broadcast(offset_map)
         try:
-            reports = self._run_numbered(work.name, len(parts), shared_lookup_task, work, shared, parts)
+            reports = self._run_numbered(
+                work.name,
+                len(parts),
+                shared_lookup_task,
+                work,
+                shared,
+                parts,
+                size=work.size,
+                is_rewriting=True,
+            )
         finally:
             with contextlib.suppress(Exception):  # it goes with Spark, too
                 shared.destroy()
@@ -414,7 +430,16 @@ class SparkEngine(SparkWorkers):
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
         tasks = self._rewriting_tasks(work, groups)
-        reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
+        reports = self._run_numbered(
+            work.name,
+            len(wave),
+            rewrite_from_files_task,
+            work,
+            wave,
+            tasks=tasks,
+            size=wave_bytes(work, groups),
+            is_rewriting=True,
+        )
         return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:

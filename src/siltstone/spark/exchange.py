@@ -58,6 +58,8 @@ from siltstone.spark.tasks import Batches, task_numbers
 MEMORY_BYTES = 64 << 20
 """The most bytes of rows for itself that a worker keeps in memory; others go through files."""
 _HEAD = struct.Struct("<QII")  # 8 bytes size, 4 CRC32C, 4 padding
+_BYTES_READ = struct.Struct("<Q")
+_REPORT_SECONDS = 0.5
 _SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
 
 
@@ -91,11 +93,6 @@ class Stage:
     arguments: tuple[object, ...]
     tasks: int
     claims: bool = False
-
-    @property
-    def name(self) -> str:
-        """The function's name, for people."""
-        return self.function.__name__.removesuffix("_task").replace("_", " ")
 
 
 class WorkerAbortedError(Exception):
@@ -213,7 +210,8 @@ def barrier_task(
         exchange = _FileExchange(Path(folder), number, workers, memory_bytes)
         try:
             exchange.begin()
-            yield from _all_stages(stages, number, workers, exchange)
+            with _bytes_read_reported(Path(folder), number):
+                yield from _all_stages(stages, number, workers, exchange)
         except Exception as error:
             exchange.abort()
             yield report_row(FAILED, {"reason": f"{type(error).__name__}: {error}"}).batch()
@@ -238,12 +236,29 @@ def _all_stages(
             exchange.finish_stage(level)
 
 
-def progress_of(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:
-    """The first unfinished stage: (its name, workers that have finished it, all workers).
+@contextlib.contextmanager
+def _bytes_read_reported(folder: Path, worker: int) -> Iterator[None]:
+    """Append how many bytes this worker has read to its file in ``folder``, twice a second."""
+    is_over, first = threading.Event(), files.bytes_read()
 
-    The last stage has no marks: no worker counts as finished there."""
-    for level, stage in enumerate(stages):
-        done = sum(files.exists(folder / f"{level}.{worker}") for worker in range(workers))
-        if done < workers:
-            yield stage.name, done, workers
-            return
+    def report() -> None:
+        with contextlib.suppress(OSError), files.Writer(folder / f"read.{worker}", lasting=False) as writer:
+            while not is_over.wait(_REPORT_SECONDS):
+                writer.write(_BYTES_READ.pack(files.bytes_read() - first))
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def bytes_read_by(workers: int, folder: Path) -> int:
+    """The bytes that the workers have read so far, by their files in ``folder``."""
+    total = 0
+    for worker in range(workers):
+        with contextlib.suppress(OSError, struct.error):  # nothing is reported yet
+            total += _BYTES_READ.unpack(files.read_bytes(folder / f"read.{worker}")[-_BYTES_READ.size :])[0]
+    return total

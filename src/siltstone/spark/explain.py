@@ -15,11 +15,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from siltstone.base.records.layout import Words
-from siltstone.compaction.engine import Engine
+from siltstone.compaction.engine import Engine, Progress, report_progress
 from siltstone.compaction.explain import ENTRY_WORDS, Bins, LogStatistics, buckets_of, count_keys, observe
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.jobs import bytes_by_tasks
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
 from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, runs_of, task_numbers
 
@@ -60,13 +61,14 @@ def count_keys_task(works: Works, top: int, batches: Batches) -> Iterator[pa.Rec
 class SparkObserver:
     """Observes logs on the workers of a session; ``workers``: about how many there are."""
 
-    def __init__(self, session: SparkSession, workers: int) -> None:
+    def __init__(self, session: SparkSession, workers: int, progress: Progress | None = None) -> None:
         self._session = session
         self._workers = workers
+        self._progress = progress
 
     def engine(self) -> Engine:
         """The cleaner's engine on the same session, for the dry run."""
-        return SparkEngine(self._session, tasks=self._workers)
+        return SparkEngine(self._session, tasks=self._workers, progress=self._progress)
 
     def __call__(self, works: Works, top: int) -> dict[str, LogStatistics]:
         """All logs in one job; where it fails, each in one of its own. Raises EngineError when Spark is
@@ -87,8 +89,11 @@ class SparkObserver:
         first = functools.partial(observe_task, list(works), runs, buckets)
         second = functools.partial(count_keys_task, list(works), top)
         shape = (len(runs), len(runs), self._workers)
-        for log, part in run_bucketed(self._session, "explain", *shape, first, second, LogStatistics):
-            statistics[works[log][0].name].merge(part, top)
+        size = sum(work.size for work, _ in works)
+        read = bytes_by_tasks(self._session, len(runs) + self._workers, size)
+        with report_progress(self._progress, "statistics", size, read):
+            for log, part in run_bucketed(self._session, "explain", *shape, first, second, LogStatistics):
+                statistics[works[log][0].name].merge(part, top)
         return statistics
 
     def _buckets(self, work: LogWork) -> int:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from pyspark.sql import functions as F
 
 from siltstone.base import files
 from siltstone.base.errors import EngineError
-from siltstone.compaction.engine import Progress
-from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, progress_of
+from siltstone.compaction.engine import Progress, report_progress
+from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_read_by
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
@@ -64,7 +63,7 @@ def numbered(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Stages over one log; the rows of the last stage are reports.
+    """Stages over one log of ``size`` bytes; the rows of the last stage are reports.
 
     ``staging``: a folder in which only its tasks create files, None if they create none.
     """
@@ -72,6 +71,7 @@ class Job:
     stages: Sequence[Stage]
     title: str
     staging: str | None
+    size: int
 
 
 class SparkWorkers:
@@ -108,7 +108,7 @@ class SparkWorkers:
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
         """The reports of a job over ``size`` bytes, in a barrier stage if that is possible and succeeds.
         Raises EngineError when the job fails."""
-        job = Job(stages=stages, title=title, staging=staging)
+        job = Job(stages=stages, title=title, staging=staging, size=size)
         reports = run_in_barrier(self._session, job, self._progress) if self._uses_barrier(size) else None
         return run_with_shuffles(self._session, job, self._progress) if reports is None else reports
 
@@ -119,11 +119,15 @@ class SparkWorkers:
         function: Callable[..., Iterator[pa.RecordBatch]],
         *arguments: object,
         tasks: int | None = None,
+        size: int = 0,
+        is_rewriting: bool = False,
     ) -> list[Row]:
-        """Run ``function`` over ``count`` numbers; its rows are reports. Raises EngineError when the job
-        fails."""
+        """Run ``function`` over ``count`` numbers; its rows are reports. ``size``, ``is_rewriting``: for the
+        progress (``report_progress``). Raises EngineError when the job fails."""
         frame = functools.partial(numbered, self._session, count, function, *arguments, tasks=tasks)
-        return collect(self._session, frame, title, self._progress)
+        done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
+        with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
+            return collect(self._session, frame, title)
 
 
 def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
@@ -166,7 +170,9 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
             )
         return frame
 
-    return collect(session, frames, job.title, progress)
+    done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), 2 * job.size)
+    with report_progress(progress, job.title, job.size, done):
+        return collect(session, frames, job.title)
 
 
 def run_in_barrier(
@@ -183,10 +189,10 @@ def run_in_barrier(
         arguments = (tuple(job.stages), workers, folder, memory_bytes)
 
         frame = functools.partial(numbered, session, workers, barrier_task, *arguments, barrier=True)
-        done = functools.partial(progress_of, Path(folder), job.stages, workers)
+        done = functools.partial(bytes_read_by, workers, Path(folder))
         reports = None
-        with contextlib.suppress(EngineError):
-            reports = collect(session, frame, job.title, progress, done)
+        with contextlib.suppress(EngineError), report_progress(progress, job.title, job.size, done):
+            reports = collect(session, frame, job.title)
     # The folder is gone: a worker that is still waiting stops. Only then are staged files removed.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports
@@ -205,50 +211,23 @@ def one_ahead(session: SparkSession, job: Callable[[int], Result], jobs: int) ->
         yield from one_after_another(session, job, jobs)
 
 
-def collect(
-    session: SparkSession,
-    frame: Callable[[], DataFrame],
-    title: str,
-    progress: Progress | None,
-    done: Callable[[], Iterable[tuple[str, int, int]]] | None = None,
-) -> list[Row]:
-    """Run a job and return its rows, which are reports. Raises EngineError when the job fails.
-
-    ``done`` is asked for progress: (stage, tasks done, tasks); by default Spark's own.
-    """
-    with _watched(title, progress, done or functools.partial(_active_stages, session)):
-        table = run_job(session, title, frame)
-    return list(rows_of(table.to_batches()))
+def collect(session: SparkSession, frame: Callable[[], DataFrame], title: str) -> list[Row]:
+    """Run a job and return its rows, which are reports. Raises EngineError when the job fails."""
+    return list(rows_of(run_job(session, title, frame).to_batches()))
 
 
-def _active_stages(session: SparkSession) -> Iterator[tuple[str, int, int]]:
-    tracker = session.sparkContext.statusTracker()
-    for number in tracker.getActiveStageIds():
-        info = tracker.getStageInfo(number)
-        if info is not None:
-            yield f"stage {number}", info.numCompletedTasks, info.numTasks
+def bytes_by_tasks(session: SparkSession, tasks: int, size: int) -> Callable[[], int]:
+    """A count of the bytes that a job of ``tasks`` tasks has read of ``size`` bytes, by the tasks that have
+    ended since the first call."""
+    ended: dict[int, int] = {}
 
+    def count() -> int:
+        with contextlib.suppress(Exception):  # Spark Connect has no tracker, and Spark may be gone
+            tracker = session.sparkContext.statusTracker()
+            for number in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(number)
+                if info is not None:
+                    ended[number] = info.numCompletedTasks
+        return size * min(sum(ended.values()), tasks) // max(tasks, 1)
 
-@contextlib.contextmanager
-def _watched(
-    title: str, progress: Progress | None, stages: Callable[[], Iterable[tuple[str, int, int]]]
-) -> Iterator[None]:
-    """Report the progress of a job that runs within the block."""
-    is_over = threading.Event()
-
-    def watch() -> None:
-        assert progress is not None
-        with contextlib.suppress(Exception):
-            while not is_over.wait(0.2):
-                for name, done, total in stages():
-                    progress(title, name, done, total)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    if progress is not None:
-        thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        if progress is not None:
-            thread.join(2.0)
+    return count

@@ -32,7 +32,7 @@ from siltstone.spark import class_archive, daemon, internals
 from siltstone.spark.internals import java_process
 
 OLDEST_JAVA = 17
-_JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --no-spark"
+_JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --engine process"
 TASK_ATTEMPTS = 3
 _END_SECONDS = 1.5
 """Java gets so long to remove its folders; then it is killed."""
@@ -100,7 +100,9 @@ def start_session(
             lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
             last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
             reason = f"Spark did not start on {master}: {last or error}".splitlines()[0]
-            raise EngineError(reason, advice="check the address (--master), or pass --no-spark") from None
+            raise EngineError(
+                reason, advice="check the address (--master), or pass --engine process"
+            ) from None
     session.sparkContext.setLogLevel("ERROR")
     # When Java is ended, PySpark's server for accumulators would print a traceback.
     internals.silence_accumulators(session, lambda: interruption.current().has_come)
@@ -248,6 +250,11 @@ _UNKNOWN = 8
 """Tasks at one time if no setting says how many."""
 
 
+def has_active_session() -> bool:
+    """Has this program a Spark session that a command can use?"""
+    return SparkSession.getActiveSession() is not None
+
+
 def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
     """A session on ``master``, or on the Connect server ``sc://host:port``, which must see the same files and
     have Siltstone installed. Raises EngineError."""
@@ -261,7 +268,7 @@ def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
         raise EngineError(
             f"the Spark Connect server does not answer: {first}",
             path=master,
-            advice="check that it runs and has Siltstone installed, or pass --no-spark",
+            advice="check that it runs and has Siltstone installed, or pass --engine process",
         ) from None
     return session
 

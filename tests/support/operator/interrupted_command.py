@@ -99,10 +99,10 @@ def hold(module: Any, name: str, marker: str) -> None:
 
 def at_task(stage: str, marker: str) -> None:
     """``extract_task``, …: of the cleaner, or of ``explain`` or the compaction."""
-    from siltstone.cli import topics
+    from siltstone.commands import engines
     from siltstone.spark import clean, compact, explain
 
-    topics.SMALL_BYTES = -1
+    engines.SPARK_BYTES = 0
     module = {"observe_task": explain, "compact_whole_task": compact}.get(stage, clean)
     if stage != "clean_whole_task":
         spread()

@@ -36,7 +36,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -314,7 +314,12 @@ def sha256(path: PathLike) -> str:
 
 
 class Reader(OpenFile):
-    """An open regular file that is read at positions; readers outlive renames and unlinks of the file."""
+    """An open regular file that is read at positions; readers outlive renames and unlinks of the file.
+
+    ``total_read``: the bytes that all readers of this process have read into buffers.
+    """
+
+    total_read: ClassVar[int] = 0
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
@@ -331,11 +336,17 @@ class Reader(OpenFile):
             if got == 0:
                 break
             done += got
+        Reader.total_read += done
         return done
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``, fewer only at the end. For small reads."""
         return os.pread(self.descriptor, size, position)
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read into buffers so far, for showing progress."""
+    return Reader.total_read
 
 
 class Writer(OpenFile):

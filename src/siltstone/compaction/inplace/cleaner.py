@@ -357,7 +357,7 @@ class Cleaner:
             if mismatch is not None:
                 return initial_result(state, state.segments()).stop(report.SKIPPED, mismatch)
             notes: list[str] = []
-            if state.config is not None and "compact" in state.config.policies:
+            if state.is_compacted:
                 with self._critical():
                     notes = self._destination.recover(state)
             staging = self._destination.staging(state)

@@ -197,6 +197,11 @@ class LogState:
     drop_keyless: bool = False
     defaults_hold: bool = False
 
+    @property
+    def is_compacted(self) -> bool:
+        """Is the topic's ``cleanup.policy`` known, and does it compact?"""
+        return self.config is not None and "compact" in self.config.policies
+
     def checkpoints(self) -> Checkpoints:
         """The log's checkpoints. Raises CorruptFileError, OSError."""
         return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints

@@ -1,0 +1,57 @@
+"""Chooses what does the work of a command: Spark, or this process.
+
+Spark's start takes some seconds, in which one process cleans a gigabyte: small work is done in this process,
+without Java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from siltstone.base.errors import SiltstoneError, UsageError
+from siltstone.compaction.inplace.planning import LogState
+
+EngineName = Literal["auto", "spark", "process"]
+DEFAULT_MASTER = "local[*]"
+SPARK_BYTES = 256 << 20
+"""``auto`` takes Spark for so many bytes of logs in all."""
+
+
+def uses_spark(
+    engine: EngineName, master: str | None, size: Callable[[], int], *, no_spark: bool = False
+) -> bool:
+    """Does Spark do the work? With ``auto`` it does if a master is named, if this program has a session, or
+    if the logs have ``SPARK_BYTES``. ``size`` is called at most once. Raises UsageError for flags that
+    exclude each other."""
+    if no_spark or engine == "process":
+        if engine == "spark" or master is not None:
+            raise UsageError(
+                "the flags ask for Spark and for this process", advice="pass one of --engine, --master"
+            )
+        return False
+    return engine == "spark" or master is not None or _has_session() or size() >= SPARK_BYTES
+
+
+def _has_session() -> bool:
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from siltstone.spark.session import has_active_session
+
+    return has_active_session()
+
+
+def log_bytes(states: Iterable[LogState]) -> int:
+    """The bytes of some logs; a log that cannot be read has none."""
+    size = 0
+    for state in states:
+        with contextlib.suppress(SiltstoneError, OSError):  # its result will say why
+            size += sum(segment.size for segment in state.segments())
+    return size
+
+
+def compacted_bytes(states: Iterable[LogState]) -> int:
+    """The bytes of the logs that a cleaning may change."""
+    return log_bytes(state for state in states if state.is_compacted and state.refused is None)
