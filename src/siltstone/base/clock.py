@@ -67,3 +67,17 @@ def time_text(at_ms: int) -> str:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"
+
+
+def duration_text(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
+    whole = round(seconds)
+    for limit, unit, name, parts, part in (
+        (48 * 3600, 86_400, "d", 3600, "h"),
+        (2 * 3600, 3600, "h", 60, "min"),
+        (120, 60, "min", 0, ""),
+    ):
+        if whole >= limit:
+            rest = whole % unit // parts if parts else 0
+            return f"{whole // unit:,} {name}{f' {rest} {part}' if rest else ''}"
+    return f"{whole} s"

@@ -152,7 +152,7 @@ def _columns(request: cleaning.CleanRequest) -> dict[str, Callable[[LogResult], 
     """The columns; a dry run says what it would do."""
     if not request.dry_run:
         return _COLUMNS
-    would = {CLEANED: "would clean"}
+    would = {CLEANED: "would_clean"}
     return {**_COLUMNS, "status": lambda log: output.status_text(would.get(log.status, log.status))}
 
 
@@ -188,22 +188,20 @@ def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], ob
 
 
 def _summary(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> str:
-    """``12 logs, 480 kB → 210 kB, 3,400 records removed; 2 skipped; in this process``."""
+    """``12 logs cleaned, 480 kB → 210 kB, 3,400 records removed; 2 skipped; in-process``."""
     cleaned = [result for result in done.results if result.status == CLEANED]
     before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
     removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
-    would = "would be " if request.dry_run else ""
-    parts = [
-        f"{_counted(len(cleaned), 'log')}{' would be cleaned' if would else ' cleaned'}"
-        f", {size_text(before)} → {size_text(after)}, {_counted(removed, 'record')} {would}removed"
-        if cleaned
-        else "nothing to clean"
-    ]
+    logs = f"{_counted(len(cleaned), 'log')} {'would be ' if request.dry_run else ''}cleaned"
+    done_text = f"{logs}, {size_text(before)} → {size_text(after)}, {_counted(removed, 'record')} removed"
     others = Counter(result.status for result in done.results if result.status != CLEANED)
-    parts += [", ".join(f"{count:,} {status.replace('_', ' ')}" for status, count in others.items())]
-    parts += [f"{_counted(len(done.passed_over), 'file')} passed over"] if done.passed_over else []
-    parts += [] if done.engine is None else [f"engine: {done.engine}"]
-    return "; ".join(filter(None, parts))
+    return "; ".join(
+        [
+            done_text if cleaned else "nothing to clean",
+            *(f"{count:,} {status.replace('_', ' ')}" for status, count in others.items()),
+            *([] if done.engine is None else [done.engine]),
+        ]
+    )
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:

@@ -1,7 +1,5 @@
 """Shared by all commands: flags, and how JSON documents, tables, lines, notes and progress are printed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys
@@ -9,11 +7,10 @@ import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from cyclopts import Parameter
-from rich import box
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.measure import Measurement
@@ -21,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from siltstone.base.clock import duration_text
 from siltstone.base.errors import UsageError
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.explain_page import size_text
@@ -31,7 +29,7 @@ WIDEST = 10_000
 """Columns of the widest table."""
 LINE_SECONDS = 60.0
 """Off a terminal, a line shows the progress of a long run so often."""
-_STATUS_STYLES = {"cleaned": "green", "would clean": "green", "recovered": "green", "skipped": "yellow"}
+_STATUS_STYLES = {"cleaned": "green", "would_clean": "green", "recovered": "green", "skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
 Group = TypeVar("Group", bound=Hashable)
 
@@ -70,8 +68,13 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     Columns without any text are left out."""
     cells = [[cell if isinstance(cell, Text) else Text(_cell_text(cell)) for cell in row] for row in rows]
     shown = [number for number in range(len(names)) if not cells or any(row[number].plain for row in cells)]
-    table = Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
-    table.pad_edge = False
+    table = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        header_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     for number in shown:
         justify: JustifyMethod = "left" if number in left else "right"
         table.add_column(names[number], justify=justify, no_wrap=True, overflow="ignore")
@@ -82,7 +85,7 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
 
 def status_text(status: str) -> Text:
     """A status in its colour."""
-    return Text(status, _STATUS_STYLES.get(status, "dim"))
+    return Text(status.replace("_", " "), _STATUS_STYLES.get(status, "dim"))
 
 
 def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
@@ -126,7 +129,7 @@ class RunProgress:
         self._noted = self._began = clock()
         self._first = 0
 
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> Self:
         if self._line is not None and not self._quiet:
             self._line.start()
         return self
@@ -161,20 +164,6 @@ def stage_text(stage: str, done: int, total: int, read: int, seconds: float) -> 
         return text
     speed = read / seconds
     return f"{text} · {size_text(speed)}/s · {duration_text((total - done) / speed)} left"
-
-
-def duration_text(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
-    whole = round(seconds)
-    for limit, unit, name, parts, part in (
-        (48 * 3600, 86_400, "d", 3600, "h"),
-        (2 * 3600, 3600, "h", 60, "min"),
-        (120, 60, "min", 0, ""),
-    ):
-        if whole >= limit:
-            rest = whole % unit // parts if parts else 0
-            return f"{whole // unit:,} {name}{f' {rest} {part}' if rest else ''}"
-    return f"{whole} s"
 
 
 def grouped(members: Iterable[tuple[Group, object]]) -> dict[Group, list[str]]:

@@ -124,7 +124,7 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
     after = "" if log.bytes_after is None else f" → {size_text(log.bytes_after)}"
     return [
         log.name,
-        log.status,
+        output.status_text(log.status),
         None if log.range.dirty_ratio is None else f"{log.range.dirty_ratio:.3f}",
         f"{size_text(log.bytes_before)}{after}",
         log.outcome.records.get("total"),

@@ -17,7 +17,7 @@ from siltstone.cli import output
 from siltstone.commands import compaction
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories
-from siltstone.commands.engines import DEFAULT_MASTER, EngineName, uses_spark
+from siltstone.commands.engines import DEFAULT_MASTER, uses_spark
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import reads_to_the_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
@@ -287,7 +287,7 @@ class CompactTopicFlags(output.TopicFlags):
     high_watermark
         "end": a broker's logs without an entry in replication-offset-checkpoint have no other replica.
     engine
-        What does the work: Spark, this process, or auto: Spark from 256 MiB on, or with --master.
+        What does the work: spark, process (this process), or auto: Spark from 256 MiB on, or with --master.
     master
         The Spark master; default: local[*].
     dry_run
@@ -296,7 +296,7 @@ class CompactTopicFlags(output.TopicFlags):
 
     reset: bool = False
     high_watermark: str | None = None
-    engine: EngineName = "auto"
+    engine: str = "auto"
     master: str | None = None
     dry_run: bool = False
 
@@ -327,7 +327,7 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
 
 
 def _engine_for(
-    folders: Sequence[Path], engine: EngineName = "auto", master: str | None = None
+    folders: Sequence[Path], engine: str = "auto", master: str | None = None
 ) -> compaction.EngineFor:
     """The engine for so many bytes, as ``uses_spark`` chooses it."""
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from siltstone.base import interruption
-from siltstone.base.clock import Clock, ManualClock, SystemClock, resolve_now_ms, time_text
+from siltstone.base.clock import Clock, ManualClock, SystemClock, duration_text, resolve_now_ms, time_text
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.commands.clean import CleanRequest
@@ -23,12 +23,14 @@ from siltstone.compaction.report import Cleaning
 
 DEFAULT_INTERVAL = 2.0
 INTERVAL_MAX = 86_400.0
-_WIDTH = 170
+_ROWS_MAX = 40
+"""Rows of the whole page where standard output is no terminal."""
+_REASONS_MAX = 8
 _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
 """The fields of a request that choose logs and settings; the others say how to clean."""
 _FLAG_NAMES = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
-_COLUMNS = "log,state,policy,clean,dirty,ratio,checkpoint,uncleanable,overdue,last cleaning".split(",")
+_COLUMNS = "log,state,policy,clean,dirty,ratio,uncleanable from,overdue,last cleaning".split(",")
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
@@ -80,16 +82,16 @@ def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: b
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for snapshot in snapshots:
-                live.update(render(snapshot, with_skipped), refresh=True)
+                live.update(render(snapshot, with_skipped, console.height), refresh=True)
     else:
-        console = Console(width=_WIDTH)
+        console = Console(width=output.WIDEST)
         for snapshot in snapshots:
             console.print(render(snapshot, with_skipped))
             console.file.flush()
 
 
-def render(snapshot: WatchSnapshot, with_skipped: bool = False) -> RenderableType:
-    """A table, the most urgent logs first; below it reasons, notes and the total.
+def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX) -> RenderableType:
+    """A table, the most urgent logs first; below it reasons, notes and the total: ``rows_max`` rows in all.
 
     ``with_skipped``: skipped logs have rows, too.
     """
@@ -97,12 +99,18 @@ def render(snapshot: WatchSnapshot, with_skipped: bool = False) -> RenderableTyp
     title = f"{time_text(snapshot.at_ms)}  {places}"
     if snapshot.error is not None:
         return Text(f"{title.strip()}: {snapshot.error}", style="red")
-    rows = [log for log in snapshot.logs if with_skipped or log.state != "skipped"]
-    table = output.new_table(
-        title, _COLUMNS, map(_cells, sorted(rows, key=_urgency)), (0, 1, 2, len(_COLUMNS) - 1)
-    )
-    lines = [Text(line, style="dim") for line in (*output.reason_lines(_reasons(snapshot)), *snapshot.notes)]
-    return Group(table, *lines, Text(_total(snapshot), style="bold"))
+    logs = sorted((log for log in snapshot.logs if with_skipped or log.state != "skipped"), key=_urgency)
+    lines = [*output.reason_lines(_reasons(snapshot)), *snapshot.notes]
+    if len(lines) > _REASONS_MAX:
+        lines = [*lines[:_REASONS_MAX], f"and {len(lines) - _REASONS_MAX} other reasons; --json has all"]
+    room = max(rows_max - len(lines) - 4, 1)  # the title, the headings, the total, the cursor
+    if len(logs) > room:
+        lines.insert(0, f"and {len(logs) - room + 1} other logs; --topic chooses, --json has all")
+        logs = logs[: room - 1]
+    columns = (0, 1, 2, len(_COLUMNS) - 1)
+    table = output.new_table(title, _COLUMNS, (_cells(log, snapshot.at_ms) for log in logs), columns)
+    notes = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
+    return Group(table, *notes, Text(_total(snapshot), style="bold"))
 
 
 def _urgency(log: WatchedLog) -> tuple[int, float, object]:
@@ -110,11 +118,11 @@ def _urgency(log: WatchedLog) -> tuple[int, float, object]:
     return STATES.index(log.state), -ratio, log.topic_partition
 
 
-def _cells(log: WatchedLog) -> list[object]:
-    policy = log.policy and f"{log.policy_text} ({log.policy.source})"
-    head = [log.topic_partition, Text(log.state, _STYLE.get(log.state, "")), policy]
+def _cells(log: WatchedLog, now_ms: int) -> list[object]:
+    state = Text(log.state.replace("_", " "), _STYLE.get(log.state, ""))
+    head = [log.topic_partition, state, log.policy_text or None]
     if log.snapshot is None:
-        return [*head, None, None, None, log.checkpoint, None, None, _last(log)]
+        return [*head, None, None, None, None, None, _last(log, now_ms)]
     bounds = log.snapshot.range
     minimum = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
@@ -122,28 +130,26 @@ def _cells(log: WatchedLog) -> list[object]:
         size_text(bounds.clean_bytes),
         size_text(bounds.cleanable_bytes),
         f"{bounds.dirty_ratio:.3f}{minimum}",
-        log.checkpoint,
         bounds.end,
-        f"{bounds.delay_ms / 1000:,.0f} s" if bounds.overdue else None,
-        _last(log),
+        duration_text(bounds.delay_ms / 1000) if bounds.overdue else None,
+        _last(log, now_ms),
     ]
 
 
-def _last(log: WatchedLog) -> str:
-    text = "" if log.last_cleaning is None else _cleaning(log.last_cleaning)
+def _last(log: WatchedLog, now_ms: int) -> str:
+    """``3 min ago 1.2 GB → 300.0 MB``, and the status of a later cleaning that failed."""
+    texts = []
+    if log.last_cleaning is not None:
+        result = log.last_cleaning.result
+        sizes = f"{size_text(result.bytes_before)} → {size_text(result.bytes_after)}"
+        texts.append(f"{_ago(log.last_cleaning, now_ms)} {sizes}")
     if log.last_failure is not None:
-        failed = log.last_failure
-        text += f"{'; ' if text else ''}{time_text(failed.began_ms)} {failed.result.status}"
-    return text
+        texts.append(f"{_ago(log.last_failure, now_ms)} {log.last_failure.result.status}")
+    return "; ".join(texts)
 
 
-def _cleaning(cleaning: Cleaning) -> str:
-    result = cleaning.result
-    discarded = ", ".join(f"{count:,} {name}" for name, count in result.discarded.counts.items() if count)
-    return (
-        f"{time_text(cleaning.began_ms)} {size_text(result.bytes_before)} → {size_text(result.bytes_after)} "
-        f"({cleaning.recopy_percent:.1f} %) in {result.seconds:.1f} s: {discarded or 'nothing'} removed"
-    )
+def _ago(cleaning: Cleaning, now_ms: int) -> str:
+    return f"{duration_text(max(now_ms - cleaning.began_ms, 0) / 1000)} ago"
 
 
 def _reasons(snapshot: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]]:
@@ -157,7 +163,7 @@ def _reasons(snapshot: WatchSnapshot) -> Iterator[tuple[tuple[str, str], object]
 def _total(snapshot: WatchSnapshot) -> str:
     total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
-    late = f"; most overdue {total.overdue_ms / 1000:,.0f} s" if total.overdue_ms else ""
+    late = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
     return (
         f"total: {total.logs} logs ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
         f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{late}"

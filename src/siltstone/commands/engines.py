@@ -9,23 +9,22 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.compaction.inplace.planning import LogState
 
-EngineName = Literal["auto", "spark", "process"]
+ENGINES = ("auto", "spark", "process")
 DEFAULT_MASTER = "local[*]"
 SPARK_BYTES = 256 << 20
 """``auto`` takes Spark for so many bytes of logs in all."""
 
 
-def uses_spark(
-    engine: EngineName, master: str | None, size: Callable[[], int], *, no_spark: bool = False
-) -> bool:
+def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_spark: bool = False) -> bool:
     """Does Spark do the work? With ``auto`` it does if a master is named, if this program has a session, or
     if the logs have ``SPARK_BYTES``. ``size`` is called at most once. Raises UsageError for flags that
     exclude each other."""
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine}: there is no such engine", advice=f"pass {', '.join(ENGINES)}")
     if no_spark or engine == "process":
         if engine == "spark" or master is not None:
             raise UsageError(

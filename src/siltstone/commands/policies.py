@@ -36,7 +36,7 @@ from siltstone.base.config import (
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
-from siltstone.commands.engines import DEFAULT_MASTER, EngineName, uses_spark
+from siltstone.commands.engines import DEFAULT_MASTER, uses_spark
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
@@ -98,8 +98,8 @@ class RunOptions(LogOptions):
     Parameters
     ----------
     engine
-        What does the work: Spark, this process (one log after another, without Java), or auto: Spark from
-        256 MiB of logs on, with --master, or if the program has a session.
+        What does the work: spark, process (this process, one log after another, without Java), or auto: Spark
+        from 256 MiB of logs on, with --master, or if the program has a session.
     no_spark
         The same as --engine process.
     master
@@ -108,7 +108,7 @@ class RunOptions(LogOptions):
         The folder for what Spark spills.
     """
 
-    engine: EngineName = "auto"
+    engine: str = "auto"
     no_spark: bool = False
     master: str | None = None
     spill_dir: Path | None = None

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.clock import Clock
+from siltstone.base.clock import Clock, duration_text
 from siltstone.base.config import LONG_MAX, LogConfig, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
@@ -475,7 +475,11 @@ class _DirectoryWatch:
             return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0
         if snapshot.is_due:
-            late = f"overdue by {snapshot.range.delay_ms / 1000:,.0f} s" if snapshot.range.overdue else ""
+            late = (
+                f"overdue by {duration_text(snapshot.range.delay_ms / 1000)}"
+                if snapshot.range.overdue
+                else ""
+            )
             return DUE, late
         horizons = snapshot.horizons
         if horizons is not None and horizons.is_due:
@@ -485,7 +489,10 @@ class _DirectoryWatch:
             return DIRTY, ""
         newest_ms = None if horizons is None else horizons.newest_ms
         if newest_ms is not None and newest_ms > self._now_ms:
-            return TOMBSTONES, f"the last delete horizon passes in {(newest_ms - self._now_ms) / 1000:,.0f} s"
+            return (
+                TOMBSTONES,
+                f"the last delete horizon passes in {duration_text((newest_ms - self._now_ms) / 1000)}",
+            )
         return UP_TO_DATE, ""
 
 
