@@ -10,7 +10,7 @@ from siltstone.commands import clean as app
 from tests.support.operator.staged import in_process, listing, no_engine, stage, stage_several
 
 NOW_MS = 1_795_230_724_700
-TOPICS_CONFIG = Path(__file__).resolve().parents[2] / "demo" / "topics.config"
+TOPICS_CONFIG = Path(__file__).resolve().parents[1] / "support" / "operator" / "topics.config"
 
 
 def refused(request: app.CleanRequest, *words: str, kind: type[SiltstoneError] = UsageError) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +63,7 @@ def clean(
     interval
         With --watch: seconds between two snapshots; default: 2.
     verbose
-        Show skipped logs, ignored files and the settings of each log, too.
+        Show skipped logs, segments, seconds, ignored files and the settings of each log, too.
     quiet
         Show only what failed.
     json_
@@ -73,12 +74,13 @@ def clean(
         return watch_logs(request, interval, json=json_)
     output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
     asks = request.in_place and not (request.dry_run or request.topics or all_topics)
+    began = time.monotonic()
     with output.RunProgress(quiet=quiet or json_) as progress:
         done = cleaning.clean(request, progress=progress, confirm=_confirm if asks else None)
     if json_:
         output.write_json(_document(request, done))
     else:
-        _show(request, done, verbose=verbose, quiet=quiet)
+        _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
     if done.report_error is not None:
         output.note(f"the audit was not written: {done.report_error}; standard output has the results")
     return 1 if failures(done.results) or done.report_error is not None else 0
@@ -148,15 +150,26 @@ _COLUMNS: dict[str, Callable[[LogResult], object]] = {
 """The columns of the table, from left to right: a heading, and what a log's cell shows."""
 
 
-def _columns(request: cleaning.CleanRequest) -> dict[str, Callable[[LogResult], object]]:
+_VERBOSE_COLUMNS = ("segments", "seconds")
+
+
+def _columns(*, dry_run: bool, verbose: bool) -> dict[str, Callable[[LogResult], object]]:
     """The columns; a dry run says what it would do."""
-    if not request.dry_run:
-        return _COLUMNS
-    would = {CLEANED: "would_clean"}
-    return {**_COLUMNS, "status": lambda log: output.status_text(would.get(log.status, log.status))}
+    columns = {name: cell for name, cell in _COLUMNS.items() if verbose or name not in _VERBOSE_COLUMNS}
+    if dry_run:
+        would = {CLEANED: "would_clean"}
+        columns["status"] = lambda log: output.status_text(would.get(log.status, log.status))
+    return columns
 
 
-def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, *, verbose: bool, quiet: bool) -> None:
+def _show(
+    request: cleaning.CleanRequest,
+    done: cleaning.CleanOutcome,
+    seconds: float,
+    *,
+    verbose: bool,
+    quiet: bool,
+) -> None:
     if quiet:
         output.note(*output.reason_lines(_reasons(failures(done.results))))
         return
@@ -165,8 +178,12 @@ def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, *, verbos
     ]
     if shown:
         title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else ""
-        rows = ([cell(result) for cell in _columns(request).values()] for result in shown)
-        output.write_table(title, list(_columns(request)), rows, left=2)
+        columns = _columns(dry_run=request.dry_run, verbose=verbose)
+        rows = (
+            [cell(result) for cell in columns.values()]
+            for result in sorted(shown, key=lambda log: (log.topic, log.partition))
+        )
+        output.write_table(title, list(columns), rows, left=2)
     output.write_lines(
         *(f"{result.topic_partition}: {text}" for result in shown for text in result.notes),
         *output.reason_lines(_reasons(done.results)),
@@ -178,7 +195,7 @@ def _show(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, *, verbos
     output.write_lines(*done.notes)
     if done.kept is not None:
         output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
-    output.write_lines(_summary(request, done))
+    output.write_lines(f"{_summary(request, done)}, {seconds:.1f} s")
 
 
 def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:

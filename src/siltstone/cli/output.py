@@ -77,7 +77,7 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     )
     for number in shown:
         justify: JustifyMethod = "left" if number in left else "right"
-        table.add_column(names[number], justify=justify, no_wrap=True, overflow="ignore")
+        table.add_column(names[number], justify=justify, no_wrap=True)
     for row in cells:
         table.add_row(*(row[number] for number in shown))
     return table
