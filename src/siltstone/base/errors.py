@@ -100,7 +100,10 @@ class NotALogDirectoryError(
 
 
 class DirectoryLockedError(
-    SiltstoneError, code="DIRECTORY_LOCKED", advice="stop the broker or wait for the other run, and try again"
+    SiltstoneError,
+    code="DIRECTORY_LOCKED",
+    advice="stop the broker or wait for the other run, and try again; explain, verify, dump, consume, "
+    "clean --watch and all commands that list work meanwhile",
 ):
     """Another process holds the log directory's ``.lock``."""
 

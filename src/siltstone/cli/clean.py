@@ -35,9 +35,10 @@ class CleanFlags(cleaning.CleanRequest):
 
 
 def clean(
-    directories: list[Path],
+    directories: output.Directories = (),
     /,
     *,
+    dir_: output.DirFlag = (),
     flags: CleanFlags = CleanFlags(),
     all_topics: bool = False,
     watch: bool = False,
@@ -55,7 +56,10 @@ def clean(
     Parameters
     ----------
     directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory.
+        Kafka log directories (all log.dirs of one broker together), or one partition directory;
+        also as --dir.
+    dir_
+        The same as DIRECTORIES; repeat it for more.
     all_topics
         With --in-place: clean all compacted topics without asking.
     watch
@@ -69,7 +73,7 @@ def clean(
     json_
         Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
     """
-    request = replace(flags, directories=directories)
+    request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=json_)
     output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")

@@ -96,16 +96,25 @@ class ConfigsFlags(output.DirFlags):
             output.refuse_if(self.all_, "--all goes with --describe", "leave it out")
 
 
-def configs(*, flags: ConfigsFlags = ConfigsFlags(), json_: output.Json = False) -> int:
+def configs(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: ConfigsFlags = ConfigsFlags(),
+    json_: output.Json = False,
+) -> int:
     """Show and change settings of topics, show those of brokers, as kafka-configs does.
 
     --describe locks nothing and changes nothing. --alter locks the directory, as a broker does.
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     json_
         Print one JSON document instead.
     """
+    flags = flags.at(directories)
     flags.refuse_contradictions()
     place = flags.broker_directories(flags.server_properties)
     if flags.alter:

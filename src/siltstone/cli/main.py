@@ -102,7 +102,8 @@ def _run(arguments: list[str]) -> int:
     try:
         result = app(arguments)
     except CycloptsError as error:
-        raise UsageError(str(error), advice="siltstone COMMAND --help lists the flags") from None
+        command = arguments[0] if arguments and arguments[0] in COMMANDS else "COMMAND"
+        raise UsageError(str(error), advice=f"siltstone {command} --help lists the flags") from None
     except Exception as error:
         if interruption.current().has_come:
             raise KeyboardInterrupt from error

@@ -36,7 +36,13 @@ class GetOffsetsFlags(output.TopicFlags):
     exclude_internal_topics: bool = False
 
 
-def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Json = False) -> int:
+def get_offsets(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: GetOffsetsFlags = GetOffsetsFlags(),
+    json_: output.Json = False,
+) -> int:
     """Show offsets of partitions by time, a line topic:partition:offset each, as kafka-get-offsets does.
 
     Locks nothing and changes nothing. A partition without a record that late has no line. Exit status 1 when
@@ -44,9 +50,12 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     json_
         Print one JSON document instead.
     """
+    flags = flags.at(directories)
     time = commands.parse_time(flags.time)
     snapshot = flags.broker_directories().snapshot()
     selected = commands.select_partitions(
@@ -73,6 +82,8 @@ def get_offsets(*, flags: GetOffsetsFlags = GetOffsetsFlags(), json_: output.Jso
 
 
 def log_dirs(
+    directories: output.Directories = (),
+    /,
     *,
     flags: output.DirFlags = output.DirFlags(),
     describe: bool = False,
@@ -86,6 +97,8 @@ def log_dirs(
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     describe
         The only action, as in Kafka.
     topic_list
@@ -93,6 +106,7 @@ def log_dirs(
     json_
         The same.
     """
+    flags = flags.at(directories)
     output.refuse_if(not describe, "no action", "pass --describe")
     topics = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
     document = commands.describe_log_dirs(flags.broker_directories(), topics)
@@ -102,6 +116,8 @@ def log_dirs(
 
 
 def delete_records(
+    directories: output.Directories = (),
+    /,
     *,
     flags: output.DirFlags = output.DirFlags(),
     offset_json_file: Path | None = None,
@@ -115,6 +131,8 @@ def delete_records(
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     offset_json_file
         {"partitions": [{"topic": "a", "partition": 0, "offset": 5}], "version": 1}; -1: the high watermark.
     dry_run
@@ -122,6 +140,7 @@ def delete_records(
     json_
         Print one JSON document instead.
     """
+    flags = flags.at(directories)
     place = flags.broker_directories()
     if offset_json_file is None:
         raise UsageError("no offsets", advice="pass --offset-json-file FILE")

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -199,10 +199,19 @@ DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_
 """For every flag: there is no --no-FLAG, and it takes one value each time."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
+Directories = tuple[Path, ...]
+"""Directories that a command takes as arguments; ``--dir`` does the same."""
+DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]
 Json = Annotated[bool, Parameter(name="--json")]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 Verbose = Annotated[bool, Parameter(name=("--verbose", "-v"))]
 Topics = Annotated[Sequence[str], Parameter(name="--topic")]
+
+
+def named_directories(directories: Sequence[Path], flag: Sequence[Path]) -> list[Path]:
+    """The directories that are named as arguments or with ``--dir``. Raises UsageError for none."""
+    refuse_if(not (directories or flag), "no log directory", "pass DIR, or --dir DIR")
+    return [*directories, *flag]
 
 
 def refuse_if(is_wrong: object, reason: str, advice: str) -> None:
@@ -224,9 +233,13 @@ class DirFlags:
 
     dir: Sequence[Path] = ()
 
+    def at(self, directories: Sequence[Path]) -> Self:
+        """The flags with the directories that are named without ``--dir``, too."""
+        return replace(self, dir=(*directories, *self.dir))
+
     def broker_directories(self, properties: Path | None = None) -> BrokerDirectories:
         """The directories, with a broker's ``server.properties``. Raises UsageError without a directory."""
-        refuse_if(not self.dir, "no log directory", "pass --dir DIR")
+        refuse_if(not self.dir, "no log directory", "pass DIR, or --dir DIR")
         return BrokerDirectories(paths=tuple(self.dir), server_properties=properties)
 
 

@@ -216,7 +216,13 @@ def refuse_negative_count(count: int | None) -> None:
     output.refuse_if(count is not None and count < 0, f"-c {count}: is below 0", "pass 0 or more")
 
 
-def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False) -> int:
+def consume(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: ConsumeFlags = ConsumeFlags(),
+    json_: output.Json = False,
+) -> int:
     """Write the records of a topic, as kcat -C does; wait for new ones, or exit at the end with -e.
 
     Locks nothing and changes nothing: it works beside a live broker and on a backup. Records that are not yet
@@ -224,9 +230,12 @@ def consume(*, flags: ConsumeFlags = ConsumeFlags(), json_: output.Json = False)
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     json_
         One JSON object a line.
     """
+    flags = flags.at(directories)
     flags.refuse_contradictions()
     render = None if json_ or flags.json_envelope else flags.format_of_records()
     consuming = TopicConsumer(

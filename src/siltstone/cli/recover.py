@@ -44,9 +44,10 @@ class RecoverFlags:
 
 
 def recover(
-    directories: list[Path],
+    directories: output.Directories = (),
     /,
     *,
+    dir_: output.DirFlag = (),
     flags: RecoverFlags = RecoverFlags(),
     json_: output.Json = False,
 ) -> int:
@@ -59,13 +60,18 @@ def recover(
     Parameters
     ----------
     directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory.
+        Kafka log directories (all log.dirs of one broker together), or one partition directory;
+        also as --dir.
+    dir_
+        The same as DIRECTORIES; repeat it for more.
     json_
         Print one JSON document instead of the table.
     """
     output.refuse_if(flags.threads < 1, f"--threads {flags.threads}: is below 1", "pass 1 or more")
     with output.progress_bars() as show:
-        recoveries = clean.recover(directories, **asdict(flags), progress=show)
+        recoveries = clean.recover(
+            output.named_directories(directories, dir_), **asdict(flags), progress=show
+        )
     if json_:
         output.write_json(_document(recoveries, dry_run=flags.dry_run))
     else:

@@ -32,9 +32,10 @@ class ExplainFlags(review.ExplainRequest):
 
 
 def explain(
-    directories: list[Path],
+    directories: output.Directories = (),
     /,
     *,
+    dir_: output.DirFlag = (),
     flags: ExplainFlags = ExplainFlags(),
     html: Path | None = None,
     verbose: output.Verbose = False,
@@ -49,7 +50,10 @@ def explain(
     Parameters
     ----------
     directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory.
+        Kafka log directories (all log.dirs of one broker together), or one partition directory;
+        also as --dir.
+    dir_
+        The same as DIRECTORIES; repeat it for more.
     html
         Write a page with plots to this new file.
     verbose
@@ -62,7 +66,7 @@ def explain(
     if html is not None:
         output.refuse_if(files.exists(html), f"--html {html}: already exists", "pass a new file")
         from siltstone.commands.explain_page import page
-    request = replace(flags, directories=directories)
+    request = replace(flags, directories=output.named_directories(directories, dir_))
     with output.RunProgress(quiet=quiet or json_) as progress:
         explanation = review.explain(request, progress=progress)
     if html is not None:

@@ -130,8 +130,7 @@ def _flag_text(action: str) -> str:
 
 
 def topics(
-    word: str | None = None,
-    topic: str | None = None,
+    words: tuple[str, ...] = (),
     /,
     *,
     flags: TopicsFlags = TopicsFlags(),
@@ -144,17 +143,21 @@ def topics(
 
     Parameters
     ----------
-    word
-        compact: compact a topic side by side; compaction-status: show the result. As in pulsar-admin.
-    topic
-        The topic for these, also as --topic; its name in Siltstone, or persistent://tenant/namespace/name.
+    words
+        The log directories, also as --dir. Or, as in pulsar-admin, compact TOPIC: compact a topic side by
+        side; compaction-status TOPIC: show the result. TOPIC, also as --topic, is its name in Siltstone, or
+        persistent://tenant/namespace/name.
     json_
         Print one JSON document instead.
     """
+    word = words[0] if words and words[0] in _WORDS else None
+    if word is None:
+        flags = flags.at([Path(directory) for directory in words])
+    elif len(words) > 1:
+        is_second = flags.topic is not None or len(words) > 2
+        output.refuse_if(is_second, f"{words[-1]}: two topics", "pass one topic, and --dir DIR")
+        flags = replace(flags, topic=words[1])
     place = flags.broker_directories(flags.server_properties)
-    if topic is not None:
-        output.refuse_if(flags.topic is not None, f"{topic}: two topics", "leave out --topic")
-        flags = replace(flags, topic=topic)
     action = flags.action(word)
     if action in _WORDS:
         return _compact(place, action, flags, as_json=json_)
@@ -301,7 +304,13 @@ class CompactTopicFlags(output.TopicFlags):
     dry_run: bool = False
 
 
-def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: output.Json = False) -> int:
+def compact_topic(
+    directories: output.Directories = (),
+    /,
+    *,
+    flags: CompactTopicFlags = CompactTopicFlags(),
+    json_: output.Json = False,
+) -> int:
     """Compact a topic side by side, as pulsar compact-topic does.
 
     Writes a ledger with the last record of each key, which readers of the compacted view get instead of the
@@ -309,9 +318,12 @@ def compact_topic(*, flags: CompactTopicFlags = CompactTopicFlags(), json_: outp
 
     Parameters
     ----------
+    directories
+        The log directories, also as --dir.
     json_
         Print one JSON document.
     """
+    flags = flags.at(directories)
     topic = flags.required_topic()
     to_the_end = reads_to_the_end(flags.high_watermark)
     output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")

@@ -27,7 +27,7 @@ from typing import Any
 from siltstone import __version__
 from siltstone.base import files, interruption
 from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
-from siltstone.base.config import parse_assignments
+from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
 from siltstone.commands.engines import compacted_bytes
@@ -62,6 +62,7 @@ from siltstone.log.directory import (
     require_one_broker,
 )
 from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.partition import open_partition
 from siltstone.log.recovery.directories import DirectoryRecovery, RecoveryOptions, recover_directories
 from siltstone.runtime.served_directory import (
     UNCLEANABLE_FILE,
@@ -182,6 +183,8 @@ class CleanRequest(CleaningOptions):
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
+    roll
+        Roll the active segment of each log first, so that its records are cleaned, too.
     dry_run
         Compute everything, change nothing.
     """
@@ -192,6 +195,7 @@ class CleanRequest(CleaningOptions):
     max_extra_bytes: int | None = None
     stop_after_minutes: float | None = None
     report: Path | None = None
+    roll: bool = False
     dry_run: bool = False
 
 
@@ -277,6 +281,8 @@ def clean(
             audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         if confirm is not None:
             confirm(states)
+        if request.roll:
+            _roll(states, clock)
         make = engine or _engine_for(request, states)
         once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
@@ -304,6 +310,20 @@ def clean(
         if audit is not None:
             outcome.report_error = audit.write(outcome.results)
         return outcome
+
+
+def _roll(states: Sequence[LogState], clock: Clock) -> None:
+    """Roll the active segments of the logs that may be cleaned, so that their records can be. What is wrong
+    with a log is reported when its cleaning is planned."""
+    for state in states:
+        if not state.is_compacted or state.refused is not None:
+            continue
+        with contextlib.suppress(SiltstoneError, OSError), interruption.current().critical():
+            config = LogConfig.of(state.config)
+            with contextlib.closing(
+                open_partition(state.path, config, clock, clean=True, create=False)
+            ) as log:
+                log.roll()
 
 
 def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFactory:
@@ -379,6 +399,8 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
+    if request.roll and (request.dry_run or not request.in_place):
+        raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")
     for flag, path in (("--out", request.out), ("--report", request.report)):
         if path is not None and files.exists(path):
             raise UsageError(f"{flag}: the path already exists", path=path, advice="pass a new path")

@@ -182,17 +182,22 @@ class LogDirectory(Closing):
                 if _has_segments(path)
             }
         if not self.is_log_directory and not self.partitions:
+            folders = (self.path / entry.name for entry in files.entries(self.path) if entry.is_directory)
+            below = [str(folder) for folder in folders if _has_broker_files(folder)]
             raise NotALogDirectoryError(
                 "it is not a Kafka log directory: it has no meta.properties, no checkpoint, and no topic-N "
                 "directory with segments",
                 path=self.path,
+                advice=f"pass the log directories in it: {' '.join(below)}" if below else None,
             )
 
     def _take_lock(self) -> None:
         try:
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
-            raise DirectoryLockedError(f"another process holds {names.LOCK}", path=self.path) from None
+            holder = files.lock_holder(self.path / names.LOCK)
+            who = "another process" if holder is None else f"process {holder}"
+            raise DirectoryLockedError(f"{who} holds {names.LOCK}", path=self.path) from None
 
     @property
     def place(self) -> tuple[int, int]:

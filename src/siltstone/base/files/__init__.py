@@ -44,6 +44,7 @@ import numpy.typing as npt
 from siltstone.base.files.locking import Flock as Flock
 from siltstone.base.files.locking import Lock as Lock
 from siltstone.base.files.locking import is_locked as is_locked
+from siltstone.base.files.locking import lock_holder as lock_holder
 from siltstone.base.files.opening import DIRECTORY as DIRECTORY
 from siltstone.base.files.opening import FILE as FILE
 from siltstone.base.files.opening import (

@@ -18,7 +18,7 @@ from siltstone.base.files.opening import OpenFile, PathLike, closing, open_for_w
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
-_KIND = 3 if sys.platform == "darwin" else 0
+_KIND, _PROCESS = (3, 2) if sys.platform == "darwin" else (0, 4)
 
 _held: set[tuple[int, int]] = set()
 """Device and inode of the files that this process has locked: the system would let it lock them again."""
@@ -76,23 +76,29 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def is_locked(path: PathLike) -> bool:
-    """Does a process hold a ``Lock`` on the file? Nothing is locked, created or changed (``F_GETLK``).
+def lock_holder(path: PathLike) -> int | None:
+    """The process that holds a ``Lock`` on the file, None for none. Nothing is locked, created or changed
+    (``F_GETLK``).
 
-    False where there is no such file, or it may not be read, or is no regular file.
+    None also where there is no such file, or it may not be read, or is no regular file.
     """
     with _held_guard:
         try:
             if _identity(os.stat(path)) in _held:
-                return True
+                return os.getpid()
             descriptor = open_regular(path)
         except OSError:
-            return False
+            return None
         with closing(descriptor):
             question = [0, 0, 0, 0, 0]
             question[_KIND] = fcntl.F_WRLCK
-            answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*question))
-    return bool(_FLOCK.unpack(answer)[_KIND] != fcntl.F_UNLCK)
+            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*question)))
+    return None if answer[_KIND] == fcntl.F_UNLCK else int(answer[_PROCESS])
+
+
+def is_locked(path: PathLike) -> bool:
+    """Does a process hold a ``Lock`` on the file?"""
+    return lock_holder(path) is not None
 
 
 class Flock(OpenFile):

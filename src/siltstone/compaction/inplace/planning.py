@@ -136,6 +136,11 @@ def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bo
 
 TASK_MEMORY_FACTOR = 4
 """A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys, since each bucket costs a task."""
+NOTHING_DIRTY = "nothing that may be cleaned lies above the cleaner checkpoint"
+ONLY_ACTIVE = (
+    "all records are in the active segment, which is never cleaned; a broker rolls it by segment.bytes or "
+    "segment.ms, clean --in-place with --roll"
+)
 POLICY_UNKNOWN = "policy unknown"
 """Why a log is skipped whose ``cleanup.policy`` no source names."""
 OVERFLOWED = (
@@ -406,7 +411,7 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {cleanable.first_dirty}"
         )
     # Kafka's rules first: something is dirty, and it is enough of the log or has waited too long.
-    why_not_now = _ineligible(config, options, cleanable)
+    why_not_now = _ineligible(config, options, cleanable, is_one_segment=len(facts.segments) == 1)
     if why_not_now is None:
         return cleanable
     # A log that fails them is cleaned for its tombstones, when all delete horizons have passed.
@@ -422,11 +427,11 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
 
 
 def _ineligible(
-    config: LogConfig, options: PlanOptions, cleanable: ranges.CleanableRange
+    config: LogConfig, options: PlanOptions, cleanable: ranges.CleanableRange, *, is_one_segment: bool
 ) -> tuple[str, str] | None:
     """Status and reason of a log whose dirty section is not eligible now, else None."""
     if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
-        return report.NOTHING_TO_DO, "nothing that may be cleaned lies above the cleaner checkpoint"
+        return report.NOTHING_TO_DO, ONLY_ACTIVE if is_one_segment else NOTHING_DIRTY
     ratio = config.min_cleanable_dirty_ratio
     if options.force or ranges.is_eligible(cleanable, ratio):
         return None
