@@ -316,13 +316,11 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
     """Roll the active segments of the logs that may be cleaned, so that their records can be. What is wrong
     with a log is reported when its cleaning is planned."""
     for state in states:
-        if not state.is_compacted or state.refused is not None:
+        if state.config is None or not state.is_compacted or state.refused is not None:
             continue
         with contextlib.suppress(SiltstoneError, OSError), interruption.current().critical():
-            config = LogConfig.of(state.config)
-            with contextlib.closing(
-                open_partition(state.path, config, clock, clean=True, create=False)
-            ) as log:
+            log = open_partition(state.path, LogConfig.of(state.config), clock, clean=True, create=False)
+            with contextlib.closing(log):
                 log.roll()
 
 
