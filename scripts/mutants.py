@@ -9,6 +9,13 @@ Each mutant is made in a copy of the tree. Tests run in stages: those that impor
 package, then all others. A mutant that passes all of them survives: a test is missing, or the change makes
 no difference, which a person has to decide. The output has one line of JSON a mutant. With ``--stages 2``
 the last stage, which takes minutes, is left out; ``--again`` runs all stages for the survivors of such a run.
+
+With ``--coverage`` the first stage has the tests that run the changed line, the quickest first, and is the
+only one where there are any. Lines of compiled kernels run in no test by this measure. To make the two files::
+
+    pytest tests/base tests/log tests/compaction tests/golden … --cov=siltstone --cov-context=test \\
+        --durations=0 --durations-min=0.001 > durations.txt      # needs pytest-cov
+    .venv/bin/python scripts/mutants.py --count 200 --coverage .coverage --durations durations.txt
 """
 
 from __future__ import annotations
@@ -129,9 +136,47 @@ def apply(mutant: Mutant, tree: Path) -> None:
             compiled.unlink()
 
 
-def stages_of(mutant: Mutant) -> list[list[str]]:
-    """Tests in the order in which they are likely to notice the change, quick ones first: those of the room
-    that import the module, the room's with golden data, all."""
+class Covering:
+    """The tests that run a line, by a coverage file with a context for each test; the quickest first, up to
+    ``SECONDS`` in all."""
+
+    SECONDS = 90.0
+
+    def __init__(self, coverage_file: str, durations: Path | None) -> None:
+        from coverage import CoverageData
+
+        self._data = CoverageData(coverage_file)
+        self._data.read()
+        self._files = {name.rpartition("/src/")[2]: name for name in self._data.measured_files()}
+        self._seconds: dict[str, float] = {}
+        for line in durations.read_text(errors="replace").splitlines() if durations else ():
+            words = line.split(maxsplit=2)
+            if len(words) == 3 and words[1] in ("call", "setup") and words[0].endswith("s"):
+                self._seconds[words[2]] = self._seconds.get(words[2], 0.0) + float(words[0][:-1])
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """The tests' ids, none for a line that no test runs."""
+        name = self._files.get(mutant.path.removeprefix("src/"))
+        contexts = self._data.contexts_by_lineno(name).get(mutant.line, []) if name else []
+        tests = sorted({context.partition("|")[0] for context in contexts if context}, key=self._time_of)
+        chosen, total = [], 0.0
+        for test in tests:
+            total += self._time_of(test)
+            if chosen and total > self.SECONDS:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _time_of(self, test: str) -> float:
+        return self._seconds.get(test, 0.001)
+
+
+def stages_of(mutant: Mutant, covering: Covering | None = None) -> list[list[str]]:
+    """Tests in the order in which they are likely to notice the change, quick ones first: those that run the
+    line; or those of the room that import the module, the room's with golden data, all."""
+    tests = covering.tests_of(mutant) if covering else []
+    if tests:
+        return [tests]
     package = next(name for name in PACKAGES if f"siltstone/{name}/" in mutant.path)
     module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
     room = STAGES[package][0]
@@ -143,7 +188,9 @@ def stages_of(mutant: Mutant) -> list[list[str]]:
     return [near, STAGES[package], ["tests"]]
 
 
-def judge(mutant: Mutant, scratch: Path, timeout_s: float, stages: int) -> dict[str, object]:
+def judge(
+    mutant: Mutant, scratch: Path, timeout_s: float, stages: int, covering: Covering | None = None
+) -> dict[str, object]:
     """Run the first ``stages`` in a copy of the tree: which test noticed the change, after what time."""
     tree = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
     began = time.monotonic()
@@ -154,7 +201,7 @@ def judge(mutant: Mutant, scratch: Path, timeout_s: float, stages: int) -> dict[
             shutil.copy2(ROOT / name, tree / name)
         apply(mutant, tree)
         noticed = None
-        for tests in filter(None, stages_of(mutant)[:stages]):
+        for tests in filter(None, stages_of(mutant, covering)[:stages]):
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
             command += [
                 "--ignore=tests/kafka",
@@ -202,7 +249,10 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=3, help="how many stages of tests (3)")
     parser.add_argument("--again", type=Path, help="judge the survivors in this output of an earlier run")
     parser.add_argument("--workers", type=int, default=1, help="mutants that are judged at a time (1)")
+    parser.add_argument("--coverage", help="a coverage file with a context for each test")
+    parser.add_argument("--durations", type=Path, help="pytest's output with --durations=0 of the same run")
     chosen = parser.parse_args()
+    covering = Covering(chosen.coverage, chosen.durations) if chosen.coverage else None
     found = [
         mutant
         for package in PACKAGES
@@ -220,7 +270,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, chosen.out.open("a") as out:
 
         def report(mutant: Mutant) -> None:
-            result = judge(mutant, Path(scratch), chosen.timeout, chosen.stages)
+            result = judge(mutant, Path(scratch), chosen.timeout, chosen.stages, covering)
             print(json.dumps(result), file=out, flush=True)
             change = f"{mutant.before!r} -> {mutant.after!r}"
             print(f"{mutant.path}:{mutant.line}: {change}: {result['noticed'] or 'SURVIVED'}", flush=True)
