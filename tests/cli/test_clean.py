@@ -14,6 +14,8 @@ import pytest
 from siltstone.base import files
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
+from siltstone.commands import engines
+from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.segments import list_segments
 from tests.support.golden_sets import read_checkpoint
 from tests.support.operator.staged import (
@@ -166,7 +168,7 @@ def test_the_table_has_a_row_for_each_log(
 def test_the_table_says_why(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     staged = stage(golden, "keyless", tmp_path / "data")
     (staged.directory / "gone-0.ec64a4b9f92a49eb8e376119616edc43-delete").mkdir()
-    assert run(command(staged, "--in-place")) == 0
+    assert run(command(staged, "--in-place", "-v")) == 0
     shown = capsys.readouterr().out
     assert "skipped: keyless-0: has 202 records without a key" in shown
     assert "passed over" in shown and "-delete" in shown
@@ -183,7 +185,7 @@ def test_one_partition_directory(staged: Staged, capsys: pytest.CaptureFixture[s
 def test_settings_from_a_file(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     arguments = ["clean", str(directory), "--in-place", "--json", "--now-ms", str(request.now_ms)]
-    assert run([*arguments, "--config-file", str(request.config_file)]) == 0
+    assert run([*arguments, "--all-topics", "--config-file", str(request.config_file)]) == 0
     assert {log["topic"]: log["status"] for log in document(capsys)["logs"]} == {
         "basic": "cleaned",
         "tombstones": "cleaned",
@@ -368,11 +370,18 @@ def test_the_lock_is_free_afterwards(staged: Staged) -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+SPARK = ["--engine", "spark"]
+
+
 @pytest.mark.parametrize(
     ("environment", "flags", "words"),
     [
-        ({"PATH": "/nonexistent", "JAVA_HOME": ""}, [], ["Java is missing", "Java 17"]),
-        ({"JAVA_HOME": "/nonexistent"}, [], ["Java is missing", "JAVA_HOME"]),
+        (
+            {"PATH": "/nonexistent", "JAVA_HOME": ""},
+            SPARK,
+            ["Java is missing", "Java 17", "--engine process"],
+        ),
+        ({"JAVA_HOME": "/nonexistent"}, SPARK, ["Java is missing", "JAVA_HOME"]),
         ({}, ["--master", "nonsense://nowhere"], ["Spark did not start on nonsense://nowhere"]),
     ],
 )
@@ -396,18 +405,67 @@ def test_without_java_or_spark(
     assert listing(staged.directory) == before
 
 
-def test_no_spark_needs_no_java_and_the_report_says_what_cleaned(
-    staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flags", [[], ["--no-spark"], ["--engine", "process"]])
+def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
+    staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_engine(*_: object) -> None:
         raise AssertionError("an engine was asked for")
 
-    monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": no_engine})
-    assert run(command(staged, "--in-place", "--no-spark", "--json")) == 0
+    monkeypatch.setattr(app, "spark_engine", no_engine)
+    assert run(command(staged, "--in-place", *flags, "--json")) == 0
     found = document(capsys)
     assert (found["engine"], found["logs"][0]["status"]) == ("in-process", "cleaned")
     assert run(command(staged, "--in-place", "--json")) == 0
     assert document(capsys)["engine"] is None
+
+
+@pytest.mark.parametrize("flags", [SPARK, ["--master", "local[2]"]])
+def test_spark_is_used_where_it_is_asked_for(
+    staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        app, "spark_engine", lambda request, progress: asked.append(request) or InProcessEngine()
+    )
+    assert run(command(staged, "--dry-run", *flags, "--json")) == 0
+    assert len(asked) == 1
+    monkeypatch.setattr(engines, "SPARK_BYTES", 1)
+    assert run(command(staged, "--dry-run", "--json")) == 0
+    assert len(asked) == 2
+    assert run(command(staged, "--dry-run", *flags, "--no-spark")) == 2
+    assert run(command(staged, "--dry-run", "--engine", "flink")) == 2 and len(asked) == 2
+
+
+def test_all_topics_are_cleaned_in_place_only_if_that_is_asked_for(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    before = listing(directory)
+    arguments = ["clean", str(directory), "--in-place", "--now-ms", str(request.now_ms)]
+    arguments += ["--config-file", str(request.config_file)]
+    assert run(arguments) == 2
+    assert "2 logs of 2 topics" in capsys.readouterr().err and listing(directory) == before
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    for answer, status in (("", 2), ("n", 2), ("yess", 2), ("Y", 0)):
+        monkeypatch.setattr(sys.stdin, "readline", lambda answer=answer: f"{answer}\n")
+        assert run(arguments) == status, answer
+        shown = capsys.readouterr()
+        assert "basic: 1 log" in shown.err and "clean 2 logs of 2 topics" in shown.err
+        assert (listing(directory) == before) == (status == 2)
+
+
+def test_the_active_segment_is_rolled_on_request(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(staged, "--in-place", "--json")) == 0
+    (first,) = document(capsys)["logs"]
+    assert run(command(staged, "--in-place", "--roll", "--json")) == 0
+    (second,) = document(capsys)["logs"]
+    assert second["status"] == "cleaned" and second["cleaned_end_offset"] > first["cleaned_end_offset"]
+    assert run(command(staged, "--in-place", "--roll", "--json", "--force")) == 0
+    assert document(capsys)["logs"][0]["status"] == "nothing_to_do"
+    for flags in (["--dry-run"], ["--out", "new"]):
+        assert run(command(staged, *flags, "--roll")) == 2
 
 
 def test_cleaned_logs_are_the_same_through_the_command_as_through_the_package(

@@ -33,8 +33,10 @@ def test_the_document_is_what_cleaning_then_reports(siltstone: Command, staged: 
 
 def test_the_tables_mask_keys_unless_they_are_asked_for(siltstone: Command, staged: Staged) -> None:
     text = siltstone("explain", staged.directory, *_flags(staged)).out.decode()
+    assert "hottest keys" not in text
+    text = siltstone("explain", staged.directory, *_flags(staged), "--top", "3").out.decode()
     for words in (
-        "would_clean",
+        "would clean",
         "bounded by active segment 573",
         "Kafka would need 1 pass",
         "hottest keys",

@@ -28,7 +28,7 @@ def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["clean"], ["directories"]),
+        (["clean"], ["no log directory", "--dir"]),
         (["clean", "x", "--in-plaice"], ["--in-plaice"]),
         (["clean", "x", "--in-place", "--now-ms", "soon"], ["--now-ms", "soon"]),
         (["clean", "x", "--in-place", "--max-extra-bytes", "0"], ["--max-extra-bytes", "over 0"]),

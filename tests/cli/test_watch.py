@@ -219,7 +219,7 @@ def test_a_horizon_that_passes_between_two_snapshots_is_noticed(tmp_path: Path) 
         for wait_ms in (0, DAY - 1, 1):
             clock.advance(wait_ms)
             reasons.append(seeing.snapshot().logs[0].reason)
-        assert "passes in 86,400 s" in reasons[0] and "passes in 0 s" in reasons[1]
+        assert "passes in 24 h" in reasons[0] and "passes in 0 s" in reasons[1]
         assert "have passed" in reasons[2]
         cleaner.clean_once()
         assert seeing.snapshot().logs[0].state == "up_to_date"
@@ -407,11 +407,11 @@ def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Do
     done = watch(stopped, between=(int,))
     text = done.out.decode()
     assert done.status == 130 and text.count("last cleaning") == 2
-    rows = [line.split()[1] for line in text.splitlines() if line.startswith("│ users")]
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith("users")]
     assert rows == ["users-1", "users-2", "users-0"] * 2
     assert "skipped: plain-0: cleanup.policy=delete" in text
     assert "total: 4 logs (1 due, 1 dirty, 1 up_to_date, 1 skipped)" in text
-    assert "%) in" in text and "superseded removed" in text.replace("\n", " ")
+    assert " ago " in text and " → " in text and max(map(len, text.splitlines())) <= 100
 
 
 def test_on_a_terminal_the_table_is_drawn_in_place(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,11 +283,11 @@ def test_the_command_shows_settings_with_their_sources(
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT])
     write_metadata_log(directory / "__cluster_metadata-0", [EAGER], base=3)
     command = ["clean", str(directory), "--policy-from-metadata", "--now-ms", "1795230724700"]
-    assert run([*command, "--dry-run"]) == 0
+    assert run([*command, "--dry-run", "-v"]) == 0
     text = capsys.readouterr().out
     assert "cleanup.policy=compact (DYNAMIC_TOPIC_CONFIG)" in text and "(DEFAULT_CONFIG)" not in text
     assert "up to offset 4" in text and "no --broker-config" in text
-    assert run([*command, "--in-place", "--json"]) == 0
+    assert run([*command, "--in-place", "--all-topics", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     by_topic = {log["topic"]: log for log in document["logs"]}
     assert by_topic["basic"]["status"] == "cleaned"
@@ -382,7 +382,8 @@ def test_settings_of_topics_that_siltstone_created_are_those_of_its_list(served:
     result = clean(served, dry_run=False, in_place=True, now_ms=None)["users-0"]
     assert (result.status, result.records_after) == ("cleaned", 4)
     assert shown(result, "cleanup.policy") == (("compact",), "siltstone-topics.json")
-    assert clean(served, policy_from_metadata=False)["users-0"].reason == "cleanup.policy=delete"
+    ignored = clean(served, policy_from_metadata=False, no_policy_from_metadata=True)["users-0"]
+    assert (ignored.status, ignored.reason) == ("skipped", "policy unknown")
 
 
 def test_a_directory_of_another_topic_than_the_listed_one_is_skipped(served: Path) -> None:

@@ -95,7 +95,7 @@ def _show_explanation(
         output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
         if log.is_explained and (verbose or len(explained) == 1):
             _show_log(log)
-        if log.is_explained and request.show_keys:
+        if log.is_explained and (request.show_keys or request.top != review.TOP):
             _show_keys(log)
     if verbose:
         output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))
