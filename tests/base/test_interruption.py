@@ -87,7 +87,7 @@ while True:
 """,
         grace=0.3,
     )
-    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.MESSAGE)
+    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.INTERRUPTED_MESSAGE)
 
 
 def test_a_blocked_reader_of_the_message_does_not_delay_the_end() -> None:
@@ -202,7 +202,7 @@ def test_without_a_command_nothing_is_installed() -> None:
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     quiet = interruption.current()
     quiet.check()
-    quiet.settle()
+    quiet.wait_for_endings()
     quiet.on_signal(lambda: pytest.fail("no signal came"))
     assert not quiet.has_come and quiet.status == 130
     with pytest.raises(KeyboardInterrupt), Interruption().critical():

@@ -50,7 +50,7 @@ def find_topic_key(name: str) -> Key:
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
-    instead = f"set {key.name!r} instead" if key.of_topic else "set it for the broker"
+    instead = f"set {key.name!r} instead" if key.is_topic_key else "set it for the broker"
     raise UsageError(f"{name!r} is a broker's setting, not a topic's", advice=instead)
 
 
@@ -171,13 +171,13 @@ class ConfigSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``origin``
+    """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``config_source``
     by Kafka's names, ``name`` the one under which it was set. ``value`` is in the unit of the key's own
     name."""
 
     value: Value
     source: str
-    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    config_source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
     name: str = ""
 
 
@@ -185,7 +185,7 @@ Layer = Mapping[str, Setting]
 """Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
-_DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+_DYNAMIC_SOURCES = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Setting]:
@@ -203,7 +203,7 @@ def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) ->
 
 
 def parse_broker_config(
-    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+    texts: Mapping[str, str], source: str, config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
 ) -> dict[str, Setting]:
     """A broker's settings, from names and texts; no topic's names, and at run time only what can change then.
 
@@ -212,15 +212,15 @@ def parse_broker_config(
 
     def find(name: str) -> Key:
         key = find_broker_key(name)
-        if origin in _DYNAMIC and not key.changes_at_run_time(name):
+        if config_source in _DYNAMIC_SOURCES and not key.changes_at_run_time(name):
             raise UsageError(f"{name} cannot change at run time", advice="set it in server.properties")
         return key
 
-    return {name: _setting(find, name, text, source, origin) for name, text in texts.items()}
+    return {name: _setting(find, name, text, source, config_source) for name, text in texts.items()}
 
 
 def parse_stored_config(
-    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+    texts: Mapping[str, str], source: str, config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
 ) -> dict[str, Setting]:
     """The settings that a broker keeps for a topic or for brokers, as far as Siltstone knows them.
 
@@ -228,15 +228,17 @@ def parse_stored_config(
     time, and bad values of settings that are not used are passed over. Raises UsageError for a bad value of
     one that is used.
     """
-    known = TOPIC_NAMES if origin is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    known = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
     for name, text in texts.items():
-        if name not in known or (origin in _DYNAMIC and not _BY_NAME[name].changes_at_run_time(name)):
+        if name not in known or (
+            config_source in _DYNAMIC_SOURCES and not _BY_NAME[name].changes_at_run_time(name)
+        ):
             continue
         try:
-            settings[name] = _setting(find_key, name, text, source, origin)
+            settings[name] = _setting(find_key, name, text, source, config_source)
         except UsageError:
-            if _BY_NAME[name].used:
+            if _BY_NAME[name].is_used:
                 raise
     return settings
 
@@ -246,11 +248,13 @@ def _setting(
     name: str,
     text: str,
     source: str,
-    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    config_source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
 ) -> Setting:
     """The setting that ``text`` means under ``name``. Raises UsageError: where, and what is allowed."""
     try:
-        return Setting(value=parse_text(find(name), text, name), source=source, origin=origin, name=name)
+        return Setting(
+            value=parse_text(find(name), text, name), source=source, config_source=config_source, name=name
+        )
     except UsageError as error:
         error.path = source
         raise
@@ -293,14 +297,14 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def parse_server_properties(text: str, name: str, *, foreign: bool = False) -> dict[str, Setting]:
+def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False) -> dict[str, Setting]:
     """The settings of a ``server.properties``, each with ``name:line`` as its source.
 
-    Of entries with the same name the last one counts. ``foreign``: it is a Kafka broker's own, and what
+    Of entries with the same name the last one counts. ``skip_unknown``: it is a Kafka broker's own, and what
     Siltstone does not know in it is passed over. Raises UsageError for an unknown name, a value that is out
     of range and a broken escape.
     """
-    parse = parse_stored_config if foreign else parse_broker_config
+    parse = parse_stored_config if skip_unknown else parse_broker_config
     settings: dict[str, Setting] = {}
     for line, key, value in _entries(text, name):
         settings.update(parse({key: value}, f"{name}:{line}"))
@@ -329,13 +333,13 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
 # The settings in force.
 
 # A broker's settings that the cleaning of one log uses.
-_OF_A_CLEANING = (
+_CLEANER_KEYS = (
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
     "log.cleaner.io.buffer.size",
     "producer.id.expiration.ms",
 )
-_LOG_KEYS = tuple(key for key in ALL_KEYS if key.used and (key.of_topic or key.name in _OF_A_CLEANING))
+_LOG_KEYS = tuple(key for key in ALL_KEYS if key.is_used and (key.is_topic_key or key.name in _CLEANER_KEYS))
 
 
 class Config:
@@ -370,12 +374,15 @@ class Config:
     def setting(self, name: str) -> Setting:
         """Value and source of one key. Raises UsageError for an unknown name."""
         key = find_key(name)
-        for origin, layer in self._layers.items():
+        for config_source, layer in self._layers.items():
             for known_as in key.names if layer else ():
                 if known_as in layer:
-                    return dataclasses.replace(layer[known_as], origin=origin, name=known_as)
+                    return dataclasses.replace(layer[known_as], config_source=config_source, name=known_as)
         return Setting(
-            value=key.default, source=self._default_source, origin=ConfigSource.DEFAULT_CONFIG, name=key.name
+            value=key.default,
+            source=self._default_source,
+            config_source=ConfigSource.DEFAULT_CONFIG,
+            name=key.name,
         )
 
     def integer(self, name: str) -> int:
@@ -405,22 +412,22 @@ class Config:
         """The settings that one log and its cleaning use, by name."""
         return {key.name: self.setting(key.name) for key in _LOG_KEYS}
 
-    def layer(self, origin: ConfigSource) -> Layer:
+    def layer(self, config_source: ConfigSource) -> Layer:
         """The settings of one layer, by the names under which they were set."""
-        return self._layers.get(origin, {})
+        return self._layers.get(config_source, {})
 
-    def over(self, layer: Layer) -> Config:
+    def with_topic_layer(self, layer: Layer) -> Config:
         """These settings with ``layer`` over the topic's own; a key in it wins under any of its names."""
         hidden = {name for own in layer for name in find_key(own).names}
         before = self._layers[ConfigSource.DYNAMIC_TOPIC_CONFIG]
         kept = {name: setting for name, setting in before.items() if name not in hidden}
-        return self.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **layer})
+        return self.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **layer})
 
-    def replacing(self, origin: ConfigSource, layer: Layer) -> Config:
-        """These settings with another layer in place of ``origin``'s."""
-        assert origin in self._layers
+    def with_layer(self, config_source: ConfigSource, layer: Layer) -> Config:
+        """These settings with another layer in place of ``config_source``'s."""
+        assert config_source in self._layers
         config = copy.copy(self)
-        config._layers = {**self._layers, origin: dict(layer)}
+        config._layers = {**self._layers, config_source: dict(layer)}
         return config
 
 

@@ -40,14 +40,14 @@ class Synonym:
     """A broker's name for a setting. One of it is ``unit`` of the setting's own.
 
     ``kind`` is its type where that is another than the setting's, ``minimum`` bounds it in its own unit,
-    ``dynamic`` tells whether it can change at run time.
+    ``is_dynamic`` tells whether it can change at run time.
     """
 
     name: str
     unit: int = 1
     kind: Kind | None = None
     minimum: float | None = None
-    dynamic: bool = True
+    is_dynamic: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +55,15 @@ class Key:
     """One setting.
 
     ``minimum`` and ``maximum`` bound numbers, ``refused`` names numbers in between, ``choices`` bounds words.
-    ``negative_is_unlimited``: any negative number means −1. ``used``: False for names that are only accepted.
-    ``dynamic`` is about the name itself where a broker has it. ``kafka`` says where Kafka differs, and why.
+    ``negative_is_unlimited``: any negative number means −1. ``is_used``: False for names that are only accepted.
+    ``is_dynamic`` is about the name itself where a broker has it. ``kafka`` says where Kafka differs, and why.
     """
 
     name: str
     kind: Kind
     default: Value
     doc: str
-    of_topic: bool
+    is_topic_key: bool
     synonyms: tuple[Synonym, ...] = ()
     aliases: tuple[str, ...] = ()
     minimum: float | None = None
@@ -71,20 +71,20 @@ class Key:
     refused: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     negative_is_unlimited: bool = False
-    used: bool = True
-    dynamic: bool = True
+    is_used: bool = True
+    is_dynamic: bool = True
     kafka: str = ""
 
     @property
     def topic_names(self) -> tuple[str, ...]:
         """The names that a topic can use, best first."""
-        return (*self.aliases, self.name) if self.of_topic else ()
+        return (*self.aliases, self.name) if self.is_topic_key else ()
 
     @property
     def broker_names(self) -> tuple[str, ...]:
         """The names that a broker can use, best first."""
         names = tuple(synonym.name for synonym in self.synonyms)
-        return names if self.of_topic else (self.name, *names)
+        return names if self.is_topic_key else (self.name, *names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Key:
     def changes_at_run_time(self, name: str) -> bool:
         """Whether a broker's ``name`` can change while it runs."""
         synonym = self.synonym(name)
-        return self.dynamic if synonym is None else synonym.dynamic
+        return self.is_dynamic if synonym is None else synonym.is_dynamic
 
 
 _HOUR = 3_600_000
@@ -109,20 +109,20 @@ def _topic_key(
     name: str, kind: Kind, default: Value, doc: str, *broker_names: str | Synonym, **more: Any
 ) -> Key:
     synonyms = tuple(Synonym(name=other) if isinstance(other, str) else other for other in broker_names)
-    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=True, synonyms=synonyms, **more)
+    return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=True, synonyms=synonyms, **more)
 
 
 def _broker_key(name: str, kind: Kind, default: Value, doc: str, *synonyms: Synonym, **more: Any) -> Key:
-    more = {"dynamic": False, **more}
-    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=False, synonyms=synonyms, **more)
+    more = {"is_dynamic": False, **more}
+    return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=False, synonyms=synonyms, **more)
 
 
-_accepted_topic_key = partial(_topic_key, used=False)
-_accepted_broker_key = partial(_broker_key, used=False)
+_accepted_topic_key = partial(_topic_key, is_used=False)
+_accepted_broker_key = partial(_broker_key, is_used=False)
 
 
 def _hours(name: str, minimum: int | None = None) -> Synonym:
-    return Synonym(name=name, unit=_HOUR, kind=Kind.INT, minimum=minimum, dynamic=False)
+    return Synonym(name=name, unit=_HOUR, kind=Kind.INT, minimum=minimum, is_dynamic=False)
 
 
 def _level(codec: str, levels: Levels) -> Key:
@@ -145,7 +145,7 @@ _ROWS = (
     _accepted_topic_key("errors.deadletterqueue.group.enable", Kind.BOOLEAN, False, "For share groups."),
     _topic_key("file.delete.delay.ms", Kind.LONG, 60_000, "How long the files of a deleted segment stay on disk, named .deleted.", "log.segment.delete.delay.ms", minimum=0),
     _topic_key("flush.messages", Kind.LONG, LONG_MAX, "Records after which the log is synced to disk.", "log.flush.interval.messages", minimum=1),
-    _topic_key("flush.ms", Kind.LONG, LONG_MAX, "Time after which appended records are synced to disk.", "log.flush.interval.ms", Synonym(name="log.flush.scheduler.interval.ms", dynamic=False), minimum=0),
+    _topic_key("flush.ms", Kind.LONG, LONG_MAX, "Time after which appended records are synced to disk.", "log.flush.interval.ms", Synonym(name="log.flush.scheduler.interval.ms", is_dynamic=False), minimum=0),
     _accepted_topic_key("follower.replication.throttled.replicas", Kind.LIST, (), _REPLICAS),
     _topic_key("index.interval.bytes", Kind.INT, 4096, "Bytes of log between two entries of the offset index.", "log.index.interval.bytes", minimum=0),
     _accepted_topic_key("leader.replication.throttled.replicas", Kind.LIST, (), _REPLICAS),
@@ -172,7 +172,7 @@ _ROWS = (
     _topic_key("retention.bytes", Kind.LONG, -1, "Size of the log above which its oldest segments are deleted (policy delete); -1: no limit.", "log.retention.bytes", negative_is_unlimited=True),
     _topic_key("retention.ms", Kind.LONG, 7 * 24 * _HOUR, "Age above which segments are deleted (policy delete); -1: no limit.",
          Synonym(name="log.retention.ms", minimum=1),
-         Synonym(name="log.retention.minutes", unit=_MINUTE, kind=Kind.INT, minimum=1, dynamic=False),
+         Synonym(name="log.retention.minutes", unit=_MINUTE, kind=Kind.INT, minimum=1, is_dynamic=False),
          _hours("log.retention.hours", 1),
          minimum=-1),
     _topic_key("segment.bytes", Kind.INT, 1 << 30, "Size at which a segment is full, and largest size of a segment group that is cleaned into one.", "log.segment.bytes", aliases=("internal.segment.bytes",), minimum=1,
@@ -193,23 +193,23 @@ BROKER_KEYS = (
     _broker_key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are checked against their compactionThreshold, in seconds.", minimum=1, kafka="Pulsar's."),
     _broker_key("cleaner.spark.master", Kind.STRING, "local[*]", "Spark master of the embedded cleaner: local[N] for N cores of this machine, or a cluster's.",
          kafka="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
-    _broker_key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when there is no log to clean.", minimum=0, dynamic=True),
-    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", minimum=1 << 20, dynamic=True,
+    _broker_key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when there is no log to clean.", minimum=0, is_dynamic=True),
+    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", minimum=1 << 20, is_dynamic=True,
          kafka="In Kafka the memory of the offset map, for all threads together, and the most keys that one pass can clean; here it bounds each task's memory, and one pass cleans everything."),
     _broker_key("log.cleaner.enable", Kind.BOOLEAN, True, "Whether the embedded cleaner runs; siltstone clean runs in either case."),
-    _broker_key("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "How full Kafka's offset map gets: used only to say how many passes Kafka would need.", minimum=0, maximum=1, dynamic=True),
-    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Size of a reading window; it grows to the largest batch.", minimum=1 << 12, maximum=1 << 30, dynamic=True,
+    _broker_key("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "How full Kafka's offset map gets: used only to say how many passes Kafka would need.", minimum=0, maximum=1, is_dynamic=True),
+    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Size of a reading window; it grows to the largest batch.", minimum=1 << 12, maximum=1 << 30, is_dynamic=True,
          kafka="Kafka's default is 512 KiB (524288), for all cleaner threads together. A window here is decoded as a whole, column by column, and its fixed cost is worth it from a few MiB on."),
-    _broker_key("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, sys.float_info.max, "Most bytes that the cleaner reads and writes per second.", minimum=1, dynamic=True),
-    _broker_key("log.cleaner.threads", Kind.INT, 1, "Logs that the embedded cleaner cleans at the same time.", Synonym(name="log.cleaner.thread"), minimum=0, dynamic=True),
-    _broker_key("log.dirs", Kind.LIST, ("/tmp/kafka-logs",), "The log directories: one for each disk.", Synonym(name="log.dir", dynamic=False)),
+    _broker_key("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, sys.float_info.max, "Most bytes that the cleaner reads and writes per second.", minimum=1, is_dynamic=True),
+    _broker_key("log.cleaner.threads", Kind.INT, 1, "Logs that the embedded cleaner cleans at the same time.", Synonym(name="log.cleaner.thread"), minimum=0, is_dynamic=True),
+    _broker_key("log.dirs", Kind.LIST, ("/tmp/kafka-logs",), "The log directories: one for each disk.", Synonym(name="log.dir", is_dynamic=False)),
     _broker_key("log.flush.offset.checkpoint.interval.ms", Kind.INT, 60_000, "How often the recovery points are checkpointed.", minimum=0),
     _broker_key("log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "How often logs are checked for a sync that is due; also flush.ms where no other name sets it."),
     _broker_key("log.flush.start.offset.checkpoint.interval.ms", Kind.INT, 60_000, "How often the log start offsets are checkpointed.", minimum=0),
     _broker_key("log.initial.task.delay.ms", Kind.LONG, 30_000, "How long after the start the periodic tasks begin.", minimum=0),
-    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, dynamic=False), minimum=1),
-    _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, dynamic=True),
-    _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, dynamic=True),
+    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, is_dynamic=False), minimum=1),
+    _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
+    _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),
     _accepted_broker_key("advertised.listeners", Kind.LIST, (), "Addresses that are published to clients."),
     _accepted_broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
@@ -223,8 +223,8 @@ BROKER_KEYS = (
     _accepted_broker_key("listeners", Kind.LIST, ("PLAINTEXT://:9092",), "Addresses to listen on."),
     _accepted_broker_key("metadata.log.max.record.bytes.between.snapshots", Kind.LONG, 20 << 20, "Bytes of metadata between two snapshots.", minimum=1),
     _accepted_broker_key("node.id", Kind.INT, -1, "This broker's number.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
-    _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, dynamic=True),
-    _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, dynamic=True),
+    _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, is_dynamic=True),
+    _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, is_dynamic=True),
     _accepted_broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic, unless given.", minimum=1),
     _accepted_broker_key("offsets.topic.num.partitions", Kind.INT, 50, "Partitions of the topic of committed offsets.", minimum=1),
     _accepted_broker_key("offsets.topic.replication.factor", Kind.INT, 3, "Replicas of the topic of committed offsets.", minimum=1, maximum=32_767),

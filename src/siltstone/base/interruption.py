@@ -30,9 +30,9 @@ GRACE_SECONDS = 4.0
 SETTLE_SECONDS = 2.5
 """Cleaning up waits so long for other processes to end."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Critical = Callable[[], contextlib.AbstractContextManager[object]]
+CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
 """Guards a block that an interrupt must not break off half-way: ``Interruption.critical``, or no guard."""
-MESSAGE = "interrupted; every log is whole, run the command again to go on"
+INTERRUPTED_MESSAGE = "interrupted; every log is whole, run the command again to go on"
 
 
 class Interruption:
@@ -78,7 +78,7 @@ class Interruption:
         if self.has_come:
             end()
 
-    def settle(self) -> None:
+    def wait_for_endings(self) -> None:
         """After a signal: wait up to ``SETTLE_SECONDS`` until other processes have ended."""
         if self.has_come and self._is_installed:
             self._ended.wait(SETTLE_SECONDS)
@@ -89,7 +89,7 @@ class Interruption:
 
         A block that begins after the signal, to clean up, waits until other processes have ended.
         """
-        self.settle()
+        self.wait_for_endings()
         if threading.current_thread() is not threading.main_thread():
             yield
         elif not self._is_installed:
@@ -135,7 +135,7 @@ class Interruption:
         threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
-        saying = threading.Thread(target=self._say, args=(MESSAGE,), daemon=True)
+        saying = threading.Thread(target=self._say, args=(INTERRUPTED_MESSAGE,), daemon=True)
         saying.start()
         saying.join(0.2)
         self._leave(self.status)

@@ -122,7 +122,7 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         from siltstone.base import files
 
-        files.silence_output()
+        files.discard_standard_output()
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
         say(f"{path}{error.strerror or error}")
@@ -131,7 +131,7 @@ def run(arguments: list[str] | None = None) -> int:
         needed = f"siltstone[{extra}]"
         say(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
     except KeyboardInterrupt:
-        say(interruption.MESSAGE)
+        say(interruption.INTERRUPTED_MESSAGE)
         return interruption.current().status
     return PROBLEM
 
@@ -162,6 +162,6 @@ def main() -> NoReturn:
     except OSError:
         from siltstone.base import files
 
-        files.silence_output()
-    interrupt.settle()
+        files.discard_standard_output()
+    interrupt.wait_for_endings()
     sys.exit(interrupt.status if interrupt.has_come else status)

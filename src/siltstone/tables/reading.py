@@ -276,7 +276,7 @@ def _open(piece: FilePiece) -> files.Reader | None:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.identity.is_of(reader.stat) and reader.stat.size >= piece.end_position:
+    if piece.identity.matches(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None

@@ -156,12 +156,12 @@ class FileStat:
         return self.inode, self.size, self.modified_ns
 
     @property
-    def place(self) -> tuple[int, int]:
+    def device_and_inode(self) -> tuple[int, int]:
         """Device and inode: the same on this machine whatever path leads to the file."""
         return self.device, self.inode
 
 
-class FileMark(NamedTuple):
+class FileIdentity(NamedTuple):
     """The identity of a file when it was listed, which tells on any machine whether it is still that file.
 
     ``may_grow``: the file may be appended to; any other has kept its size and modification time. There is no
@@ -174,11 +174,11 @@ class FileMark(NamedTuple):
     may_grow: bool
 
     @classmethod
-    def of(cls, facts: FileStat, *, may_grow: bool) -> FileMark:
+    def of(cls, facts: FileStat, *, may_grow: bool) -> FileIdentity:
         """The mark of a file as it is now."""
         return cls(facts.inode, facts.size, facts.modified_ns, may_grow)
 
-    def is_of(self, facts: FileStat) -> bool:
+    def matches(self, facts: FileStat) -> bool:
         """Are these the facts of the same file, with the bytes that it had?"""
         if self.may_grow and facts.size > self.size:
             return facts.inode == self.inode
@@ -196,10 +196,10 @@ class Entry(NamedTuple):
 
 def stat(path: PathLike, *, follow: bool = True) -> FileStat:
     """The facts of a file; of a link's target, unless not ``follow``. Raises OSError."""
-    return facts_of(os.stat(path, follow_symlinks=follow))
+    return file_stat(os.stat(path, follow_symlinks=follow))
 
 
-def facts_of(status: os.stat_result) -> FileStat:
+def file_stat(status: os.stat_result) -> FileStat:
     """The facts that ``stat(2)`` returned."""
     return FileStat(
         kind=FILE_KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
@@ -254,7 +254,7 @@ def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[s
     with os.scandir(directory) as listing:
         for entry in listing:
             try:
-                listed[entry.name] = facts_of(entry.stat(follow_symlinks=False))
+                listed[entry.name] = file_stat(entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 if not entry.name.endswith(may_vanish):
                     raise
@@ -319,7 +319,7 @@ class Reader(OpenFile):
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self.descriptor = open_regular(path)
-        self.stat = facts_of(os.fstat(self.descriptor))
+        self.stat = file_stat(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
@@ -341,15 +341,15 @@ class Reader(OpenFile):
 class Writer(OpenFile):
     """A new file, made with O_EXCL; ``size`` is what was written so far.
 
-    ``lasting``: it is going to be synced, so writeback of a large one begins before that.
+    ``will_be_synced``: it is going to be synced, so writeback of a large one begins before that.
     """
 
-    def __init__(self, path: PathLike, *, lasting: bool = True) -> None:
+    def __init__(self, path: PathLike, *, will_be_synced: bool = True) -> None:
         self.path = os.fspath(path)
         before_change("create", path)
         with OpenedParent(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
-        self._lasting = lasting
+        self._lasting = will_be_synced
         self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
@@ -617,7 +617,7 @@ def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
     )
 
 
-def folder_refusal(path: PathLike) -> str | None:
+def unsafe_directory_reason(path: PathLike) -> str | None:
     """Why ``path`` is no directory made by root, this user or the owner of the directory that it is in.
 
     None where it is one, or there is nothing of that name. Raises OSError.
@@ -710,18 +710,18 @@ def copy(source: PathLike, target: PathLike) -> None:
     set_modified(target, facts.st_mtime_ns)
 
 
-class Space(NamedTuple):
+class FreeSpace(NamedTuple):
     """What a file system has left for this user: bytes and inodes."""
 
     free_bytes: int
     free_inodes: int | None
 
 
-def space(path: PathLike) -> Space:
+def free_space(path: PathLike) -> FreeSpace:
     """Free space where ``path`` is; inodes None where the file system does not count them."""
     status = os.statvfs(path)
     free_inodes = status.f_favail if status.f_files else None
-    return Space(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
+    return FreeSpace(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
 
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -772,7 +772,7 @@ def zip_package(root: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def redirect_errors(descriptor: int) -> Iterator[None]:
+def redirect_standard_error(descriptor: int) -> Iterator[None]:
     """Within the block, standard error is ``descriptor``; a process started in it keeps that."""
     sys.stderr.flush()
     before = os.dup(2)
@@ -784,7 +784,7 @@ def redirect_errors(descriptor: int) -> Iterator[None]:
         os.close(before)
 
 
-def silence_output() -> None:
+def discard_standard_output() -> None:
     """Discard standard output from now on: its reader has closed the pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -19,18 +19,18 @@ import numpy.typing as npt
 from siltstone.base.records import layout
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch, compress, compress_all
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.base.records.varint import varint_size, write_varint
 
-RECORD_ROOM = 60
+MAX_RECORD_OVERHEAD = 60
 """Most bytes that a record takes beside its key, value and headers: varints and the attributes byte."""
-RECODE_ROOM = 16
+MAX_REENCODING_GROWTH = 16
 """Most bytes by which a re-encoded record can outgrow the stored one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchShape:
+class NewBatchHeader:
     """The header fields of a new batch that do not follow from its records (see ``layout``).
 
     ``delete_horizon_ms``: None, or the delete horizon, which takes the base timestamp's place (attribute bit
@@ -90,14 +90,14 @@ def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) ->
     return position + max(size, 0)
 
 
-@inlined
-def put_span(spans: Spans, row: int, out: Bytes, position: int) -> int:
+@inline_kernel
+def write_span(spans: Spans, row: int, out: Bytes, position: int) -> int:
     """Write the size and the bytes of span ``row`` into ``out`` at ``position``; returns the end."""
     position = write_varint(out, position, spans.size[row])
     return copy_bytes(spans.data, spans.start[row], spans.size[row], out, position)
 
 
-@inlined
+@inline_kernel
 def encode_record(
     row: int,
     offset_delta: int,
@@ -118,8 +118,8 @@ def encode_record(
     out[position] = 0
     position = write_varint(out, position + 1, timestamp_delta)
     position = write_varint(out, position, offset_delta)
-    position = put_span(keys, row, out, position)
-    position = put_span(values, row, out, position)
+    position = write_span(keys, row, out, position)
+    position = write_span(values, row, out, position)
     if headers_size <= 0:
         out[position] = 0
         return position + 1
@@ -194,12 +194,12 @@ def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 def _encode_headers(parts: Spans, out: Bytes) -> int:
     position = write_varint(out, 0, len(parts.size) // 2)
     for row in range(len(parts.size)):
-        position = put_span(parts, row, out, position)
+        position = write_span(parts, row, out, position)
     return position
 
 
 def build_batch(
-    shape: BatchShape,
+    shape: NewBatchHeader,
     *,
     offset: Int64,
     timestamp: Int64,
@@ -221,15 +221,23 @@ def build_batch(
     base = (
         shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
     )
-    room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
+    room = (
+        sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans))
+        + MAX_RECORD_OVERHEAD * count
+    )
     records = np.empty(room, np.uint8)
     end = encode_records(offset - shape.base_offset, times - base, keys, values, spans, records, 0)
     final = int(offset[-1]) if last_offset is None else last_offset
-    return assemble(shape, records[:end], final, base, biggest, count)
+    return assemble_batch(shape, records[:end], final, base, biggest, count)
 
 
-def assemble(
-    shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
+def assemble_batch(
+    shape: NewBatchHeader,
+    records: Bytes,
+    last_offset: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
 ) -> Bytes:
     """One batch from encoded records (uint8), which are compressed here with the shape's codec."""
     if shape.codec and count:

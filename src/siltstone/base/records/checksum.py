@@ -122,7 +122,7 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
 
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
-    from_, ends = starts + layout.CHECKED_FROM, starts + sizes
+    from_, ends = starts + layout.CHECKSUM_START, starts + sizes
     if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
         out = np.empty(len(starts), np.uint32)
         crc32c_each(data, from_, ends, out)

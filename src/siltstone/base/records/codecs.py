@@ -23,15 +23,15 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from siltstone.base.codec_table import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from siltstone.base.records.kernel import call_c5, kernel
+from siltstone.base.records.kernel import call_c_function, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
-SPANS_END = (1 << 31) - 1
+MAX_RECORD_BUFFER_BYTES = (1 << 31) - 1
 """Most bytes of one buffer of records: spans are int32."""
-DEFAULT_LIMIT = 256 << 20
+DEFAULT_DECOMPRESSION_LIMIT = 256 << 20
 """Most bytes that one batch may decompress to: the setting's default."""
-LIMIT_SETTING = "max.decompressed.message.bytes"
+DECOMPRESSION_LIMIT_SETTING = "max.decompressed.message.bytes"
 _GROWTH_MAX = 16 << 20
 
 
@@ -361,7 +361,7 @@ class RecordSpans(NamedTuple):
 
 
 @kernel
-def _decompress_spans(
+def _decompress_with_libzstd(
     zstd: tuple[int, int], data: Bytes, spans: RecordSpans, first: int, out: Bytes, limit: int, sizes: Int64
 ) -> tuple[int, int]:
     """Decompress spans of ``data`` from number ``first`` on into ``out`` and copy those of codec 0; fills
@@ -373,7 +373,7 @@ def _decompress_spans(
         start, free, size = spans.start[i], len(out) - used, spans.end[i] - spans.start[i]
         if spans.codec[i] == ZSTD:
             # ZSTD_decompressDCtx(context, target, its capacity, source, its size)
-            size = call_c5(function, context, target + used, min(free, limit), source + start, size)
+            size = call_c_function(function, context, target + used, min(free, limit), source + start, size)
             if size <= 0:  # libzstd's error codes are negative as int64
                 return i, used
         elif spans.codec[i] == NONE and size <= free:
@@ -385,7 +385,7 @@ def _decompress_spans(
     return len(spans.start), used
 
 
-def decompress_run(
+def decompress_spans(
     data: Bytes, spans: RecordSpans, first: int, scratch: Scratch, limit: int, sizes: Int64
 ) -> int:
     """Decompress spans of ``data`` into ``scratch``, from number ``first`` up to a span that is not taken;
@@ -397,9 +397,9 @@ def decompress_run(
     libzstd = _contexts.libzstd
     if _libzstd is None or libzstd is None or libzstd.function is None or libzstd.address is None:
         return first
-    out = scratch.reserve(0)[: max(SPANS_END - scratch.used, 0)]
+    out = scratch.reserve(0)[: max(MAX_RECORD_BUFFER_BYTES - scratch.used, 0)]
     addresses = libzstd.function, libzstd.address
-    next_span, used = _decompress_spans(addresses, data, spans, first, out, limit, sizes)
+    next_span, used = _decompress_with_libzstd(addresses, data, spans, first, out, limit, sizes)
     scratch.used += used
     return int(next_span)
 
@@ -416,7 +416,11 @@ _FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
 
 
 def decompress(
-    codec: int, data: Bytes | memoryview, scratch: Scratch, limit: int = DEFAULT_LIMIT, magic: int = 2
+    codec: int,
+    data: Bytes | memoryview,
+    scratch: Scratch,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
+    magic: int = 2,
 ) -> int:
     """Decompress one batch's records (uint8) after the used bytes of ``scratch``; returns their size.
 

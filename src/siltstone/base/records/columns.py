@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int32, Int64
 from siltstone.base.records.varint import next_varint, next_varlong, read_varint
 
@@ -142,11 +142,11 @@ DECODE_REASON = (
     "offsets in the batch do not ascend, or pass its last offset",
     "bytes are left after the last record",
 )
-RECORD_SIZE, RECORD_END, VARINT, NEGATIVE_SIZE, RECORD_OFFSETS, LEFT_OVER = range(1, 7)
+RECORD_SIZE, RECORD_END, VARINT, NEGATIVE_SIZE, RECORD_OFFSETS, TRAILING_BYTES = range(1, 7)
 """Reasons, by their places in ``DECODE_REASON``."""
 
 
-@inlined
+@inline_kernel
 def span_at(at: int, end: int) -> tuple[int, int, int]:
     """A sized field at address ``at``: (its start, its size, reason); start is -1 on failure."""
     size, at = next_varint(at, end)
@@ -173,7 +173,7 @@ def _skip_headers(at: int, end: int, count: int) -> tuple[int, int]:
     return at, 0
 
 
-@inlined
+@inline_kernel
 def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
     """A record up to its key: (address of the key, of the end, timestamp delta, offset delta, reason)."""
     body, at = next_varint(at, batch_end)
@@ -190,7 +190,7 @@ def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
     return at, end, timestamp_delta, offset_delta, VARINT if at < 0 else 0
 
 
-@inlined
+@inline_kernel
 def record_fields(at: int, end: int) -> tuple[int, int, int, int, int, int, int]:
     """A record from its key on: spans of key and value, its first header, how many, reason."""
     key, key_size, reason = span_at(at, end)

@@ -10,7 +10,7 @@ Kafka 4 writes only record batches: a message set entry that it rebuilds becomes
         leader epoch, producer id and epoch, base sequence     -1
 
 The cleaner passes which records it retains and which delete horizons to set. A converted record outgrows its
-message by ``RECORD_GROWTH`` bytes at most, so the output is allocated once.
+message by ``MAX_CONVERSION_GROWTH`` bytes at most, so the output is allocated once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, cod
 
 NO_HORIZON = -1
 _OFFSET_DELTA_MAX = (1 << 31) - 1
-RECORD_GROWTH = 6
+MAX_CONVERSION_GROWTH = 6
 """Most bytes by which a converted record can outgrow its message (magic 0, its varints at their longest)."""
 TOO_FAR_APART = "a message set's offsets are too far apart for one batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
+class ConvertedBatches:
     """Finished batches: ``data`` uint8, and a row a batch (int64).
 
     ``entry`` is the row of the message set entry that it was; sizes are whole batches' and fill ``data``.
@@ -116,7 +116,7 @@ def convert_entries(
     keep_empty: Flags,
     path: str,
     origin: int,
-) -> Converted:
+) -> ConvertedBatches:
     """Convert message set ``entries`` (magic 0 and 1) into record batches, one for each with records.
 
     ``columns`` are the decoded records of exactly these entries; ``keep`` (bool, one a record) says which
@@ -127,7 +127,7 @@ def convert_entries(
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
     records = select(columns, keep)
-    records_size = int((records.size.astype(np.int64) + RECORD_GROWTH).sum())
+    records_size = int((records.size.astype(np.int64) + MAX_CONVERSION_GROWTH).sum())
     out = np.empty(layout.BATCH_OVERHEAD * total + records_size, np.uint8)
     made = _Batches(*np.empty((4, total), np.int64))
     bad = _convert(
@@ -149,7 +149,7 @@ def convert_entries(
         data, starts, sizes = compress_batches(data, starts, sizes, codecs, Scratch(len(data) + 1))
     rows = np.flatnonzero(sizes)
     patch_checksums(data, starts[rows], sizes[rows])
-    return Converted(
+    return ConvertedBatches(
         data=data,
         entry=rows,
         last_offset=made.last_offset[rows],

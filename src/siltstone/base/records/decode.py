@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, SPANS_END, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, MAX_RECORD_BUFFER_BYTES, Scratch
 from siltstone.base.records.columns import (
     DECODE_REASON,
     KEY_COLUMNS,
-    LEFT_OVER,
     RECORD_OFFSETS,
+    TRAILING_BYTES,
     ColumnArrays,
     KeyColumns,
     RecordColumns,
@@ -70,7 +70,7 @@ class ChosenRecords:
 
 class DecodeOptions(TypedDict, total=False):
     """Options of every decoder. ``limit`` bounds what one batch may decompress to, in bytes, and how many
-    records it may have (``decompression.records_max``). ``path`` and ``origin`` (the file position of the
+    records it may have (``decompression.max_records``). ``path`` and ``origin`` (the file position of the
     window's first byte) are for errors."""
 
     limit: int
@@ -156,7 +156,7 @@ def _decode_batches(
                 timestamp[row] = header.max_timestamp if log_append else header.base_timestamp + delta
             count += 1
         if at != batch_end:
-            return i, LEFT_OVER, 0, 0, 0, 0
+            return i, TRAILING_BYTES, 0, 0, 0, 0
     return -1, 0, count, met, left_out, keyless
 
 
@@ -257,12 +257,12 @@ class _Source:
         path, origin = options.get("path", ""), options.get("origin", 0)
         chosen = batches if rows is None else batches[rows]
         data, starts, ends = decompress_batches(window, chosen, scratch or Scratch(), **options)
-        assert len(data) <= SPANS_END, "spans are int32"
+        assert len(data) <= MAX_RECORD_BUFFER_BYTES, "spans are int32"
         counts = chosen["count"].astype(np.int64)
         bad, reason = count_messages(data, chosen, starts, ends, counts)
         if reason:
             raise corrupt_batch(chosen, bad, LEGACY_REASON[reason], path, origin)
-        limit = options.get("limit", DEFAULT_LIMIT)
+        limit = options.get("limit", DEFAULT_DECOMPRESSION_LIMIT)
         refuse_impossible_counts(chosen, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         plain = _PlainBatches(data, starts, ends, rows, batches)

@@ -22,22 +22,22 @@ import numpy as np
 from siltstone.base.codec_table import ZSTD, codec_name
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.codecs import (
-    DEFAULT_LIMIT,
-    LIMIT_SETTING,
-    SPANS_END,
+    DECOMPRESSION_LIMIT_SETTING,
+    DEFAULT_DECOMPRESSION_LIMIT,
+    MAX_RECORD_BUFFER_BYTES,
     DecompressedTooLargeError,
     DecompressionError,
     RecordSpans,
     Scratch,
     declared_sizes,
     decompress,
-    decompress_run,
+    decompress_spans,
 )
-from siltstone.base.records.layout import ENTRY_MIN, BatchHeaders, Bytes, Int64, codec_of
+from siltstone.base.records.layout import MIN_ENTRY_SIZE, BatchHeaders, Bytes, Int64, codec_of
 from siltstone.base.records.legacy import LEGACY_REASON, find_record_spans
 
 SLICE_BYTES = 8 << 20
-RECORD_BYTES = 64
+RECORD_MEMORY_BYTES = 64
 """What a record takes in memory beside its own bytes: its row in the columns, and a hash."""
 _MAX_RESERVED_FOR_INEXACT = 16 << 20
 """Most bytes that are allocated ahead for batches without an exact size; the buffer grows where that is too
@@ -45,7 +45,7 @@ little."""
 _RECORD_MIN = 7
 """Bytes of the smallest record: its size, attributes, timestamp delta, offset delta, key size, value size and
 header count take one byte each."""
-_RAISE_THE_LIMIT = f"if the batch is not damaged, raise {LIMIT_SETTING}"
+_RAISE_THE_LIMIT = f"if the batch is not damaged, raise {DECOMPRESSION_LIMIT_SETTING}"
 
 
 def decompressed_size_bounds(window: Bytes, batches: BatchHeaders) -> Int64:
@@ -61,7 +61,7 @@ def decompressed_size_bounds(window: Bytes, batches: BatchHeaders) -> Int64:
         spans = RecordSpans(*np.empty((3, len(rows)), np.int64))
         find_record_spans(window, compressed, spans)
         declared, _ = declared_sizes(window, spans)
-        sizes[rows] = np.where(declared < 0, DEFAULT_LIMIT, declared)
+        sizes[rows] = np.where(declared < 0, DEFAULT_DECOMPRESSION_LIMIT, declared)
     return sizes
 
 
@@ -75,8 +75,10 @@ def slices_within(window: Bytes, batches: BatchHeaders, budget: int = SLICE_BYTE
         return
     sizes, old = decompressed_size_bounds(window, batches), batches["magic"] < 2
     # The headers of compressed message sets do not have a count: it is bounded by the smallest message.
-    records = np.where(old & (codec_of(batches) > 0), sizes // ENTRY_MIN, np.maximum(batches["count"], 1))
-    total = np.cumsum(sizes + RECORD_BYTES * records)
+    records = np.where(
+        old & (codec_of(batches) > 0), sizes // MIN_ENTRY_SIZE, np.maximum(batches["count"], 1)
+    )
+    total = np.cumsum(sizes + RECORD_MEMORY_BYTES * records)
     if total[-1] <= budget and not old.any():
         yield slice(0, len(batches))
         return
@@ -91,7 +93,7 @@ def decompress_batches(
     batches: BatchHeaders,
     scratch: Scratch,
     *,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     path: str = "",
     origin: int = 0,
 ) -> tuple[Bytes, Int64, Int64]:
@@ -115,14 +117,14 @@ def decompress_batches(
         raise corrupt_batch(batches, row, text, path, origin, _RAISE_THE_LIMIT)
     inexact_total = int(declared[~exact].clip(min=0, max=limit).sum())
     reserved = int(declared[exact].sum()) + min(inexact_total, _MAX_RESERVED_FOR_INEXACT)
-    scratch.allocate(min(reserved, SPANS_END))
+    scratch.allocate(min(reserved, MAX_RECORD_BUFFER_BYTES))
     view, sizes, next_row = window.data, np.empty(len(batches), np.int64), 0
     columns = (*spans, batches["magic"])
     for row, (start, end, codec, magic) in enumerate(zip(*map(np.ndarray.tolist, columns), strict=True)):
         # One call of the kernel takes all uncompressed and zstd batches from a row up to the first that it
         # cannot take. Where a library follows such a batch, only a zstd batch is worth the next call.
         if row >= next_row and (codec == ZSTD or row == 0):
-            next_row = decompress_run(window, spans, row, scratch, limit, sizes)
+            next_row = decompress_spans(window, spans, row, scratch, limit, sizes)
         if row < next_row:
             continue
         try:
@@ -131,7 +133,7 @@ def decompress_batches(
         except DecompressionError as error:
             advice = _RAISE_THE_LIMIT if isinstance(error, DecompressedTooLargeError) else None
             raise corrupt_batch(batches, row, str(error), path, origin, advice) from None
-        if scratch.used > SPANS_END:
+        if scratch.used > MAX_RECORD_BUFFER_BYTES:
             raise corrupt_batch(batches, row, "more than 2 GiB of records at a time", path, origin)
     ends = np.cumsum(sizes)
     return scratch.array(), ends - sizes, ends
@@ -148,7 +150,7 @@ def refuse_impossible_counts(
     batches: BatchHeaders, counts: Int64, sizes: Int64, path: str, origin: int, limit: int
 ) -> None:
     """Refuse counts before columns are allocated: a record takes at least seven bytes, and one batch has
-    ``records_max(limit)`` records at most. Raises CorruptRecordError.
+    ``max_records(limit)`` records at most. Raises CorruptRecordError.
 
     ``sizes``: the bytes of each batch's records after decompression.
     """
@@ -164,4 +166,4 @@ def refuse_impossible_counts(
 def max_records(limit: int) -> int:
     """Most records of one batch that may decompress to ``limit`` bytes: their columns take as much memory as
     the limit. A limit below the default bounds bytes only."""
-    return max(limit, DEFAULT_LIMIT) // RECORD_BYTES
+    return max(limit, DEFAULT_DECOMPRESSION_LIMIT) // RECORD_MEMORY_BYTES

@@ -32,7 +32,7 @@ HEADER = struct.Struct(">ih")
 LENGTH_SIZE = 4
 LENGTH_MIN = HEADER.size - LENGTH_SIZE
 LENGTH_MAX = (1 << 31) - 1
-RESULTS_MAX = 1 << 16
+MAX_RESULTS = 1 << 16
 """Most results in one frame by default: one may be 6 bytes on the wire, but is an object here."""
 _NAME = "fetch result"
 
@@ -120,18 +120,18 @@ def decode_message_set_send(frame: bytes | bytearray | memoryview | Bytes) -> Me
 
 
 def decode_multi_message_set_send(
-    frame: bytes | bytearray | memoryview | Bytes, results_max: int = RESULTS_MAX
+    frame: bytes | bytearray | memoryview | Bytes, max_results: int = MAX_RESULTS
 ) -> MultiMessageSetSend:
     """One whole frame; the chunks are slices of it. Raises CorruptRecordError with the position in it.
 
-    ``results_max`` is how many results were asked for: more are refused.
+    ``max_results`` is how many results were asked for: more are refused.
     """
     data, outer = np.frombuffer(frame, np.uint8), decode_message_set_send(frame)
     results: list[MessageSetSend] = []
     position = HEADER.size
     while position < len(data):
-        if len(results) == results_max:
-            raise CorruptRecordError(_NAME, position, f"more than {results_max} results")
+        if len(results) == max_results:
+            raise CorruptRecordError(_NAME, position, f"more than {max_results} results")
         results.append(_message_set_send(data, position))
         position += results[-1].size
     return MultiMessageSetSend(error_code=outer.error_code, results=tuple(results))

@@ -88,7 +88,7 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, bytes | int | float | str | tuple | np.generic) else ""
 
 
-def inlined(function: Function) -> Function:
+def inline_kernel(function: Function) -> Function:
     """Compile a few lines into every kernel that calls them, where a call would cost more than the lines."""
     return cast(Function, njit(nogil=True, inline="always")(function))
 
@@ -119,7 +119,7 @@ def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any)
     return types.int64(*[types.int64] * 6), code
 
 
-call_c5: Any = intrinsic(_call_c5)
+call_c_function: Any = intrinsic(_call_c5)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 

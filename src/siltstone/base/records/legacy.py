@@ -126,13 +126,13 @@ def count_messages(
         position, end = starts[i], ends[i]
         counts[i] = 0
         while position < end:
-            if end - position < layout.ENTRY_MIN:
+            if end - position < layout.MIN_ENTRY_SIZE:
                 return i, _INNER_SIZE
             size = read_int32(data, position + layout.SIZE_POSITION)
             magic = int(data[position + layout.MAGIC_POSITION])
             if magic > 1:
                 return i, _INNER_MAGIC
-            if size < layout.SIZE_MIN[magic] or size > end - position - layout.LOG_OVERHEAD:
+            if size < layout.MIN_SIZE_FIELD[magic] or size > end - position - layout.LOG_OVERHEAD:
                 return i, _INNER_SIZE
             if data[position + layout.MESSAGE_ATTRIBUTES_POSITION] & layout.CODEC_MASK:
                 return i, _NESTED

@@ -106,7 +106,7 @@ def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tupl
         if magic > 2:
             # Kafka checks the size first: one that no entry has is the fault, whatever the magic byte is.
             return rows, position, ScanEnd.BAD_MAGIC if size > 0 else ScanEnd.BAD_SIZE, 0
-        if size < layout.SIZE_MIN[magic]:
+        if size < layout.MIN_SIZE_FIELD[magic]:
             return rows, position, ScanEnd.BAD_SIZE, 0
         if size + layout.LOG_OVERHEAD > limit - position:
             return rows, position, ScanEnd.TRUNCATED, size + layout.LOG_OVERHEAD
@@ -153,7 +153,7 @@ def scan_headers(data: Bytes, limit: int) -> Scan:
     As ``scan_batches``, but the last batch is included when only its header is within ``data``: ``end`` is
     then beyond ``data``. A reader so finds a file's batches without reading their records.
     """
-    out = np.empty(len(data) // layout.ENTRY_MIN + 2, layout.BATCH)
+    out = np.empty(len(data) // layout.MIN_ENTRY_SIZE + 2, layout.BATCH)
     rows, position, outcome, needed = scan_into(data, 0, len(data), out)
     end = position + needed
     has_header = len(data) - position >= layout.BATCH_OVERHEAD

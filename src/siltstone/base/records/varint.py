@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from siltstone.base.records.kernel import byte_at, inlined, kernel
+from siltstone.base.records.kernel import byte_at, inline_kernel, kernel
 from siltstone.base.records.layout import Bytes
 
 
@@ -31,7 +31,7 @@ def _long_varint(at: int, end: int, last_shift: int, last_byte_max: int) -> tupl
     return 0, -1
 
 
-@inlined
+@inline_kernel
 def _next(at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
     """Read a varint, of one or two bytes inline."""
     if at >= end:
@@ -46,13 +46,13 @@ def _next(at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, 
     return _long_varint(at, end, last_shift, last_byte_max)
 
 
-@inlined
+@inline_kernel
 def next_varint(at: int, end: int) -> tuple[int, int]:
     """Read an int32 at address ``at``, not beyond ``end``."""
     return _next(at, end, 28, 0x0F)
 
 
-@inlined
+@inline_kernel
 def next_varlong(at: int, end: int) -> tuple[int, int]:
     """Read an int64 at address ``at``, not beyond ``end``."""
     return _next(at, end, 63, 1)

@@ -25,12 +25,12 @@ from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, CorruptRecordError
 from siltstone.base.records.build import copy_bytes, write_header
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import DECODE_REASON, record_head
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.decompression import decompress_batches, slices_within
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -149,7 +149,7 @@ def _add(
     open_[LAST] = offset
 
 
-@inlined
+@inline_kernel
 def _skip_records(at: int, end: int, count: int) -> int:
     """Skip ``count`` records from address ``at`` on by their sizes: where they end, -1 for a malformed
     size."""
@@ -254,7 +254,7 @@ class Coalescer:
         *,
         keep_listed: bool = True,
         limit: int = BATCH_BYTES,
-        batch_limit: int = DEFAULT_LIMIT,
+        batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     ) -> None:
         self._listed = listed
         self._keep_listed = keep_listed
