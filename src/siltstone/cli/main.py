@@ -153,7 +153,7 @@ def _last_words(line: str) -> None:
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     escape_unencodable()
-    interrupt = interruption.Interruption(say=_last_words)
+    interrupt = interruption.Interruption(print_line=_last_words)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
     status = run()
@@ -163,5 +163,5 @@ def main() -> NoReturn:
         from siltstone.base import files
 
         files.discard_standard_output()
-    interrupt.wait_for_endings()
+    interrupt.wait_for_callbacks()
     sys.exit(interrupt.status if interrupt.has_come else status)

@@ -254,9 +254,8 @@ def refused_records(
 
     Returns (how many are refused, the first one without a key or -1, the first one with a bad timestamp or
     -1). A record with both counts only as one without a key. Fills ``refused`` (int64, two columns), up to
-    its length: the record's index, and 1 for a bad timestamp, 0 for a missing key. ``claims_append_time``: a
-    client's batch has the bit for log-append time but the topic has create time, so every timestamp of the
-    batch is bad.
+    its length: the record's index, and 1 for a bad timestamp, 0 for a missing key. ``claims_append_time``:
+    the batch has the attribute bit for log-append time where it may not, so every timestamp of it is bad.
     """
     _, needs_keys, min_allowed, max_allowed = rules
     count, first_keyless, first_bad_time = 0, -1, -1
