@@ -335,7 +335,7 @@ class OffsetFilter(RecordFilter):
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
-            met=self._matched,
+            matched=self._matched,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
         chosen = decode_chosen_records(
@@ -348,7 +348,7 @@ class OffsetFilter(RecordFilter):
             path=part.path,
             origin=part.origin,
         )
-        self._matched = chosen.met
+        self._matched = chosen.matched
         columns = chosen.columns
         return FilteredRecords(
             columns=columns,
@@ -588,9 +588,9 @@ def _convert(
     converted = convert_entries(
         part.batches,
         columns,
-        keep=retained.is_retained,
+        is_retained=retained.is_retained,
         horizon_ms=horizon,
-        keep_empty=plan.action == EMPTIED,
+        keeps_empty=plan.action == EMPTIED,
         path=part.path,
         origin=part.origin,
     )

@@ -211,7 +211,7 @@ def _decode_retained(
     choice = ChosenOffsets(
         offsets=(own - own[0]).astype(np.uint32),
         base=int(own[0]),
-        met=0,
+        matched=0,
         all_from=np.full(len(rows), LONG_MAX),
     )
     chosen = decode_chosen_records(

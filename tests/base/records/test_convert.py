@@ -64,9 +64,9 @@ def converted(
     return convert_entries(
         entries,
         columns,
-        keep=np.ones(len(columns), np.bool_) if keep is None else keep,
+        is_retained=np.ones(len(columns), np.bool_) if keep is None else keep,
         horizon_ms=np.full(len(entries), NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms,
-        keep_empty=np.zeros(len(entries), np.bool_),
+        keeps_empty=np.zeros(len(entries), np.bool_),
         path=path,
         origin=origin,
     )

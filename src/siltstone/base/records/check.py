@@ -30,7 +30,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records import columns, layout
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
-from siltstone.base.records.columns import record_fields, record_head
+from siltstone.base.records.columns import read_record_fields, read_record_head
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
 from siltstone.base.records.scan import ScanEnd, scan_into
@@ -219,12 +219,12 @@ def check_records(
     previous_delta = checked - 1
     at, batch_end = data.ctypes.data + position, data.ctypes.data + end
     for record in range(checked, header.count):
-        at, record_end, timestamp_delta, offset_delta, fault = record_head(at, batch_end)
+        at, record_end, timestamp_delta, offset_delta, fault = read_record_head(at, batch_end)
         if fault == 0 and (offset_delta <= previous_delta or offset_delta > last_delta):
             fault = Fault.RECORD_OFFSETS
         previous_delta = offset_delta
         if fault == 0:
-            _, key_size, _, _, _, _, fault = record_fields(at, record_end)
+            _, key_size, _, _, _, _, fault = read_record_fields(at, record_end)
         if fault != 0:
             finding[FAULT], finding[FAULTY_RECORD] = fault, record
             return
@@ -261,8 +261,8 @@ def refused_records(
     count, first_keyless, first_bad_time = 0, -1, -1
     at, batch_end = data.ctypes.data + start, data.ctypes.data + end
     for record in range(header.count):
-        at, record_end, timestamp_delta, _, _ = record_head(at, batch_end)
-        _, key_size, _, _, _, _, _ = record_fields(at, record_end)
+        at, record_end, timestamp_delta, _, _ = read_record_head(at, batch_end)
+        _, key_size, _, _, _, _, _ = read_record_fields(at, record_end)
         at = record_end
         timestamp = header.base_timestamp + timestamp_delta
         is_in_bounds = timestamp == -1 or min_allowed <= timestamp <= max_allowed

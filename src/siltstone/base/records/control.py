@@ -18,7 +18,7 @@ import numpy as np
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
-from siltstone.base.records.columns import record_fields, record_head, span_bytes
+from siltstone.base.records.columns import read_record_fields, read_record_head, span_bytes
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, CODEC_MASK, BatchHeaders, Bytes
@@ -84,9 +84,9 @@ def read_batch_marker(
 def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
     """Start and size of the first record's key and value in a plain batch; null where it cannot be parsed."""
     base = data.ctypes.data
-    at, end, _, _, reason = record_head(base + position + BATCH_OVERHEAD, base + position + size)
+    at, end, _, _, reason = read_record_head(base + position + BATCH_OVERHEAD, base + position + size)
     if reason == 0:
-        key, key_size, value, value_size, _, _, reason = record_fields(at, end)
+        key, key_size, value, value_size, _, _, reason = read_record_fields(at, end)
     if reason != 0:
         return 0, -1, 0, -1
     return key - base, key_size, value - base, value_size

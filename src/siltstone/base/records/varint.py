@@ -17,7 +17,6 @@ import numpy as np
 from siltstone.base.records.kernel import byte_at, inline_kernel, kernel
 from siltstone.base.records.layout import Bytes
 
-
 # The shift of the last byte that a varint of a type may have, and the largest value of that byte: an int32
 # has four bits left for its fifth byte, an int64 one bit for its tenth.
 _INT32_LAST_SHIFT, _INT32_MAX_LAST_BYTE = 28, 0x0F
