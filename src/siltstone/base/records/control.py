@@ -30,7 +30,8 @@ _VALUE = struct.Struct(">hi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionMarker:
-    """The end of a transaction; ``coordinator_epoch`` is of the coordinator that decided it."""
+    """The end of a transaction. ``coordinator_epoch``: the epoch of the transaction coordinator that ended
+    it."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -65,24 +66,25 @@ def read_batch_marker(
     file position of ``data[0]``) are for errors. Raises CorruptRecordError for a marker that cannot be
     parsed.
     """
-    one = batches[row : row + 1]
-    if not one["count"].item():
+    batch = batches[row : row + 1]
+    if not batch["count"].item():
         return None
-    if one["attributes"].item() & CODEC_MASK:
-        columns = decode_records(data, one, path=path, origin=origin)
+    if batch["attributes"].item() & CODEC_MASK:
+        columns = decode_records(data, batch, path=path, origin=origin)
         key, value = columns.key(0), columns.value(0)
     else:
-        spans = _first_record(data, one["position"].item(), one["size"].item())
+        spans = _first_record(data, batch["position"].item(), batch["size"].item())
         key, value = span_bytes(data, *spans[:2]), span_bytes(data, *spans[2:])
     try:
         return parse_marker(key, value)
     except ValueError as error:
-        raise CorruptRecordError(path, origin + one["position"].item(), str(error)) from None
+        raise CorruptRecordError(path, origin + batch["position"].item(), str(error)) from None
 
 
 @kernel
 def _first_record(data: Bytes, position: int, size: int) -> tuple[int, int, int, int]:
-    """Start and size of the first record's key and value in a plain batch; null where it cannot be parsed."""
+    """(key start, key size, value start, value size) of the first record of an uncompressed batch; both sizes
+    are -1, for null, if it cannot be parsed."""
     base = data.ctypes.data
     at, end, _, _, reason = read_record_head(base + position + BATCH_OVERHEAD, base + position + size)
     if reason == 0:
