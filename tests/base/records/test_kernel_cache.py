@@ -66,14 +66,14 @@ for module in pkgutil.walk_packages(siltstone.__path__, "siltstone."):
 """
 
 
-def python(folder: Path, generate: str, **variables: str) -> str:
+def python(folder: Path, code: str, **variables: str) -> str:
     environment = {
         **os.environ,
         "NUMBA_CACHE_DIR": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join(sys.path),
         **variables,
     }
-    command = [sys.executable, "-c", generate]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

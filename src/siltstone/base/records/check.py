@@ -101,12 +101,15 @@ def _header_fault(row: Any, is_from_client: bool) -> int:
     return Fault.EPOCH if needs_epoch and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
+# Masks of ``_check_ordinary_records`` for a word that begins with a varint. Each byte has seven bits of the
+# number, and ``more`` if another byte follows: ``low7`` and ``high7`` cut the number out of two bytes;
+# ``second_more`` means a third byte, so that the record is not ordinary. All are unsigned: numba turns a
+# mixture into floats.
 @kernel
 def _check_ordinary_records(
     data: Bytes, start: int, end: int, count: int, base_timestamp: int
 ) -> tuple[int, Any, Any, Any, Any]:
-    """Check records as long as they are ordinary: the fast path of ``check_records``, which goes on after
-    them.
+    """Check records as long as they are ordinary: the fast path of ``check_records``.
 
     A record is ordinary if it is valid, its offset delta is its index in the batch, its sizes and deltas take
     one or two bytes, its key has up to 63 bytes, and it has no headers. Nearly all records of producers are.
@@ -116,16 +119,11 @@ def _check_ordinary_records(
     """
     first_keyless: Any = np.int64(-1)
     max_timestamp, min_timestamp = np.int64(-1), np.int64(_ABOVE_ALL_TIMESTAMPS)
-    # Masks for a word whose low bytes begin with a varint. Each byte has seven bits of the number, and
-    # ``more`` if another byte follows: ``low7`` and ``high7`` cut the number out of two bytes, and
-    # ``second_more`` means a third byte, so that the record is not ordinary. All are unsigned: numba turns a
-    # mixture into floats.
     one, low7, more, byte = np.uint64(1), np.uint64(0x7F), np.uint64(0x80), np.uint64(0xFF)
     high7, second_more, two_bytes = np.uint64(0x3F80), np.uint64(0x8000), np.uint64(0xFFFF)
     position, batch_end = np.uint64(start), np.uint64(end)
     for record in range(count):
-        # One load of eight bytes brings all fields up to the key's size. Near the end of the batch, where it
-        # could read beyond the data, records are left to the slower path.
+        # One load of eight bytes brings all fields up to the key's size; it must not read beyond the data.
         if position + np.uint64(24) > batch_end:
             return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
         # The record's size, of one byte or two, and the attributes byte, which Kafka does not use.
@@ -136,13 +134,12 @@ def _check_ordinary_records(
             size, word, at = (word & low7) | ((word >> one) & high7), word >> np.uint64(24), at + one
         else:
             size, word = word & byte, word >> np.uint64(16)
-        # Sizes and deltas are zigzag varints: an odd number is negative, half of an even number is the value.
-        # The size counts from the attributes byte on.
+        # Zigzag: odd numbers are negative, an even one is twice the value. The size counts from the
+        # attributes.
         record_end = at - one + (size >> one)
         if size & one or record_end > batch_end:
             return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
-        # The timestamp delta.
-        if word & more:
+        if word & more:  # the timestamp delta
             if word & second_more:
                 return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
             raw, word, at = (word & low7) | ((word >> one) & high7), word >> np.uint64(16), at + np.uint64(2)

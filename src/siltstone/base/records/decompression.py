@@ -100,17 +100,15 @@ def decompress_batches(
     """Decompress the records of ``batches``: (data, starts, ends), int64, one a batch.
 
     ``data`` is ``window`` itself if no batch with records is compressed, else the bytes of ``scratch``. The
-    records of a compressed message set entry are its inner messages; an entry that is not compressed is its
-    own record. ``limit`` bounds what one batch may decompress to, in bytes. ``origin`` is the position of the
-    window in the file ``path``. Raises CorruptRecordError for a compressed batch that cannot be read or
-    exceeds ``limit``.
+    records of a compressed message set entry are its inner messages; any other entry is its own record.
+    ``limit`` bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file
+    ``path``. Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
     spans = RecordSpans(*np.empty((3, len(batches)), np.int64))
     bad_row, reason = find_record_spans(window, batches, spans)
     if reason:
-        raise corrupt_batch(
-            batches, bad_row, LEGACY_REASON[reason].format(codec=spans.codec[bad_row]), path, origin
-        )
+        text = LEGACY_REASON[reason].format(codec=spans.codec[bad_row])
+        raise corrupt_batch(batches, bad_row, text, path, origin)
     if not spans.codec.any():
         return window, spans.start, spans.end
     scratch.clear()
@@ -124,9 +122,8 @@ def decompress_batches(
     view, sizes, next_row = window.data, np.empty(len(batches), np.int64), 0
     span_columns = (*spans, batches["magic"])
     for row, (start, end, codec, magic) in enumerate(zip(*map(np.ndarray.tolist, span_columns), strict=True)):
-        # One call of the kernel decompresses zstd batches and copies uncompressed ones, from ``row`` to the
-        # first batch that it cannot read. That batch goes to a library; the kernel is called again at the
-        # next zstd batch.
+        # The kernel takes zstd and uncompressed batches from ``row`` up to the first that it cannot read. A
+        # library reads that batch; the kernel is called again at the next zstd batch.
         if row >= next_row and (codec == ZSTD or row == 0):
             next_row = decompress_spans(window, spans, row, scratch, limit, sizes)
         if row < next_row:
