@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.config import LogConfig
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.runtime.manager import LogManager
 
@@ -47,7 +47,7 @@ def batch_of(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     count = max(1, size // 124)
     offsets = np.arange(count, dtype=np.int64)
     return build_batch(
-        BatchShape(),
+        NewBatchHeader(),
         offset=offsets,
         timestamp=offsets + int(time.time() * 1000) - count,
         keys=Spans.of([b"key %08d" % number for number in range(count)]),

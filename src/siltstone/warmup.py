@@ -34,7 +34,7 @@ def _append_and_read(directory: Path) -> None:
     for batch in small_batches():
         log.append(batch, origin=Origin.REPLICATION)
     for batch in small_batches()[:-1]:
-        log.append(bytes(8) + batch[8:])
+        log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
     recovered = open_partition(directory, config)
@@ -49,7 +49,7 @@ def _compact(directory: Path) -> None:
     for order in ORDERS:
         log = open_partition(directory / f"{order}-0", config)
         for batch in small_batches()[:-1]:
-            log.append(bytes(8) + batch[8:])
+            log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
             compactor.compact(log, order=order)
         assert list(CompactedReader(log))
         log.close()

@@ -89,7 +89,7 @@ def test_a_log_with_transactions_takes_the_shuffle_join(tmp_path: Path) -> None:
     partition = write_clean_and_dirty(tmp_path)
     shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
     marker = end_transaction_marker(
-        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
+        is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
     )
     marker[:8] = np.frombuffer((11).to_bytes(8, "big"), np.uint8)
     logs.write_segment(partition, 10, one(10, "b10", **shape) + marker.tobytes())

@@ -170,7 +170,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
     def marker(producer: int) -> None:
         nonlocal offset
         made_of = end_transaction_marker(
-            commit=True, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+            is_commit=True, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
         )
         made.append(offset.to_bytes(8, "big") + made_of.tobytes()[8:])
         offset += 1

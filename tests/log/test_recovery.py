@@ -324,7 +324,7 @@ def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:
 def marker(offset: int, *, commit: bool, producer_id: int = 9, producer_epoch: int = 1) -> bytes:
     made = bytearray(
         end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=1,

@@ -53,7 +53,7 @@ def encoded(offset: int, event: Event) -> bytes:
         shape = {"producer_id": event.producer, "producer_epoch": 0, "base_sequence": 0}
         return batch([Rec(offset=offset, key=b"k")], transactional=True, **shape)
     marker = end_transaction_marker(
-        commit=event.kind == COMMIT,
+        is_commit=event.kind == COMMIT,
         producer_id=event.producer,
         producer_epoch=0,
         coordinator_epoch=0,

@@ -92,7 +92,7 @@ def test_times_at_the_bounds_pass() -> None:
 
 def test_coordinators_write_several_batches_and_markers() -> None:
     marker = end_transaction_marker(
-        commit=True, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
+        is_commit=True, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
     )
     unnumbered = sent(2, producer_id=3, producer_epoch=0, transactional=True)
     data = np.concatenate((marker, unnumbered, sent(LARGE)))
@@ -314,7 +314,7 @@ def test_a_producer_without_an_epoch() -> None:
     with_epoch = sent(1, producer_id=3, producer_epoch=0, base_sequence=0)
     assert append(with_epoch).records == 1
     marker = end_transaction_marker(
-        commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
+        is_commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
     )
     assert_refused(marker, InvalidRecordError, Fault.EPOCH, origin=Origin.COORDINATOR)
 
@@ -339,7 +339,7 @@ BODIES: list[tuple[str, bytes, Fault, int | None]] = [
     ("key size below null", record(key=twin.varint(-2)), Fault.NEGATIVE_SIZE, 0),
     ("key size too large", record(key=twin.varint(1 << 30) + b"k"), Fault.RECORD_END, 0),
     ("bytes behind the headers", record(tail=b"\0"), Fault.RECORD_END, 0),
-    ("bytes behind the last record", record() + b"\0", Fault.LEFT_OVER, None),
+    ("bytes behind the last record", record() + b"\0", Fault.TRAILING_BYTES, None),
     ("an offset that is not the first", record(delta=b"\2"), Fault.RECORD_OFFSETS, 0),
     ("nothing", b"", Fault.VARINT, 0),
 ]

@@ -93,7 +93,7 @@ def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
-        mark = files.FileMark.of(reader.stat, may_grow=False)
+        mark = files.FileIdentity.of(reader.stat, may_grow=False)
     piece = FilePiece(
         topic_partition=TopicPartition("t", 0),
         directory=str(partition),

@@ -132,7 +132,7 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
         chosen = ", ".join(
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
-            if s.origin is not ConfigSource.DEFAULT_CONFIG
+            if s.config_source is not ConfigSource.DEFAULT_CONFIG
         )
         if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
             yield chosen, result.topic_partition

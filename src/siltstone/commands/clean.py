@@ -377,7 +377,7 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
         above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        inodes = {files.stat(parent).place for parent in above}
+        inodes = {files.stat(parent).device_and_inode for parent in above}
         for directory in directories:
             if directory.place in inodes:
                 reason = f"{flag}: the path is inside {directory.path}, and no broker would start with it"
@@ -459,7 +459,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
     with locked_directories([Path(log.path).resolve().parent for _, log in kept]) as opened:
         by_inode = {directory.place: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
-        directories = {path: by_inode[files.stat(path.resolve()).place] for path in parents}
+        directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical)
 
 

@@ -170,7 +170,7 @@ class Policies:
                 return replace(state, refused=refused)
         try:
             own = settings.config_of(topic)
-            config = refuse_contradictions(own.over(by_hand).over(self.config))
+            config = refuse_contradictions(own.with_topic_layer(by_hand).with_topic_layer(self.config))
         except UsageError as error:
             if not named:
                 raise
@@ -228,7 +228,7 @@ def recovery_configs(
     def config_of(topic_partition: TopicPartition) -> LogConfig:
         if cluster is not None and cluster.topic_id(topic_partition.topic) is not None:
             try:
-                return LogConfig.of(cluster.config_of(topic_partition.topic).over(config))
+                return LogConfig.of(cluster.config_of(topic_partition.topic).with_topic_layer(config))
             except UsageError as error:
                 _logger.warning("%s: the topic's own settings are not used: %s", topic_partition, error)
         return LogConfig.of(Config(config, static=static))
@@ -271,7 +271,7 @@ def read_server_properties(path: Path | None, *, foreign: bool = False) -> Mappi
 
     Raises UsageError, OSError.
     """
-    return {} if path is None else parse_server_properties(read_text(path), str(path), foreign=foreign)
+    return {} if path is None else parse_server_properties(read_text(path), str(path), skip_unknown=foreign)
 
 
 def read_text(path: Path) -> str:

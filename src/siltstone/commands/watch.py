@@ -301,9 +301,9 @@ class Watch:
         by_hand = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
             if snapshot.settings_of(topic).knows(topic.name):
-                config = snapshot.config_of(topic).over(by_hand)
+                config = snapshot.config_of(topic).with_topic_layer(by_hand)
             elif by_hand:
-                config = snapshot.settings.broker.over(by_hand)
+                config = snapshot.settings.broker.with_topic_layer(by_hand)
             else:
                 return replace(state, refused=(snapshot.notes_on([topic]) or [NO_SETTINGS])[-1])
             return replace(state, config=refuse_contradictions(config))

@@ -16,7 +16,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.codec_table import CODECS
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
 from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
@@ -222,7 +222,7 @@ def small_batches() -> list[bytes]:
     for number in range(2 * len(CODECS)):
         offsets = np.arange(number * 10, number * 10 + 10, dtype=np.int64)
         batch = build_batch(
-            BatchShape(base_offset=number * 10, codec=number % len(CODECS)),
+            NewBatchHeader(base_offset=number * 10, codec=number % len(CODECS)),
             offset=offsets,
             timestamp=offsets * 7,
             keys=Spans.of([b"key %d" % (offset % 17) for offset in offsets.tolist()]),
@@ -231,7 +231,7 @@ def small_batches() -> list[bytes]:
         )
         batches.append(batch.tobytes())
     marker = end_transaction_marker(
-        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+        is_commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
     )
     return [*batches, END.to_bytes(8, "big") + marker.tobytes()[8:]]
 

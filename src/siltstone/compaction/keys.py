@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.hashing import siphash128_each
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Flags, Int32, Int64, Words
 
 BLOB_BYTES = 32 << 20
@@ -69,7 +69,7 @@ def table_for(entries: int) -> Int32:
     return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 
-@inlined
+@inline_kernel
 def mask_for(entries: int) -> np.uint64:
     """The mask from a hash to a slot in the table of so many entries."""
     size = 8
@@ -78,7 +78,7 @@ def mask_for(entries: int) -> np.uint64:
     return np.uint64(size - 1)
 
 
-@inlined
+@inline_kernel
 def slot_of(
     table: Int32, mask: np.uint64, entries: Words, low: np.uint64, high: np.uint64, compared: np.uint64
 ) -> np.uint64:
@@ -490,7 +490,7 @@ def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) 
 _HINT_BITS = 12
 
 
-@inlined
+@inline_kernel
 def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
     """The number of the last base at or below an offset."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError
-from siltstone.base.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
+from siltstone.base.records.build import MAX_REENCODING_GROWTH, compress_batches, copy_bytes, write_header
 from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import ColumnArrays, RecordColumns
@@ -161,8 +161,8 @@ def emit(
     """Write the batches into ``out``, rebuilt ones uncompressed and without checksum; returns the end.
 
     ``data``: what the spans of ``columns`` point into. Fills ``starts`` and ``sizes`` (bytes in ``out``, size
-    0 for a dropped batch). ``out`` has at least the size of the window and, for each record, ``RECODE_ROOM``
-    bytes more. (Kafka's ``MemoryRecords.filterTo``.)
+    0 for a dropped batch). ``out`` has at least the size of the window and, for each record,
+    ``MAX_REENCODING_GROWTH`` bytes more. (Kafka's ``MemoryRecords.filterTo``.)
     """
     position, end_row = 0, 0
     for b in range(len(batches)):
@@ -335,7 +335,7 @@ class OffsetFilter(RecordFilter):
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
-            met=self._matched,
+            matched=self._matched,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
         chosen = decode_chosen_records(
@@ -348,7 +348,7 @@ class OffsetFilter(RecordFilter):
             path=part.path,
             origin=part.origin,
         )
-        self._matched = chosen.met
+        self._matched = chosen.matched
         columns = chosen.columns
         return FilteredRecords(
             columns=columns,
@@ -506,7 +506,7 @@ class Rewriter:
         window, batches = part.data, part.batches
         if (plan.action == COPIED).all():
             return _copied(window, batches)
-        size_max = len(columns.data) + len(window) + RECODE_ROOM * len(columns)
+        size_max = len(columns.data) + len(window) + MAX_REENCODING_GROWTH * len(columns)
         size_max += BATCH_OVERHEAD * len(batches)
         # Two buffers in turn: the batches before these may still be compressed in another thread.
         self._out, self._other_out = self._other_out, self._out
@@ -588,9 +588,9 @@ def _convert(
     converted = convert_entries(
         part.batches,
         columns,
-        keep=retained.is_retained,
+        is_retained=retained.is_retained,
         horizon_ms=horizon,
-        keep_empty=plan.action == EMPTIED,
+        keeps_empty=plan.action == EMPTIED,
         path=part.path,
         origin=part.origin,
     )

@@ -30,7 +30,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.decompression import slices_within
@@ -141,7 +141,7 @@ def decoded(
     decode: Callable[..., Columns],
     *,
     scratch: Scratch | None = None,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
 ) -> Iterator[Decoded[Columns]]:
     """All records of a segment's ``windows``, in slices of about 8 MiB (``decompression.slices_within``).
 
@@ -407,7 +407,7 @@ class TaskLimits:
     index_bytes: int
     window_size: int
     memory_bytes: int
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
     io_bytes_per_second: float = UNLIMITED
 
 

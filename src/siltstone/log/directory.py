@@ -197,7 +197,7 @@ class LogDirectory(Closing):
     @property
     def place(self) -> tuple[int, int]:
         """Device and inode, which identify the directory whatever path leads to it. Raises OSError."""
-        return files.stat(self.path).place
+        return files.stat(self.path).device_and_inode
 
     @property
     def is_log_directory(self) -> bool:
@@ -375,7 +375,7 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
                 )
             paths[topic_partition] = path
             with contextlib.suppress(FileNotFoundError):
-                other = places.setdefault(files.stat(path).place, path)
+                other = places.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(
                         f"it is the same directory as {other}", path=path, advice="pass it once"
@@ -458,7 +458,7 @@ def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
     Raises DirectoryRefusedError where something else has the folder's name; OSError.
     """
     path = partition / name
-    reason = files.folder_refusal(path)
+    reason = files.unsafe_directory_reason(path)
     if reason is not None:
         raise DirectoryRefusedError(
             f"it {reason}, so nothing in it is written or removed",

@@ -35,7 +35,7 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records import layout
 from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
@@ -69,7 +69,7 @@ class DumpOptions:
     verify_index_only: bool = False
     index_sanity_check: bool = False
     max_bytes: int | None = None
-    max_decompressed_message_bytes: int = DEFAULT_LIMIT
+    max_decompressed_message_bytes: int = DEFAULT_DECOMPRESSION_LIMIT
     decoder: Decoder | None = None
 
     @property

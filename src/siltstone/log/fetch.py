@@ -24,7 +24,7 @@ import numpy as np
 
 from siltstone.base.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
@@ -56,7 +56,7 @@ class LogView(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     active_size: int
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 
     @property
     def name(self) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_headers
@@ -128,7 +128,7 @@ def first_offset_at_or_after(
     start: int = 0,
     end: int | None = None,
     from_offset: int = 0,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     first_read: int = FIRST_READ,
 ) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.

@@ -286,7 +286,7 @@ class ClusterSettings:
     def effective_broker_config(self, config: Config) -> Config:
         """A broker's ``config`` with the settings from the metadata log beneath its own."""
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
-            config = config.replacing(origin, {**self.broker.layer(origin), **config.layer(origin)})
+            config = config.with_layer(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
@@ -295,11 +295,11 @@ class ClusterSettings:
         Raises UsageError for a bad value of a setting that is used.
         """
         broker = self.broker if broker is None else broker
-        return broker.over(_named_by_source(self.own(topic)))
+        return broker.with_topic_layer(_named_by_source(self.own(topic)))
 
 
 def _named_by_source(settings: Layer) -> dict[str, Setting]:
-    return {name: replace(setting, source=setting.origin.value) for name, setting in settings.items()}
+    return {name: replace(setting, source=setting.config_source.value) for name, setting in settings.items()}
 
 
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:

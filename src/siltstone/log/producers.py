@@ -43,7 +43,7 @@ from siltstone.base.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from siltstone.base.records.control import EndTransactionMarker, marker_of
+from siltstone.base.records.control import EndTransactionMarker, read_batch_marker
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
@@ -341,7 +341,7 @@ class ProducerStates:
         aborted = []
         for row in _producer_rows(batches):
             batch = ProducerBatch.of(batches, row)
-            marker = marker_of(data, batches, row, path) if batch.control else None
+            marker = read_batch_marker(data, batches, row, path) if batch.control else None
             if batch.control and marker is None:
                 continue
             producer = self._producers.get(batch.producer_id)
@@ -356,7 +356,7 @@ class ProducerStates:
                 continue
             self._open.pop(first, None)
             self._ended[first] = batch.first_offset
-            if not marker.commit:
+            if not marker.is_commit:
                 # As of this marker: the first open transaction, which a fetch searches the index up to.
                 stable = min(self._open, default=batch.last_offset + 1)
                 aborted.append(AbortedTransaction(batch.producer_id, first, batch.first_offset, stable))
@@ -402,7 +402,7 @@ def _producer_rows(batches: BatchHeaders) -> list[int]:
 
 def _marker_to_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransactionMarker:
     try:
-        marker = marker_of(data, batches, row)
+        marker = read_batch_marker(data, batches, row)
     except CorruptRecordError as error:
         raise at_position(InvalidRecordError(error.reason), error.position) from None
     if marker is None:

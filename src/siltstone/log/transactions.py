@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.control import marker_of
+from siltstone.base.records.control import read_batch_marker
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
@@ -492,12 +492,12 @@ def _remove_ended(pending: dict[int, int | None], reader: files.Reader, headers:
         producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
         data, one = read_batch(reader, headers[row : row + 1])
         # The first marker of a producer ends its transaction; later ones are of others.
-        marker = marker_of(data, one, 0, reader.path, origin)
+        marker = read_batch_marker(data, one, 0, reader.path, origin)
         if marker is None or producer not in pending:
             continue
         listed = pending.pop(producer)
-        if marker.commit != (listed is None):
-            raise contradiction(COMMITTED if marker.commit else NOT_LISTED, producer, reader.path, origin)
+        if marker.is_commit != (listed is None):
+            raise contradiction(COMMITTED if marker.is_commit else NOT_LISTED, producer, reader.path, origin)
         if listed is not None and listed != one["base_offset"].item():
             raise contradiction(ENDS_ELSEWHERE, producer, reader.path, origin)
 

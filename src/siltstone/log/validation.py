@@ -50,28 +50,28 @@ from siltstone.base.errors import (
     RecordListTooLargeError,
     UnreadableBatchError,
 )
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.base.records.check import (
-    APPEND_TIMED,
-    COMPRESSED,
+    ANY_CHECKSUM_PENDING,
+    ANY_COMPRESSED,
+    ANY_LOG_APPEND_TIME,
+    ANY_REFUSED,
+    CHECKSUM_PENDING,
     FAULT,
-    KEYLESS,
-    PENDING,
-    RECORD,
-    REFUSED,
+    FAULTY_RECORD,
+    FINDING_COLUMNS,
+    FIRST_BAD_TIMESTAMP,
+    FIRST_KEYLESS,
     SMALL_BATCH_SIZE,
-    UNCHECKED,
-    UNTIMELY,
-    WIDTH,
     Fault,
-    Rules,
-    admit_one,
+    RecordRules,
     assign_offsets,
     check_batches,
     check_records,
-    check_replicated,
+    check_replicated_batches,
     refused_records,
-    summarize,
+    summarize_batches,
+    validate_single_batch,
 )
 from siltstone.base.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.base.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
@@ -82,13 +82,13 @@ from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,
     BATCH_OVERHEAD,
-    CHECKED_FROM,
+    CHECKSUM_START,
     CODEC_MASK,
     CONTROL_BIT,
     CRC_POSITION,
     LOG_OVERHEAD,
     MAGIC_POSITION,
-    SIZE_MIN,
+    MIN_SIZE_FIELD,
     SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -134,7 +134,7 @@ def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) ->
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
     columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
     level = getattr(config, f"compression_{config.compression_type}_level") if CODECS[codec].levels else None
-    shape = BatchShape(
+    shape = NewBatchHeader(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
         codec=codec,
@@ -251,7 +251,7 @@ def validate_and_assign(
     # The common case first: one uncompressed, valid batch is checked and gets its offsets in one kernel call.
     rows = np.empty(1, BATCH)
     checksum = _checksum(data)
-    records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
+    records, first, last, largest = validate_single_batch(data, rows, checksum, rules, small, assigned)
     if records:
         return Validated(data, rows, first, last, largest, last, records)
     one = _first_batch(data) if client else data
@@ -264,11 +264,11 @@ def validate_and_assign(
         _refuse_oversized(rows, config)
     _refuse_more_than_a_segment(data, config)
     if assign_offsets(data, rows, findings, assigned):
-        pending = np.flatnonzero(findings[:, PENDING])
+        pending = np.flatnonzero(findings[:, CHECKSUM_PENDING])
         patch_checksums(data, rows["position"][pending], rows["size"][pending].astype(np.int64))
         for row in pending.tolist():
             rows["crc"][row] = _stored(data, int(rows["position"][row]) + CRC_POSITION)
-    return Validated(data, rows, *summarize(rows), left_out)
+    return Validated(data, rows, *summarize_batches(rows), left_out)
 
 
 def _checksum(data: Bytes) -> int:
@@ -276,7 +276,7 @@ def _checksum(data: Bytes) -> int:
     if len(data) <= SMALL_BATCH_SIZE:
         return -1
     is_one = _stored(data, SIZE_POSITION) + LOG_OVERHEAD == len(data)
-    return int(crc32c(data.data[CHECKED_FROM:])) if is_one else -1
+    return int(crc32c(data.data[CHECKSUM_START:])) if is_one else -1
 
 
 def _stored(data: Bytes, position: int, *, signed: bool = False) -> int:
@@ -316,7 +316,7 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     if available < LOG_OVERHEAD:
         return 0
     size = _stored(data, position + SIZE_POSITION, signed=True)
-    if size < SIZE_MIN[0]:
+    if size < MIN_SIZE_FIELD[0]:
         raise CorruptMessageError(SCAN_REASON[ScanEnd.BAD_SIZE], position=position)
     if available <= MAGIC_POSITION:
         return 0
@@ -330,10 +330,10 @@ def _scanned(
 ) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
     """(batches, findings, end, outcome, flags) of a kernel that fills one row for each batch.
 
-    ``capacity``: the number of rows to begin with. ``flags``: what is left to check (``REFUSED`` …).
+    ``capacity``: the number of rows to begin with. ``flags``: what is left to check (``ANY_REFUSED`` …).
     """
     while True:
-        rows, findings = np.empty(capacity, BATCH), np.empty((capacity, WIDTH), np.int64)
+        rows, findings = np.empty(capacity, BATCH), np.empty((capacity, FINDING_COLUMNS), np.int64)
         count, end, outcome, flags = check(data, rows, findings, *arguments)
         if outcome != ScanEnd.ROWS_FULL:
             return rows[:count], findings[:count], end, ScanEnd(outcome), flags
@@ -341,26 +341,26 @@ def _scanned(
 
 
 def _checked(
-    data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
+    data: Bytes, checksum: int, config: LogConfig, rules: RecordRules, log_append: bool
 ) -> tuple[BatchHeaders, Int64]:
     """The batches, one from a client, and their findings. ``checksum``: see ``_checksum``."""
     rows, findings, end, outcome, flags = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
         raise _no_batches(data, end, outcome)
-    if flags & REFUSED:
+    if flags & ANY_REFUSED:
         # Kafka checks the format and the base offset first, then sizes, then checksums.
         early = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
         _refuse_first(rows, findings, early)
     if len(data) > config.max_message_bytes:
         _refuse_oversized(rows, config)
     _refuse_faults(data, rows, findings, flags)
-    if flags & COMPRESSED:
+    if flags & ANY_COMPRESSED:
         scratch = Scratch(4096)
         for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
             records, start, end = _decompressed(data, rows, row, config, scratch)
             check_records(records, start, end, rows, row, rules[2], rules[3], findings[row])
-        _refuse_faults(data, rows, findings, REFUSED)
-    if flags & (REFUSED | COMPRESSED | APPEND_TIMED):
+        _refuse_faults(data, rows, findings, ANY_REFUSED)
+    if flags & (ANY_REFUSED | ANY_COMPRESSED | ANY_LOG_APPEND_TIME):
         _refuse_records(data, rows, findings, config, rules, log_append)
     return rows, findings
 
@@ -376,7 +376,7 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
     # Kafka checks the checksum and the codec before the record count.
     if outcome == ScanEnd.BAD_COUNT:
         size = _stored(data, end + SIZE_POSITION) + LOG_OVERHEAD
-        if crc32c(data.data[end + CHECKED_FROM : end + size]) != _stored(data, end + CRC_POSITION):
+        if crc32c(data.data[end + CHECKSUM_START : end + size]) != _stored(data, end + CRC_POSITION):
             return _fault_error(Fault.CHECKSUM, end)
         if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
             return _fault_error(Fault.CODEC, end)
@@ -401,22 +401,22 @@ def _refuse_first(rows: BatchHeaders, findings: Int64, wrong: Flags) -> None:
     """Raise the error for the fault of the first batch that is wrong, if any is."""
     if wrong.any():
         row = int(wrong.argmax())
-        fault, record = findings[row, [FAULT, RECORD]].tolist()
+        fault, record = findings[row, [FAULT, FAULTY_RECORD]].tolist()
         raise _fault_error(Fault(fault), int(rows["position"][row]), record)
 
 
 def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, flags: int) -> None:
     """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
-    if flags & UNCHECKED:
-        for row in np.flatnonzero(findings[:, PENDING]).tolist():
+    if flags & ANY_CHECKSUM_PENDING:
+        for row in np.flatnonzero(findings[:, CHECKSUM_PENDING]).tolist():
             start, size = int(rows["position"][row]), int(rows["size"][row])
             if rows["magic"][row] < 2:
                 holds = first_bad_checksum(data, rows[row : row + 1]) is None
             else:
-                holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
+                holds = crc32c(data.data[start + CHECKSUM_START : start + size]) == int(rows["crc"][row])
             if not holds:
-                findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
-    if flags & (UNCHECKED | REFUSED):
+                findings[row, FAULT], findings[row, FAULTY_RECORD] = Fault.CHECKSUM, -1
+    if flags & (ANY_CHECKSUM_PENDING | ANY_REFUSED):
         _refuse_first(rows, findings, findings[:, FAULT] == Fault.CHECKSUM)
         _refuse_first(rows, findings, findings[:, FAULT] != Fault.NONE)
 
@@ -469,7 +469,7 @@ def _too_large(position: int, reason: str) -> MessageTooLargeError:
 
 
 def _refuse_records(
-    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
+    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: RecordRules, log_append: bool
 ) -> None:
     """Refuse sound batches with records that the topic does not accept, and name these records.
 
@@ -478,9 +478,9 @@ def _refuse_records(
     """
     claims = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
     claims &= np.full(len(rows), log_append) | (rows["max_timestamp"] == -1)
-    wrong = claims | (findings[:, UNTIMELY] >= 0)
+    wrong = claims | (findings[:, FIRST_BAD_TIMESTAMP] >= 0)
     if rules[1]:
-        wrong |= findings[:, KEYLESS] >= 0
+        wrong |= findings[:, FIRST_KEYLESS] >= 0
     if not wrong.any():
         return
     row = int(wrong.argmax())
@@ -503,11 +503,11 @@ def _refuse_records(
 
 def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
     """Validate a leader's batches: offsets and epochs stay, an incomplete batch at the end is left out."""
-    rows, findings, end, outcome, flags = _scanned(data, 2, check_replicated, next_offset)
+    rows, findings, end, outcome, flags = _scanned(data, 2, check_replicated_batches, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no complete batch was fetched", advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise CorruptMessageError(SCAN_REASON[outcome], position=end, advice="fetch it again")
     _refuse_faults(data, rows, findings, flags)
     _refuse_more_than_a_segment(data[:end], config)
-    return Validated(data if end == len(data) else data[:end], rows, *summarize(rows))
+    return Validated(data if end == len(data) else data[:end], rows, *summarize_batches(rows))

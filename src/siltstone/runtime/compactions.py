@@ -313,7 +313,7 @@ def compaction_threshold(
     ``tenant/namespace``. A 0 that was set counts as set."""
     setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
-    if setting.origin is ConfigSource.DEFAULT_CONFIG:
+    if setting.config_source is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(namespace_of(topic), {}).get(THRESHOLD_KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)

@@ -26,7 +26,7 @@ from siltstone.base.closing import Closing
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.base.errors import UsageError
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import Bytes
 from siltstone.log.directory import resolve_directory
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
@@ -189,7 +189,7 @@ def batch_of(records: Sequence[NewRecord], compression: str, now_ms: int) -> Byt
     codec = codec_number(compression)
     times = [now_ms if record.timestamp is None else record.timestamp for record in records]
     return build_batch(
-        BatchShape(codec=codec),
+        NewBatchHeader(codec=codec),
         offset=np.arange(len(records), dtype=np.int64),
         timestamp=np.array(times, np.int64),
         keys=Spans.of([record.key for record in records]),

@@ -119,7 +119,7 @@ def claim_all(
     try:
         for path in paths:
             try:
-                place = files.stat(path).place if files.is_directory(path) else None
+                place = files.stat(path).device_and_inode if files.is_directory(path) else None
                 for served in claimed:
                     if served.directory.place == place:
                         raise DirectoryRefusedError(

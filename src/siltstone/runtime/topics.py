@@ -238,7 +238,7 @@ class TopicSettings:
     def config_of(self, name: str) -> Config:
         """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
         if name in self.listed:
-            return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
+            return self.broker.with_topic_layer(parse_topic_config(self.listed[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
 
     def topic_mismatch(self, name: str, directory: Path) -> str | None:
@@ -336,7 +336,7 @@ def altered_settings(
 def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config) -> None:
     source = f"topic {name}"
     with bad_settings_are_invalid_config(source):
-        config = refuse_contradictions(broker.over(parse_topic_config(overrides, source)))
+        config = refuse_contradictions(broker.with_topic_layer(parse_topic_config(overrides, source)))
     find_policy(LogConfig.of(config).retention_policy)
 
 
@@ -442,7 +442,7 @@ class Topics:
         name = name if settings.knows(name) else ""
         if name not in self._log_configs:
             config = settings.config_of(name)
-            is_known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
+            is_known = config.setting("retention.ms").config_source is not ConfigSource.DEFAULT_CONFIG
             is_known = is_known or bool(config.layer(ConfigSource.STATIC_BROKER_CONFIG))
             log_config = LogConfig.of(config)
             if self._has_owner and not (is_known or settings.is_made_here(name)):

@@ -146,7 +146,9 @@ class _FileExchange:
             self._in_memory.setdefault((stage, task), []).append(copied)
             return
         if task not in self._open:
-            self._open[task] = files.Writer(self._folder / f"{stage}.{self._number}.{task}", lasting=False)
+            self._open[task] = files.Writer(
+                self._folder / f"{stage}.{self._number}.{task}", will_be_synced=False
+            )
         # Size and CRC32C before each row: the reader refuses a row that is cut or changed.
         data = row.serialize()
         self._open[task].write(_HEAD.pack(data.size, crc32c(data), 0))

@@ -90,7 +90,7 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as errors:
         try:
-            with files.redirect_errors(errors.fileno()), _own_handlers(), _no_orphans():
+            with files.redirect_standard_error(errors.fileno()), _own_handlers(), _no_orphans():
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:

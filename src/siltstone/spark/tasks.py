@@ -96,7 +96,7 @@ def engine_errors(title: str) -> Iterator[None]:
         yield
     except Exception as error:
         if interruption.is_interrupt(error):
-            interruption.current().settle()
+            interruption.current().wait_for_callbacks()
             raise KeyboardInterrupt from error
         if isinstance(error, EngineError):
             raise
@@ -194,7 +194,7 @@ def one_after_another(session: SparkSession, job: Callable[[int], Result], jobs:
     finally:
         is_over.set()
         if left:
-            interruption.current().settle()
+            interruption.current().wait_for_callbacks()
             with contextlib.suppress(Exception):  # Spark may be gone
                 if not interruption.current().has_come:
                     context.cancelJobsWithTag(tag)

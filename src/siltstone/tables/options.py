@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from siltstone.base.errors import UnknownTopicError, UsageError
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
@@ -289,7 +289,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
-    max_decompressed_message_bytes: int = DEFAULT_LIMIT
+    max_decompressed_message_bytes: int = DEFAULT_DECOMPRESSION_LIMIT
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
     view: str = LOG

@@ -211,7 +211,7 @@ def _decode_retained(
     choice = ChosenOffsets(
         offsets=(own - own[0]).astype(np.uint32),
         base=int(own[0]),
-        met=0,
+        matched=0,
         all_from=np.full(len(rows), LONG_MAX),
     )
     chosen = decode_chosen_records(
@@ -276,7 +276,7 @@ def _open(piece: FilePiece) -> files.Reader | None:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.identity.is_of(reader.stat) and reader.stat.size >= piece.end_position:
+    if piece.identity.matches(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None

@@ -253,7 +253,7 @@ class FilePiece:
     topic_partition: TopicPartition
     directory: str
     base_offset: int
-    identity: files.FileMark
+    identity: files.FileIdentity
     start: int
     end: int
     position: int
@@ -343,7 +343,7 @@ def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSeg
             topic_partition=source.topic_partition,
             directory=source.directory,
             base_offset=segment.base_offset,
-            identity=files.FileMark.of(segment.reader.stat, may_grow=is_last),
+            identity=files.FileIdentity.of(segment.reader.stat, may_grow=is_last),
             start=start,
             end=end,
             position=first.position,

@@ -162,7 +162,7 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
                     topic_partition=topic_partition,
                     directory=str(directory),
                     base_offset=segment.base_offset,
-                    identity=files.FileMark(
+                    identity=files.FileIdentity(
                         segment.inode, segment.size, segment.modified_ns, following is None
                     ),
                     start=start,

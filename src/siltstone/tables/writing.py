@@ -31,7 +31,14 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import DirectoryLockedError, MessageTooLargeError, UnknownTopicError, UsageError
-from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records, put_span
+from siltstone.base.records.build import (
+    MAX_RECORD_OVERHEAD,
+    NewBatchHeader,
+    Spans,
+    assemble_batch,
+    encode_records,
+    write_span,
+)
 from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
@@ -394,8 +401,8 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
         for header in range(first[row], first[row] + count[row]):
             if keys.size[header] < 0:
                 return False
-            position = put_span(keys, header, encoded.data, position)
-            position = put_span(values, header, encoded.data, position)
+            position = write_span(keys, header, encoded.data, position)
+            position = write_span(values, header, encoded.data, position)
         encoded.size[row] = position - encoded.start[row]
     return True
 
@@ -513,8 +520,8 @@ class BatchBuilder:
 
     def add(self, rows: Rows, wanted: Int64) -> None:
         """Encode the wanted rows, in their order."""
-        # Upper bounds of the encoded sizes: RECORD_ROOM is that of a record's varints.
-        sizes = RECORD_ROOM + sum(
+        # Upper bounds of the encoded sizes: MAX_RECORD_OVERHEAD is that of a record's varints.
+        sizes = MAX_RECORD_OVERHEAD + sum(
             np.maximum(part.size[wanted], 0).astype(np.int64)
             for part in (rows.keys, rows.values, rows.headers)
         )
@@ -551,8 +558,8 @@ class BatchBuilder:
         """Make a batch of the pending records."""
         if not self._count:
             return
-        shape, records, count = BatchShape(codec=self._codec), self._out[: self.pending], self._count
-        batch = assemble(shape, records, count - 1, self._base, self._largest, count)
+        shape, records, count = NewBatchHeader(codec=self._codec), self._out[: self.pending], self._count
+        batch = assemble_batch(shape, records, count - 1, self._base, self._largest, count)
         self.pending = self._count = 0
         self._append(batch, count)
 

@@ -32,7 +32,7 @@ from siltstone.base.errors import (
     UnsafeFileError,
     UsageError,
 )
-from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
 from siltstone.log.directory import LogDirectory
@@ -75,7 +75,7 @@ class CleaningSettings:
     producer_expiration_ms: int = 86_400_000
     deletes: bool = False
     beyond_high_watermark: bool = False
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 
 
 def cleaning_settings(
@@ -92,7 +92,7 @@ def cleaning_settings(
         return settings
 
     def is_set(name: str) -> bool:
-        return config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
+        return config.setting(name).config_source is not ConfigSource.DEFAULT_CONFIG
 
     def if_set(name: str) -> int | None:
         return config.integer(name) if is_set(name) else None
@@ -104,7 +104,7 @@ def cleaning_settings(
         index_bytes=config.integer("segment.index.bytes"),
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
         deletes="delete" in config.policies and is_set("cleanup.policy"),
-        batch_limit=config.integer(LIMIT_SETTING),
+        batch_limit=config.integer(DECOMPRESSION_LIMIT_SETTING),
     )
 
 
@@ -205,7 +205,7 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
     for path in (before, after):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
-    if files.stat(before).place == files.stat(after).place:
+    if files.stat(before).device_and_inode == files.stat(after).device_and_inode:
         raise UsageError("BEFORE and AFTER are one directory", path=after, advice=_NAME_A_COPY)
     new = _directory_sides(after)
     kept = _kept_logs(before)
@@ -221,7 +221,7 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
         )
     for partition in () if kept else [partition for partition in old if partition in new]:
         path = old[partition].directory
-        if files.stat(path).place == files.stat(new[partition].directory).place:
+        if files.stat(path).device_and_inode == files.stat(new[partition].directory).device_and_inode:
             reason = f"{partition} of BEFORE and of AFTER is this directory"
             raise UsageError(reason, path=path, advice=_NAME_A_COPY)
     if topics:

@@ -253,7 +253,7 @@ def test_only_the_tail_has_open_and_aborted_transactions(log: PartitionLog) -> N
     plainly.compact(log)
     transactional(b"x", 0)
     marker = end_transaction_marker(
-        commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
+        is_commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
     )
     log.append(marker, origin=Origin.COORDINATOR)
     append(log, "a2")

@@ -263,7 +263,7 @@ class Living:
         if event.producer == BUMPING:
             who.epoch, who.sequence = who.epoch + 1, 0
         marker = end_transaction_marker(
-            commit=event.commit,
+            is_commit=event.commit,
             producer_id=event.producer,
             producer_epoch=who.epoch,
             coordinator_epoch=0,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.config import Config, parse_assignments
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
@@ -68,10 +68,10 @@ class Header:
 
 
 def batch(records: Sequence[Rec], *, last_offset: int | None = None, **shape: object) -> bytes:
-    """One batch; ``shape`` are the fields of ``BatchShape``."""
+    """One batch; ``shape`` are the fields of ``NewBatchHeader``."""
     base = shape.pop("base_offset", records[0].offset if records else 0)
     built = build_batch(
-        BatchShape(base_offset=base, **shape),  # type: ignore[arg-type]
+        NewBatchHeader(base_offset=base, **shape),  # type: ignore[arg-type]
         offset=np.array([record.offset for record in records], np.int64),
         timestamp=np.array([record.timestamp for record in records], np.int64),
         keys=Spans.of([record.key for record in records]),

@@ -166,7 +166,7 @@ class Session:
             marker=COMMIT if commit else ABORT,
         )
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=producer,
             producer_epoch=0,
             coordinator_epoch=0,

@@ -11,7 +11,7 @@ import numpy as np
 from siltstone.base.clock import Clock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
@@ -67,9 +67,9 @@ def log_config(given: Mapping[str, object]) -> LogConfig:
 
 
 def client_batch(records: Sequence[Stored], **shape: object) -> Bytes:
-    """What a client sends for these records; ``shape`` are the fields of ``BatchShape``."""
+    """What a client sends for these records; ``shape`` are the fields of ``NewBatchHeader``."""
     return build_batch(
-        BatchShape(**shape),  # type: ignore[arg-type]
+        NewBatchHeader(**shape),  # type: ignore[arg-type]
         offset=np.arange(len(records), dtype=np.int64),
         timestamp=np.array([record.timestamp for record in records], np.int64),
         keys=Spans.of([record.key for record in records]),

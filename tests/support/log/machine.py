@@ -219,7 +219,7 @@ class LogRules(RuleBasedStateMachine):
         who = data.draw(st.sampled_from(opened))
         known = self.model.producers[who]
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=who,
             producer_epoch=known.epoch,
             coordinator_epoch=0,

@@ -29,7 +29,7 @@ from siltstone.base.errors import (
     LedgerError,
     SiltstoneError,
 )
-from siltstone.base.interruption import Critical
+from siltstone.base.interruption import CriticalSection
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span
 from siltstone.compaction.inplace.destination import Destination, SpaceBudget
@@ -243,7 +243,7 @@ def waves(work: LogWork, size: int, wave_bytes: int, workers: int) -> Iterator[l
 
 
 @contextlib.contextmanager
-def swap_pool(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
+def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Callable[[], object]], object]]:
     """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
     block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
@@ -310,7 +310,7 @@ class Cleaner:
         destination: Destination,
         limits: RunLimits,
         *,
-        critical: Critical = contextlib.nullcontext,
+        critical: CriticalSection = contextlib.nullcontext,
         progress: Progress | None = None,
     ) -> None:
         self._engine = engine

@@ -194,7 +194,7 @@ class InPlace(Destination):
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
-        space = files.space(state.path)
+        space = files.free_space(state.path)
         maximum = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
         return SpaceBudget(
             size=maximum - self._bytes_of_originals,
@@ -278,13 +278,13 @@ class CleanedCopy(Destination):
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """The free space of the target's file system; ``refuse_too_little_space`` compares it with the whole
         copy."""
-        space = files.space(self._target.parent)
+        space = files.free_space(self._target.parent)
         return SpaceBudget(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
 
     def refuse_too_little_space(self) -> None:
         """Raises DirectoryRefusedError if a copy of everything does not fit."""
         need = sum(files.tree_size(self._source.path / name) for name in self._names())
-        free = files.space(self._target.parent).free_bytes
+        free = files.free_space(self._target.parent).free_bytes
         if need > free:
             raise DirectoryRefusedError(
                 f"the copy needs up to {need} bytes, but only {free} are free on its file system",

@@ -172,7 +172,7 @@ def find_expiry(
         retain_active=True,
     )
     decisions = decide_with(config=config)
-    is_default = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
+    is_default = state.config.setting("retention.ms").config_source is ConfigSource.DEFAULT_CONFIG
     if decisions and is_default and not state.defaults_hold:
         without_time = decide_with(config=replace(config, retention_ms=-1))
         if len(without_time) < len(decisions):

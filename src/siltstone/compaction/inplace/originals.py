@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError, UsageError
-from siltstone.base.interruption import Critical
+from siltstone.base.interruption import CriticalSection
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import Group
 from siltstone.log.directory import LogDirectory
@@ -317,14 +317,14 @@ def _refuse_little_space(folder: Path, partition: Path) -> None:
     if files.stat(folder).device != files.stat(partition).device:
         reason = f"the folder is not on the file system of {partition} any more, so no hard link can be made"
         raise DirectoryRefusedError(reason, path=folder, advice="move the run's folder there")
-    space = files.space(partition)
+    space = files.free_space(partition)
     if space.free_bytes < MIN_FREE_BYTES or space.free_inodes == 0:
         reason, advice = f"only {space.free_bytes} bytes are free there", f"free {MIN_FREE_BYTES} bytes"
         raise DirectoryRefusedError(reason, path=partition, advice=advice)
 
 
 def undo_logs(
-    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: Critical
+    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: CriticalSection
 ) -> dict[str, list[str]]:
     """Check all logs, then restore each: {partition directory: restored files}.
 

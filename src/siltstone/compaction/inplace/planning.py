@@ -20,7 +20,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, delete_horizons
 from siltstone.compaction import report
@@ -85,7 +85,7 @@ class Horizons:
 
 
 def find_horizons(
-    segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_LIMIT
+    segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 ) -> Horizons:
     """Find the delete horizons in a log's ``segments`` below offset ``end``, as of ``now_ms``.
 

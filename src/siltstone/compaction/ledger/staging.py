@@ -25,12 +25,12 @@ from siltstone.base.config import INT_MAX
 from siltstone.base.errors import CheckFailedError, CorruptRecordError
 from siltstone.base.records.build import copy_bytes, write_header
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
-from siltstone.base.records.columns import DECODE_REASON, record_head
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
+from siltstone.base.records.columns import DECODE_REASON, read_record_head
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.decompression import decompress_batches, slices_within
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import (
     BATCH_OVERHEAD,
     CODEC_MASK,
@@ -149,7 +149,7 @@ def _add(
     open_[LAST] = offset
 
 
-@inlined
+@inline_kernel
 def _skip_records(at: int, end: int, count: int) -> int:
     """Skip ``count`` records from address ``at`` on by their sizes: where they end, -1 for a malformed
     size."""
@@ -211,7 +211,7 @@ def _coalesce(
                     return i, _MALFORMED
                 remaining -= skipped
             remaining -= 1
-            rest, at, delta, step, reason = record_head(at, end)
+            rest, at, delta, step, reason = read_record_head(at, end)
             if reason > 0:
                 return i, _MALFORMED
             # 4. Match it. Both lists ascend, so a listed offset below this record's has no record: phase one
@@ -254,7 +254,7 @@ class Coalescer:
         *,
         keep_listed: bool = True,
         limit: int = BATCH_BYTES,
-        batch_limit: int = DEFAULT_LIMIT,
+        batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     ) -> None:
         self._listed = listed
         self._keep_listed = keep_listed
@@ -335,9 +335,9 @@ class Coalescer:
         done = convert_entries(
             entries,
             columns,
-            keep=_is_listed(columns.offset, self._listed),
+            is_retained=_is_listed(columns.offset, self._listed),
             horizon_ms=np.full(len(entries), NO_HORIZON, np.int64),
-            keep_empty=np.zeros(len(entries), np.bool_),
+            keeps_empty=np.zeros(len(entries), np.bool_),
             path=path,
             origin=origin,
         )

@@ -25,7 +25,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
@@ -72,7 +72,7 @@ class Settings:
     index_bytes: int = 10 << 20
     window_size: int = 4 << 20
     memory_bytes: int = 256 << 20
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
     max_runs: int = MAX_RUNS
 
 
