@@ -19,7 +19,7 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.producers import ProducerStates, read_snapshot, write_snapshot
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.recovery.scan import apply_batches, state_changing_rows
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import Rec, batch, logs_of, one, run, tree, write_log
@@ -41,10 +41,16 @@ def write(path: Path, count: int = 30, each: int = 10, **shape: Any) -> Path:
 
 def recover(
     partition: Path, *, clean: bool = False, point: int = 0, start: int = 0, **given: Any
-) -> Recovered:
+) -> RecoveredPartition:
     config = given.pop("config", CONFIG)
     return recover_partition(
-        partition, clean=clean, recovery_point=point, log_start=start, config=config, now_ms=NOW, **given
+        partition,
+        had_clean_shutdown=clean,
+        recovery_point=point,
+        log_start_offset=start,
+        config=config,
+        now_ms=NOW,
+        **given,
     )
 
 
