@@ -397,6 +397,17 @@ def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
     assert recover(partition, clean=True, config=config).producers == ()
 
 
+def test_an_error_of_a_marker_keeps_its_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise CorruptRecordError("log", 7, "the marker is damaged", advice="restore the log")
+
+    partition = write(tmp_path / "topic-0")
+    monkeypatch.setattr("siltstone.log.recovery.scan.apply_batches", refuse)
+    with pytest.raises(CorruptRecordError) as caught:
+        recover(partition)
+    assert (caught.value.position, caught.value.advice) == (7, "restore the log")
+
+
 def test_only_state_changing_rows_have_to_be_applied() -> None:
     rng = np.random.default_rng(5)
     data = bytearray()

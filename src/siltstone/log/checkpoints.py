@@ -198,7 +198,7 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the epochs that ended at or below ``start_offset``, the log's new start.
 
-        The epoch that covers the new start stays and starts there from now on. Raises OSError.
+        The epoch that covers ``start_offset`` starts there from now on. Raises OSError.
         """
         passed = [entry for entry in self._entries if entry[1] <= start_offset]
         covering = [(passed[-1][0], start_offset)] if passed else []

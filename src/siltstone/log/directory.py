@@ -83,7 +83,7 @@ class Checkpoints:
 class LogDirectory(Closing):
     """An opened, locked log directory: made by ``open`` or ``open_or_create``, closed by ``close``.
 
-    ``partitions``: the paths of its partitions. ``has_named_partitions_only``: these are only the ones whose
+    ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
     paths the caller passed; the others are not read or changed.
     """
 
@@ -91,7 +91,7 @@ class LogDirectory(Closing):
         self.path = path
         self.partitions = dict(only or {})
         self.passed_over: list[PassedOver] = []
-        self.has_named_partitions_only = only is not None
+        self.is_partition_subset = only is not None
         self._lock: files.Lock | None = None
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         self._pending: dict[TopicPartition, int | None] = {}
@@ -144,7 +144,7 @@ class LogDirectory(Closing):
                     for topic_partition, path in directory.partitions.items()
                     if topic_partition == only
                 }
-                directory.partitions, directory.has_named_partitions_only = existing, True
+                directory.partitions, directory.is_partition_subset = existing, True
             elif any(entry.name not in _ALLOWED_IN_EMPTY for entry in files.entries(real)):
                 directory._require_log_directory()
         except BaseException:
@@ -155,10 +155,10 @@ class LogDirectory(Closing):
     def add_partitions_of(self, other: LogDirectory) -> None:
         """Add the partitions of ``other``, the same directory by another path. Neither is locked yet."""
         assert self._lock is None and other._lock is None and self.place == other.place
-        if self.has_named_partitions_only and not other.has_named_partitions_only:
-            self.has_named_partitions_only = False
+        if self.is_partition_subset and not other.is_partition_subset:
+            self.is_partition_subset = False
             self._list()
-        elif self.has_named_partitions_only:
+        elif self.is_partition_subset:
             # Below this object's path: ``other`` may be a second mount of the directory.
             self.partitions |= {
                 topic_partition: self.path / path.name for topic_partition, path in other.partitions.items()
@@ -166,7 +166,7 @@ class LogDirectory(Closing):
 
     def _list(self) -> None:
         """Find the partitions of the directory, unless the caller has named them."""
-        if not self.has_named_partitions_only:
+        if not self.is_partition_subset:
             self.partitions, self.passed_over = _find_partitions(self.path)
             self._require_log_directory()
 

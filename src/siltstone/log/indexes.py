@@ -339,10 +339,8 @@ def _check_offsets(
 ) -> Iterator[tuple[int, str]]:
     """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``."""
     rows = np.searchsorted(batches["position"], positions)
-    start_positions, last_offsets = (
-        _take_rows(batches["position"], rows),
-        _take_rows(batches["last_offset"], rows),
-    )
+    start_positions = _take_rows(batches["position"], rows)
+    last_offsets = _take_rows(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
     following = np.append(positions[1:], LONG_MAX)
     # An entry may be for several batches: its offset is then the last one of a later batch.

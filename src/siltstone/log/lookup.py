@@ -4,7 +4,7 @@ The functions take an open file and the position at which a search starts. A bat
 the one that is searched for: the position is from the segment's offset index, or 0. All record formats are
 read. The header of a compressed message set has its last message's offset, which a search by offset needs.
 
-A search reads headers and skips the records behind them. The first read covers the bytes between two index
+A search reads headers and skips the records after them. The first read covers the bytes between two index
 entries. The next reads grow as long as batches are small; a large batch takes one read, whatever its size.
 Only a search by time decodes records: those of batches whose largest timestamp is high enough, after it has
 checked their checksums.

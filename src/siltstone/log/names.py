@@ -60,7 +60,7 @@ _SEGMENT_FILE = re.compile(
 _METADATA_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
 _NAME_CACHE_SIZE = 1 << 13
 """How many parsed names are cached: a directory is listed several times, and partitions share names."""
-_PARTITION_NUMBER_MAX = (1 << 31) - 1
+_INT32_MAX = (1 << 31) - 1
 # Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
@@ -120,12 +120,7 @@ def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
 def parse_partition(name: str) -> TopicPartition | None:
     """The topic and partition of a directory by its name; None if that is no legal ``topic-N``."""
     match = _PARTITION.match(name)
-    if (
-        match is None
-        or _LEFTOVER.search(name)
-        or match[1] in (".", "..")
-        or int(match[2]) > _PARTITION_NUMBER_MAX
-    ):
+    if match is None or _LEFTOVER.search(name) or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
         return None
     return TopicPartition(match[1], int(match[2]))
 

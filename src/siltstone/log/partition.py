@@ -104,8 +104,8 @@ class SegmentList:
         renamed = []
         for segment in removed:
             renamed += segment.mark_deleted()
-            # One fsync a segment, oldest first: after a crash a tombstone must not be gone while an older
-            # value of its key is still there.
+            # One fsync for each segment, oldest first: a crash must not remove a tombstone while an older
+            # value of its key is still in the log.
             if self.config.compacts:
                 files.sync_directory(self.directory)
         if renamed and not self.config.compacts:
@@ -350,21 +350,15 @@ class PartitionLog(ReadableLog):
         )
         duplicate = self._producers.check(validated.batches, validated.data, origin=origin)
         if duplicate is not None:
-            return AppendResult(
-                duplicate.first_offset,
-                duplicate.last_offset,
-                duplicate.timestamp_ms,
-                is_duplicate=True,
-                trailing_bytes=validated.trailing_bytes,
-            )
+            stored = duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
+            return AppendResult(*stored, is_duplicate=True, trailing_bytes=validated.trailing_bytes)
         try:
             self._write(validated, now_ms)
         except OSError as error:
             raise self._go_offline(error) from error
         append_ms = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return AppendResult(
-            validated.first_offset, validated.last_offset, append_ms, trailing_bytes=validated.trailing_bytes
-        )
+        offsets = validated.first_offset, validated.last_offset
+        return AppendResult(*offsets, append_ms, trailing_bytes=validated.trailing_bytes)
 
     def _write(self, validated: ValidatedBatches, now_ms: int) -> None:
         try:
@@ -420,10 +414,8 @@ class PartitionLog(ReadableLog):
             if self._closed or self.offline is not None:
                 return
             flush_offset = self._log_end_offset if including_active else self._segment_list.active.base_offset
-            truncations, segments = (
-                self._truncations,
-                self._segment_list.segments[: None if including_active else -1],
-            )
+            truncations = self._truncations
+            segments = self._segment_list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             with self._offline_on_error():
                 for segment in unsynced:

@@ -67,15 +67,8 @@ _HEADER = struct.Struct(">hII")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _CHECKSUM_POSITION, _CHECKED_FROM = 2, 6
-_FIELD_NAMES = (
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-    "base_offset",
-    "last_offset",
-    "max_timestamp",
-)
-_pick_fields = itemgetter(*((BATCH.names or ()).index(name) for name in _FIELD_NAMES))
+_FIELDS = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
+_pick_fields = itemgetter(*((BATCH.names or ()).index(name) for name in _FIELDS))
 _ATTRIBUTES_INDEX = (BATCH.names or ()).index("attributes")
 
 
@@ -119,11 +112,9 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
         if producer_id < 0 or producer_id in seen:
             raise CorruptFileError(path, position, f"producer id {producer_id} is negative or repeated")
         seen.add(producer_id)
-        for entry_offset in (entry.last_offset, entry.open_transaction_offset):
-            if not -1 <= entry_offset < offset:
-                reason = (
-                    f"producer {producer_id} has offset {entry_offset} in a snapshot taken at offset {offset}"
-                )
+        for value in (entry.last_offset, entry.open_transaction_offset):
+            if not -1 <= value < offset:
+                reason = f"producer {producer_id} has offset {value} in a snapshot taken at offset {offset}"
                 raise CorruptFileError(path, position, reason)
     return entries
 
@@ -204,7 +195,7 @@ class Producer:
         )
 
     def find_duplicate(self, batch: ProducerBatch) -> ProducerBatch | None:
-        """The one of the last five batches with the epoch and the sequences of ``batch``, if there is one."""
+        """The batch among the last five that has the epoch and the sequences of ``batch``, if there is one."""
         if batch.epoch != self.epoch or batch.is_control or batch.first_sequence < 0:
             return None
         last_sequence = batch.last_sequence
@@ -326,13 +317,11 @@ class ProducerStates:
         marker.
         """
         rows = _producer_rows(batches)
-        producers_after: dict[int, Producer] = {}
+        copies: dict[int, Producer] = {}
         for row in rows:
             batch = ProducerBatch.of(batches, row)
             producer_id = batch.producer_id
-            producer = (
-                producers_after.get(producer_id) or self._producers.get(producer_id) or Producer(producer_id)
-            )
+            producer = copies.get(producer_id) or self._producers.get(producer_id) or Producer(producer_id)
             duplicate = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
             if duplicate is not None:
                 return duplicate
@@ -343,7 +332,7 @@ class ProducerStates:
             if row == rows[-1]:
                 break
             # The following batches are checked against a copy: nothing is in the log yet.
-            copy = producers_after[producer_id] = replace(producer, batches=producer.batches.copy())
+            copy = copies[producer_id] = replace(producer, batches=producer.batches.copy())
             if marker is not None:
                 copy.add_marker(batch, marker)
             else:
@@ -376,9 +365,8 @@ class ProducerStates:
             if not marker.commit:
                 # The last stable offset after this marker tells a fetch where its search may end.
                 stable = min(self._open_transactions, default=batch.last_offset + 1)
-                aborted.append(
-                    AbortedTransaction(batch.producer_id, first_offset, batch.first_offset, stable)
-                )
+                entry = AbortedTransaction(batch.producer_id, first_offset, batch.first_offset, stable)
+                aborted.append(entry)
         if len(batches):
             self.end_offset = batches["last_offset"].item(-1) + 1
         return aborted
@@ -390,17 +378,11 @@ class ProducerStates:
         watermark (``onHighWatermarkUpdated``), which never decreases.
         """
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
-        if self._unreplicated:
-            self._unreplicated = {
-                first: end for first, end in self._unreplicated.items() if end >= high_watermark
-            }
+        if ended := self._unreplicated:
+            self._unreplicated = {first: end for first, end in ended.items() if end >= high_watermark}
         # The first offset of the earliest transaction that is open, or whose marker is not replicated yet.
-        first_unstable_offset = min((*self._open_transactions, *self._unreplicated), default=None)
-        return (
-            high_watermark
-            if first_unstable_offset is None
-            else min(high_watermark, max(first_unstable_offset, log_start_offset))
-        )
+        unstable = min((*self._open_transactions, *self._unreplicated), default=high_watermark)
+        return min(high_watermark, max(unstable, log_start_offset))
 
     def first_open_transaction(self) -> int | None:
         """The first offset of the earliest open transaction, None without one."""

@@ -55,29 +55,29 @@ class IndexFile:
     """
 
     __slots__ = (
-        "_entries_max",
+        "_capacity",
         "_entry_size",
-        "_entry_struct",
         "_opening",
         "_path",
         "_reader",
         "_state",
+        "_struct",
         "is_full",
     )
 
     def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
-        self._entry_struct = ENTRY_STRUCTS[kind]
-        self._entry_size = self._entry_struct.size
+        self._struct = ENTRY_STRUCTS[kind]
+        self._entry_size = self._struct.size
         self._path = path
-        self._entries_max = size_limit // self._entry_size
+        self._capacity = size_limit // self._entry_size
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
         self._state: tuple[int, list[IndexEntry]] = (size // self._entry_size, [])
-        self.is_full = len(self) >= self._entries_max
+        self.is_full = len(self) >= self._capacity
 
     def __len__(self) -> int:
-        saved_count, new_entries = self._state
-        return saved_count + len(new_entries)
+        saved_count, unsaved = self._state
+        return saved_count + len(unsaved)
 
     @property
     def size(self) -> int:
@@ -85,10 +85,10 @@ class IndexFile:
         return len(self) * self._entry_size
 
     def last(self) -> IndexEntry | None:
-        """The newest entry. The file does not stay open for it, since a log may have many segments."""
-        saved_count, new_entries = self._state
-        if new_entries or not saved_count:
-            return new_entries[-1] if new_entries else None
+        """The last entry. This does not leave the file open, since a log may have many segments."""
+        saved_count, unsaved = self._state
+        if unsaved or not saved_count:
+            return unsaved[-1] if unsaved else None
         if self._reader is not None:
             return self._read_entry(saved_count - 1)
         with files.Reader(self._path) as reader:
@@ -110,11 +110,9 @@ class IndexFile:
     def _count_below(self, value: int, *, column: int) -> tuple[int, tuple[int, list[IndexEntry]]]:
         """(how many entries have less than ``value`` in ``column``, the ``_state`` that was searched)."""
         state = self._state
-        saved_count, new_entries = state
-        if new_entries and new_entries[0][column] < value:
-            return saved_count + bisect.bisect_left(
-                new_entries, value, key=lambda entry: entry[column]
-            ), state
+        saved_count, unsaved = state
+        if unsaved and unsaved[0][column] < value:
+            return saved_count + bisect.bisect_left(unsaved, value, key=lambda entry: entry[column]), state
         low, high = 0, saved_count
         while low < high:
             middle = (low + high) // 2
@@ -125,8 +123,8 @@ class IndexFile:
         return low, state
 
     def _entry_of_state(self, number: int, state: tuple[int, list[IndexEntry]]) -> IndexEntry:
-        saved_count, new_entries = state
-        return self._read_entry(number) if number < saved_count else new_entries[number - saved_count]
+        saved_count, unsaved = state
+        return self._read_entry(number) if number < saved_count else unsaved[number - saved_count]
 
     def keep_open(self) -> None:
         """Open the file, so that searches continue when it is renamed or unlinked."""
@@ -144,22 +142,22 @@ class IndexFile:
         raw = reader.read(number * self._entry_size, self._entry_size)
         if len(raw) < self._entry_size:
             return _TRUNCATED
-        first, second = self._entry_struct.unpack(raw)
+        first, second = self._struct.unpack(raw)
         return first, second
 
     def add(self, first: int, second: int) -> None:
         """Append an entry, in memory until ``save``."""
         self._state[1].append((first, second))
-        self.is_full = len(self) >= self._entries_max
+        self.is_full = len(self) >= self._capacity
 
     def save(self) -> bool:
         """Write new entries to the file; returns whether there were any. Raises OSError."""
-        saved_count, new_entries = self._state
-        if not new_entries:
+        saved_count, unsaved = self._state
+        if not unsaved:
             return False
         with contextlib.closing(files.Appender(self._path, saved_count * self._entry_size)) as appender:
-            appender.write(b"".join(self._entry_struct.pack(*entry) for entry in new_entries))
-            self._state = (saved_count + len(new_entries), [])
+            appender.write(b"".join(self._struct.pack(*entry) for entry in unsaved))
+            self._state = (saved_count + len(unsaved), [])
         return True
 
     def sync(self) -> None:
@@ -171,15 +169,15 @@ class IndexFile:
 
         Raises OSError.
         """
-        saved_count, new_entries = self._state
-        remaining = [entry for entry in new_entries if entry[column] < below]
+        saved_count, unsaved = self._state
+        remaining = [entry for entry in unsaved if entry[column] < below]
         while saved_count and self._read_entry(saved_count - 1)[column] >= below:
             saved_count -= 1
         with contextlib.closing(files.Appender(self._path)) as appender:
             if appender.size != saved_count * self._entry_size:
                 appender.truncate(saved_count * self._entry_size)
         self._state = (saved_count, remaining)
-        self.is_full = len(self) >= self._entries_max
+        self.is_full = len(self) >= self._capacity
 
 
 NO_TIMESTAMP = -1
@@ -314,10 +312,8 @@ class LiveSegment:
     def largest_timestamp_and_offset(self) -> tuple[int, int]:
         """(largest timestamp in ms, last offset of its batch), (-1, base offset) without a timestamp."""
         if self._largest_timestamp_and_offset is None:
-            newest = self.time_index.last()
-            self._largest_timestamp_and_offset = (
-                (newest[0], newest[1] + self.base_offset) if newest else (-1, self.base_offset)
-            )
+            timestamp, relative_offset = self.time_index.last() or (NO_TIMESTAMP, 0)
+            self._largest_timestamp_and_offset = timestamp, self.base_offset + relative_offset
         return self._largest_timestamp_and_offset
 
     @property
@@ -352,25 +348,23 @@ class LiveSegment:
             relative_offset, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
         )
 
-    def _search(
-        self, relative_offset: int, end: int, search: Callable[[int], Result | None]
-    ) -> Result | None:
-        """The result of ``search(start)``, where ``start`` is the position that the offset index has.
+    def _search(self, relative_offset: int, end: int, find: Callable[[int], Result | None]) -> Result | None:
+        """The result of ``find(start)``, where ``start`` is the position that the offset index has.
 
         If that position turns out to be wrong, the search begins at byte 0.
         """
         if not end:
             return None
         is_indexed = relative_offset > 0
-        start = self._position_of_entry(self.offset_index.floor(relative_offset), end) if is_indexed else 0
+        start = self._batch_start(self.offset_index.floor(relative_offset), end) if is_indexed else 0
         try:
-            return search(start)
+            return find(start)
         except CorruptRecordError:
             if not start:
                 raise
-        return search(0)
+        return find(0)
 
-    def _position_of_entry(self, entry: IndexEntry | None, end: int) -> int:
+    def _batch_start(self, entry: IndexEntry | None, end: int) -> int:
         """The position in an entry of the offset index, or 0 if no batch with that offset can begin there.
 
         Only the bytes of a batch header are checked. So an entry that points into a record's value, at bytes
@@ -493,9 +487,7 @@ class LiveSegment:
         """Find the largest timestamp after a truncation, also among batches after the last time entry."""
         self._largest_timestamp_and_offset = None
         entry = self.offset_index.floor(max(self.largest_timestamp_and_offset()[1] - self.base_offset, 0))
-        for batches in batch_headers(
-            self.reader, start=self._position_of_entry(entry, self.size), end=self.size
-        ):
+        for batches in batch_headers(self.reader, start=self._batch_start(entry, self.size), end=self.size):
             row = int(batches["max_timestamp"].argmax())
             timestamp = int(batches["max_timestamp"][row])
             if timestamp > self.largest_timestamp_and_offset()[0]:

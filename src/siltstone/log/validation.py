@@ -247,9 +247,9 @@ def validate_and_assign(
         )
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
-    is_client, is_log_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_log_append_time))
-    assigned = (next_offset, leader_epoch, is_log_append_time, now_ms)
+    is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
+    rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
+    assigned = (next_offset, leader_epoch, is_append_time, now_ms)
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
     # The common case first: one kernel call checks one uncompressed batch and writes its offsets. It returns
@@ -263,7 +263,7 @@ def validate_and_assign(
     trailing_bytes = len(data) - len(batch_data)
     if trailing_bytes:
         data, checksum = batch_data, _checksum_of_one_batch(batch_data)
-    rows, findings = _check_batches(data, checksum, config, rules, is_log_append_time)
+    rows, findings = _check_batches(data, checksum, config, rules, is_append_time)
     if is_recompressed:
         data, rows = recompress(data, rows, config)
         _refuse_oversized(rows, config)
@@ -292,9 +292,9 @@ def _read_int32(data: Bytes, position: int, *, signed: bool = False) -> int:
     return int.from_bytes(data[position : position + 4].tobytes(), "big", signed=signed)
 
 
-def _timestamp_bounds(config: LogConfig, now_ms: int, is_log_append_time: bool) -> tuple[int, int]:
+def _timestamp_bounds(config: LogConfig, now_ms: int, is_append_time: bool) -> tuple[int, int]:
     """The smallest and the largest timestamp (ms) that a record may have."""
-    if is_log_append_time:
+    if is_append_time:
         return _INT64_MIN, _INT64_MAX
     minimum = now_ms - config.message_timestamp_before_max_ms
     maximum = now_ms + config.message_timestamp_after_max_ms
@@ -333,7 +333,7 @@ def _whole_batch_size(data: Bytes, position: int) -> int:
     return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= available else 0
 
 
-def _run_check(
+def _run(
     data: Bytes, capacity: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
 ) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
     """Run a kernel of ``records.check`` with enough rows: (batches, findings, end, outcome, flags).
@@ -351,16 +351,14 @@ def _run_check(
 
 
 def _check_batches(
-    data: Bytes, checksum: int, config: LogConfig, rules: Rules, is_log_append_time: bool
+    data: Bytes, checksum: int, config: LogConfig, rules: Rules, is_append_time: bool
 ) -> tuple[BatchHeaders, Int64]:
     """Check batches and their records: (headers, findings). ``checksum``: that of ``_checksum_of_one_batch``.
 
     Raises a LogError for the first fault in Kafka's order.
     """
     is_client, _, timestamp_min, timestamp_max = rules
-    rows, findings, end, outcome, flags = _run_check(
-        data, 1 if is_client else 2, check_batches, checksum, rules
-    )
+    rows, findings, end, outcome, flags = _run(data, 1 if is_client else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
         raise _incomplete_data_error(data, end, outcome)
     if flags & REFUSED:
@@ -377,7 +375,7 @@ def _check_batches(
             check_records(records, start, end, rows, row, timestamp_min, timestamp_max, findings[row])
         _refuse_faults(data, rows, findings, REFUSED)
     if flags & (REFUSED | COMPRESSED | APPEND_TIMED):
-        _refuse_records(data, rows, findings, config, rules, is_log_append_time)
+        _refuse_records(data, rows, findings, config, rules, is_append_time)
     return rows, findings
 
 
@@ -485,12 +483,7 @@ def _too_large_error(position: int, reason: str) -> MessageTooLargeError:
 
 
 def _refuse_records(
-    data: Bytes,
-    rows: BatchHeaders,
-    findings: Int64,
-    config: LogConfig,
-    rules: Rules,
-    is_log_append_time: bool,
+    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: Rules, is_append_time: bool
 ) -> None:
     """Refuse the first valid batch with records that the topic does not accept; the error lists them.
 
@@ -500,7 +493,7 @@ def _refuse_records(
     """
     _, is_key_required, timestamp_min, timestamp_max = rules
     claims_append_time = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
-    claims_append_time &= np.full(len(rows), is_log_append_time) | (rows["max_timestamp"] == -1)
+    claims_append_time &= np.full(len(rows), is_append_time) | (rows["max_timestamp"] == -1)
     wrong = claims_append_time | (findings[:, UNTIMELY] >= 0)
     if is_key_required:
         wrong |= findings[:, KEYLESS] >= 0
@@ -526,7 +519,7 @@ def _refuse_records(
 
 def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> ValidatedBatches:
     """Check a leader's batches, which keep offsets and epochs; an incomplete one at the end is left out."""
-    rows, findings, end, outcome, flags = _run_check(data, 2, check_replicated, next_offset)
+    rows, findings, end, outcome, flags = _run(data, 2, check_replicated, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no complete batch was fetched", advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):

@@ -378,7 +378,7 @@ class CleanedCopy(Destination):
     def _names(self) -> list[str]:
         """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
         partitions that were opened."""
-        if self._source.has_named_partitions_only:
+        if self._source.is_partition_subset:
             return [path.name for path in self._source.partitions.values()]
         not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)
         entries = files.entries(self._source.path)
@@ -388,7 +388,7 @@ class CleanedCopy(Destination):
         """Write the copy's cleaner checkpoint, without the partitions that are not in it."""
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT) | self._checkpoints
         missing = {names.parse_partition(path.name) for path in excluded}
-        if self._source.has_named_partitions_only:
+        if self._source.is_partition_subset:
             missing |= offsets.keys() - self._source.partitions.keys()
         offsets = {
             topic_partition: offset

@@ -52,7 +52,7 @@ class LogRecovery:
 
     @property
     def needs_attention(self) -> bool:
-        """Is there something that a person has to look at?"""
+        """Does an operator have to do something about it?"""
         return self.status in (DAMAGED, REFUSED, FAILED)
 
 
@@ -73,7 +73,7 @@ class DirectoryRecovery:
 
     @property
     def needs_attention(self) -> bool:
-        """Is there something that a person has to look at?"""
+        """Does an operator have to do something about it?"""
         return self.offline is not None or any(log.needs_attention for log in self.logs)
 
     @classmethod
@@ -160,7 +160,7 @@ class _DirectoryRecoverer:
             marker = files.read_bytes(path)
         except FileNotFoundError:
             return None
-        if not (self._options.dry_run or self._directory.has_named_partitions_only):
+        if not (self._options.dry_run or self._directory.is_partition_subset):
             files.unlink(path)
             files.sync_directory(self._directory.path)
         return marker
@@ -230,20 +230,17 @@ class _DirectoryRecoverer:
 
         The recovery points are written last: after a crash before that, the next start only scans more.
         """
-        partitions, has_named_partitions_only = (
-            self._directory.partitions,
-            self._directory.has_named_partitions_only,
-        )
+        partitions, is_subset = self._directory.partitions, self._directory.is_partition_subset
         high_watermarks = self._read_checkpoint(names.REPLICATION_CHECKPOINT)
         new_recovery_points, new_log_start_offsets = (
             {
                 topic_partition: offset
                 for topic_partition, offset in offsets.items()
-                if has_named_partitions_only or topic_partition in partitions
+                if is_subset or topic_partition in partitions
             }
             for offsets in (self._recovery_points, self._log_start_offsets)
         )
-        new_high_watermarks = dict(high_watermarks)
+        new_watermarks = dict(high_watermarks)
         for topic_partition, log in (
             (log.topic_partition, log.recovered) for log in self.result.logs if log.recovered
         ):
@@ -251,13 +248,11 @@ class _DirectoryRecoverer:
             new_log_start_offsets.pop(topic_partition, None)
             if log.log_start_offset > log.segments[0].base_offset:
                 new_log_start_offsets[topic_partition] = log.log_start_offset
-            if topic_partition in new_high_watermarks:
-                new_high_watermarks[topic_partition] = min(
-                    new_high_watermarks[topic_partition], log.log_end_offset
-                )
+            if topic_partition in new_watermarks:
+                new_watermarks[topic_partition] = min(new_watermarks[topic_partition], log.log_end_offset)
         for name, old, new in (
             (names.LOG_START_CHECKPOINT, self._log_start_offsets, new_log_start_offsets),
-            (names.REPLICATION_CHECKPOINT, high_watermarks, new_high_watermarks),
+            (names.REPLICATION_CHECKPOINT, high_watermarks, new_watermarks),
             (names.RECOVERY_CHECKPOINT, self._recovery_points, new_recovery_points),
         ):
             if new != old:
@@ -270,11 +265,8 @@ class _DirectoryRecoverer:
         are written again only if no log was truncated; else the marker gets broker epoch -1.
         """
         served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
-        if (
-            not self._options.mark_clean_shutdown
-            or self._directory.has_named_partitions_only
-            or None in served
-        ):
+        is_subset = self._directory.is_partition_subset
+        if not self._options.mark_clean_shutdown or is_subset or None in served:
             return
         is_truncated = any(recovered is not None and recovered.truncated_bytes for recovered in served)
         content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or is_truncated else marker

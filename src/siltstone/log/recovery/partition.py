@@ -50,7 +50,7 @@ from siltstone.log.recovery.scan import (
     apply_batches,
     check_tail,
     impossible_indexes,
-    transaction_indexes_contradict_markers,
+    indexes_contradict_markers,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
@@ -444,9 +444,7 @@ class _Recovery:
             crash                           those below the segment with the recovery point
             no segment                      none: the log begins empty
         """
-        self._indexes_contradict_markers = self._check and transaction_indexes_contradict_markers(
-            self.segments
-        )
+        self._indexes_contradict_markers = self._check and indexes_contradict_markers(self.segments)
         end = self._tail_end() if self._had_clean_shutdown else None
         durable_count = len(self.segments) - 1
         if end is not None:
@@ -496,7 +494,7 @@ class _Recovery:
         if not invalid and not self._check:
             return
         states = self._snapshots.rebuild_to(segment.base_offset, self.segments)
-        scan = self._scan(number, states, skip_bad_checksums=True)
+        scan = self._scan(number, states, skip_corrupt=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if self._check and scan.damage is None:
             exact = self._indexes_contradict_markers
@@ -519,11 +517,9 @@ class _Recovery:
                     f"{log}: offsets {scan.next_offset} to {following - 1} are missing after it"
                 )
 
-    def _scan(self, number: int, states: ProducerStates, *, skip_bad_checksums: bool = False) -> SegmentScan:
+    def _scan(self, number: int, states: ProducerStates, *, skip_corrupt: bool = False) -> SegmentScan:
         limit = self._offset_limit(number)
-        scan = SegmentScan(
-            self.segments[number], self._config, offset_limit=limit, skip_bad_checksums=skip_bad_checksums
-        )
+        scan = SegmentScan(self.segments[number], self._config, offset_limit=limit, skip_corrupt=skip_corrupt)
         scan.run(states)
         return scan
 

@@ -75,19 +75,21 @@ def state_changing_rows(batches: BatchHeaders) -> Int64:
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) < 3:
         return rows
+    # A stable sort puts the batches of each producer side by side, in the order of the log.
     producers = batches["producer_id"][rows]
     order = np.argsort(producers, kind="stable")
     producers, sorted_rows = producers[order], rows[order]
     flags = batches["attributes"][sorted_rows] & (CONTROL_BIT | TRANSACTIONAL_BIT)
-    starts = np.empty(len(rows) + 1, bool)
-    starts[0] = starts[-1] = True
-    starts[1:-1] = (
+    is_first_of_run = np.empty(len(rows) + 1, bool)
+    is_first_of_run[0] = is_first_of_run[-1] = True
+    is_first_of_run[1:-1] = (
         (producers[1:] != producers[:-1])
         | (flags[1:] != flags[:-1])
         | ((flags[1:] & CONTROL_BIT) != 0)
         | (np.diff(batches["producer_epoch"][sorted_rows]) != 0)
     )
-    return np.sort(sorted_rows[starts[:-1] | starts[1:]])
+    # A batch is the last of a run if the next one is the first of a run.
+    return np.sort(sorted_rows[is_first_of_run[:-1] | is_first_of_run[1:]])
 
 
 class SegmentScan:
@@ -101,11 +103,11 @@ class SegmentScan:
     """
 
     def __init__(
-        self, segment: Segment, config: LogConfig, *, offset_limit: int, skip_bad_checksums: bool = False
+        self, segment: Segment, config: LogConfig, *, offset_limit: int, skip_corrupt: bool = False
     ) -> None:
         """``offset_limit``: all offsets of the segment must be below it.
 
-        ``skip_bad_checksums``: continue after a batch with a wrong checksum, instead of ending the scan.
+        ``skip_corrupt``: continue after a batch with a wrong checksum, instead of ending the scan.
         """
         base, interval = segment.base_offset, config.index_interval_bytes
         self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
@@ -114,11 +116,7 @@ class SegmentScan:
         self.skipped: list[CorruptFileError] = []
         self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
-        self._segment, self._offset_limit, self._skip_bad_checksums = (
-            segment,
-            offset_limit,
-            skip_bad_checksums,
-        )
+        self._segment, self._offset_limit, self._skip_corrupt = segment, offset_limit, skip_corrupt
 
     def run(self, states: ProducerStates) -> None:
         """Read the ``.log`` up to its end or its first damage, and apply its batches to ``states``.
@@ -126,10 +124,10 @@ class SegmentScan:
         Raises CorruptRecordError for offsets that decrease or cannot belong to the segment, OSError.
         """
         for window in self._valid_batches():
-            batches = window.batches if self._skip_bad_checksums else self._before_unwritten(window)
+            batches = window.batches if self._skip_corrupt else self._before_unwritten_offset(window)
             if not len(batches):
                 return
-            self._refuse_disorder(batches, window.origin)
+            self._refuse_wrong_offsets(batches, window.origin)
             self.indexes.add_batches(batches)
             try:
                 self.aborted += apply_batches(states, batches, window.data, self._segment.path)
@@ -163,7 +161,7 @@ class SegmentScan:
                         yield Window(data=window.data, batches=rest[:bad_row], origin=window.origin)
                     position = window.origin + int(rest["position"][bad_row])
                     damage = CorruptRecordError(path, position, BAD_CHECKSUM)
-                    if not self._skip_bad_checksums:
+                    if not self._skip_corrupt:
                         self.damage = damage
                         return
                     self.skipped.append(damage)
@@ -171,7 +169,7 @@ class SegmentScan:
                 if len(rest):
                     yield Window(data=window.data, batches=rest, origin=window.origin)
 
-    def _before_unwritten(self, window: Window) -> BatchHeaders:
+    def _before_unwritten_offset(self, window: Window) -> BatchHeaders:
         """The batches before the first one whose base offset a crash left incomplete, which is damage.
 
         No checksum covers the base offset. If a batch begins in the last bytes of a disk block, a crash can
@@ -196,7 +194,7 @@ class SegmentScan:
         """The base offset of each batch if no offset is missing before it: int64[n]."""
         return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
 
-    def _refuse_disorder(self, batches: BatchHeaders, origin: int) -> None:
+    def _refuse_wrong_offsets(self, batches: BatchHeaders, origin: int) -> None:
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected_bases(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
         invalid = np.flatnonzero((bases < expected) | (lasts >= self._offset_limit))
@@ -266,7 +264,7 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
 
 # The indexes of a segment. An index has no checksum, so its entries are checked. ``impossible_indexes`` needs
 # only the index: after a clean shutdown it checks the size and the last entry, else all entries.
-# ``wrong_indexes`` compares each entry with the log, and ``transaction_indexes_contradict_markers`` compares
+# ``wrong_indexes`` compares each entry with the log, and ``indexes_contradict_markers`` compares
 # the transaction indexes with the markers. An index that fails is rebuilt.
 
 
@@ -358,7 +356,7 @@ def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
     return all(first_offsets.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 
 
-def transaction_indexes_contradict_markers(segments: Sequence[Segment]) -> bool:
+def indexes_contradict_markers(segments: Sequence[Segment]) -> bool:
     """Do the transaction indexes of a log contradict its markers?
 
     Reads the whole log if an index has an entry. If batches are damaged, transactions that span several
