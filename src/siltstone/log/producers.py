@@ -195,7 +195,7 @@ class Producer:
         )
 
     def find_duplicate(self, batch: ProducerBatch) -> ProducerBatch | None:
-        """The batch among the last five that has the epoch and the sequences of ``batch``, if there is one."""
+        """The batch among the last five that has the epoch and the sequences of ``batch``, or None."""
         if batch.epoch != self.epoch or batch.is_control or batch.first_sequence < 0:
             return None
         last_sequence = batch.last_sequence
