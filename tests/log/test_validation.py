@@ -486,7 +486,7 @@ def test_a_compressed_batch_of_many_small_records(codec: int, monkeypatch: pytes
     many = [Rec(offset=number, key=b"k", value=b"", timestamp=TIME) for number in range(20_000)]
     data = of_records(many, codec=codec)
     assert append(data.copy()).record_count == len(many)
-    monkeypatch.setattr(validation, "records_max", lambda limit: len(many) - 1)
+    monkeypatch.setattr(validation, "max_records", lambda limit: len(many) - 1)
     assert_refused(
         data,
         MessageTooLargeError,
