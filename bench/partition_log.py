@@ -192,7 +192,7 @@ def _append_long(directory: Path, gigabytes: int) -> None:
         if number in (gigabytes * 100, gigabytes * 1000 - 1):
             grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         if number % 1000 == 0:
-            log.delete_prefix(len(log.view.segments) - 2)
+            log.delete_oldest_segments(len(log.view.segments) - 2)
             for path in directory.glob("*.deleted"):
                 path.unlink()
     print(round(grown[1] - grown[0], 1))

@@ -106,8 +106,8 @@ def links_are_followed_when_trees_are_removed() -> None:
     files.remove_tree = spoiled
     directory._FOLDERS = ()
     for module in list(_modules().values()):
-        if hasattr(module, "has_own_folder"):
-            module.has_own_folder = is_there
+        if hasattr(module, "has_siltstone_folder"):
+            module.has_siltstone_folder = is_there
 
 
 def bad_metadata_is_a_bug() -> None:

@@ -322,7 +322,7 @@ def test_recovery_continues_without_metadata_that_cannot_be_read(
 ) -> None:
     (write_cluster_metadata(directory, [COMPACT]) / f"{0:020d}.log").write_bytes(b"garbage" * 20)
     (result,) = app.recover([directory], dry_run=True)
-    assert {str(log.topic_partition): log.is_bad for log in result.logs}["basic-0"] is False
+    assert {str(log.topic_partition): log.needs_attention for log in result.logs}["basic-0"] is False
     assert "settings are not known" in caplog.text
 
 

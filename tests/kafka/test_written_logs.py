@@ -195,7 +195,7 @@ def _send_last_batches_again(log: PartitionLog) -> list[tuple[bool, int, int]]:
         batch, data = last[producer_id]
         data[:8] = 0
         appended = log.append(data)
-        results.append((appended.duplicate, appended.first_offset, int(batch["base_offset"])))
+        results.append((appended.is_duplicate, appended.first_offset, int(batch["base_offset"])))
     return results
 
 

@@ -14,7 +14,7 @@ from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.support.errors import raises_error
@@ -107,12 +107,12 @@ def test_a_dry_run_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None
     assert tree(partition) == before
 
 
-def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> Recovered:
+def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> RecoveredPartition:
     return recover_partition(
         partition,
-        clean=clean,
+        had_clean_shutdown=clean,
         recovery_point=0,
-        log_start=0,
+        log_start_offset=0,
         config=LogConfig(),
         now_ms=NOW,
         dry_run=dry_run,

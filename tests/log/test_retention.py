@@ -202,7 +202,7 @@ def test_worked_example_10_touch(tmp_path: Path) -> None:
     for base, day in ((0, 1_000), (1, 998), (2, 1)):
         path = tmp_path / "topic-0" / f"{base:020d}.log"
         os.utime(path, ns=(day * DAY * 1_000_000, day * DAY * 1_000_000))
-    log = open_partition(tmp_path / "topic-0", config, clock, clean=True, recovery_point=4)
+    log = open_partition(tmp_path / "topic-0", config, clock, had_clean_shutdown=True, recovery_point=4)
     facts = segment_metadata(log.view)
     assert [each.largest_timestamp // DAY for each in facts] == [900, 998, 999, 1_000]
     assert len(by_age(facts, clock.now_ms(), DAY)) == 2
@@ -215,7 +215,9 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
     log = grown(tmp_path, LogConfig(retention_ms=DAY), clock, [10 * DAY] * 3)
     clock.advance(2 * DAY)
     view = log.view
-    assert log.delete_prefix(lambda now: len(by_age(segment_metadata(now), clock.now_ms(), DAY))) != []
+    assert (
+        log.delete_oldest_segments(lambda now: len(by_age(segment_metadata(now), clock.now_ms(), DAY))) != []
+    )
     assert [segment.base_offset for segment in log.view.segments] == [3]
     assert (log.log_start_offset, log.log_end_offset, log.size) == (3, 3, 0)
     assert view.segments[0].reader.read(0, 8) == bytes(8), "who holds the old view reads on"

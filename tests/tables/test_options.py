@@ -7,7 +7,7 @@ import re
 import pytest
 
 from siltstone.base.errors import UsageError
-from siltstone.log.fetch import EARLIEST
+from siltstone.log.fetch import EARLIEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size, time_ms
 from siltstone.tables.writing import WRITE_OPTIONS
@@ -31,7 +31,7 @@ def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> No
         "serialization.format": "1",
         "provider": "siltstone",
     }
-    assert ReadOptions.of(given).starting == OffsetLimit(every=EARLIEST)
+    assert ReadOptions.of(given).starting == OffsetLimit(every=EARLIEST_TIMESTAMP)
     assert ReadOptions.of({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert ReadOptions.of({"location": "file:/a%20b"}).paths == ("/a b",)
     assert ReadOptions.of({"path": "file:///a", "location": "file:/b"}).paths == ("/a",)

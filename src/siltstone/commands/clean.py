@@ -486,7 +486,7 @@ def recover(
         offline.append(DirectoryRecovery.failed(path, error))
 
     with contextlib.ExitStack() as stack:
-        opened = open_directories(paths, dry_run=dry_run, failed=failed)
+        opened = open_directories(paths, dry_run=dry_run, on_error=failed)
         for directory in [stack.enter_context(directory) for directory in opened]:
             try:
                 refuse_network_file_system(directory)
@@ -500,7 +500,7 @@ def recover(
             now_ms=recovery_ms,
             threads=threads,
             check=check,
-            close=True,
+            mark_clean_shutdown=True,
             dry_run=dry_run,
         )
         return recover_directories(directories, recovery, progress) + offline

@@ -170,7 +170,7 @@ class Snapshot:
 
     @property
     def _is_partial(self) -> bool:
-        return any(directory.is_partial for directory in self.directories)
+        return any(directory.is_partition_subset for directory in self.directories)
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""

@@ -180,7 +180,7 @@ class Policies:
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
     """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
-    if options.config and not options.topics and not all(one.is_partial for one in directories):
+    if options.config and not options.topics and not all(one.is_partition_subset for one in directories):
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}

@@ -26,7 +26,7 @@ from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, AtTime, Polled, Start
+from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Start
 from siltstone.runtime.embedded import NewRecord, batch_of
 
 _BATCH_BYTES = 256 << 10
@@ -170,7 +170,7 @@ class ConsumedRecords:
 
     topic_partition: TopicPartition
     offset: int
-    polled: Polled | None = None
+    polled: PolledRecords | None = None
 
 
 def parse_range(text: str) -> Range:

@@ -23,7 +23,7 @@ from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
-from siltstone.log.directory import has_own_folder
+from siltstone.log.directory import has_siltstone_folder
 from siltstone.log.indexes import LARGEST_RELATIVE_OFFSET, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers, read_batch
 from siltstone.log.names import STAGING, segment_file
@@ -83,7 +83,7 @@ def split_overflowed_segment(
     """
     # A crash during an earlier attempt may have left its files; nothing refers to them.
     folder = directory / STAGING / "split"
-    if has_own_folder(directory) and files.exists(folder):
+    if has_siltstone_folder(directory) and files.exists(folder):
         files.remove_tree(folder)
     files.make_directory(folder, parents=True)
     try:

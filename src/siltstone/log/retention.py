@@ -9,9 +9,9 @@ For a log with log start offset 25::
     31   the active segment: the same, and then a new active segment begins
 
 The result is always a prefix of the segments. It has no segment that ends above the high watermark, and no
-empty active segment. If all segments are deleted, ``PartitionLog.delete_prefix`` begins a new active segment
-first. If the log has a compacted ledger, the policy deletes only segments that the ledger covers: its cursor
-is a subscription, and its backlog is retained (Pulsar). Segments below the log start offset are always
+empty active segment. If all segments are deleted, ``PartitionLog.delete_oldest_segments`` begins a new active
+segment first. If the log has a compacted ledger, the policy deletes only segments that the ledger covers: its
+cursor is a subscription, and its backlog is retained (Pulsar). Segments below the log start offset are always
 deleted: their records were deleted when it was raised.
 
 A deletion policy is a plain function of segments (oldest first), the time and the settings. It returns how

@@ -57,7 +57,7 @@ from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
-from siltstone.log.partition import Background, PartitionLog, open_partition
+from siltstone.log.partition import PartitionLog, TaskRunner, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
@@ -191,7 +191,7 @@ class ManagerOptions(TypedDict, total=False):
 
     config: Config | None
     clock: Clock | None
-    background: Background | None
+    background: TaskRunner | None
     random_bytes: RandomBytes
     only: TopicPartition | None
 
@@ -305,9 +305,9 @@ class LogManager(Closing):
                         path,
                         self.topics.log_config(topic_partition.topic),
                         self.clock,
-                        clean=served.was_clean,
+                        had_clean_shutdown=served.was_clean,
                         recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, topic_partition),
-                        log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
+                        log_start_offset=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
                         background=self._background,
                         create=False,
                     )
@@ -502,7 +502,9 @@ class LogManager(Closing):
                 # acknowledged record.
                 files.sync_directory(served.path)
                 config = self.topics.log_config(topic_partition.topic)
-                log = open_partition(path, config, self.clock, clean=True, background=self._background)
+                log = open_partition(
+                    path, config, self.clock, had_clean_shutdown=True, background=self._background
+                )
             served.directory.partitions[topic_partition] = path
             served.logs[topic_partition] = log
             self._apply_settings(log)

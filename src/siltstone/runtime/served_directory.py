@@ -142,7 +142,7 @@ class ServedDirectory:
 
     def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
         """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
-        self.directory = LogDirectory.claim(path, only=only)
+        self.directory = LogDirectory.open_or_create(path, only=only)
         self.path = self.directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
@@ -175,7 +175,7 @@ class ServedDirectory:
             # Without a checkpoint its directory needs recovery, as after a crash.
             self.was_clean &= entries is not None
             self._written[name] = entries or {}
-            others = self._written[name] if self.directory.is_partial else {}
+            others = self._written[name] if self.directory.is_partition_subset else {}
             self._others[name] = {
                 topic_partition: others[topic_partition]
                 for topic_partition in others
@@ -300,7 +300,7 @@ class ServedDirectory:
         A new partition must not start with the offsets of a deleted one of its name. Raises OSError.
         """
         self.write_checkpoints()
-        if self.directory.is_partial:
+        if self.directory.is_partition_subset:
             return
         existing = self.all_partitions
         listed = _read_or_start_empty(self.path)
@@ -396,7 +396,7 @@ class ServedDirectory:
         """Are all partitions of the directory in order, including those that were not opened here?"""
         if self.refused:
             return False
-        if self.was_clean or not (self._excluded or self.directory.is_partial):
+        if self.was_clean or not (self._excluded or self.directory.is_partition_subset):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 

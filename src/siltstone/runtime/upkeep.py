@@ -245,7 +245,7 @@ class Upkeep:
             return len(decisions)
 
         if log.offline is None:
-            self.unlink_later(served, log.delete_prefix(count), log.config.file_delete_delay_ms)
+            self.unlink_later(served, log.delete_oldest_segments(count), log.config.file_delete_delay_ms)
         return decisions
 
     def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:

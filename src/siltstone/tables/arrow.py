@@ -47,7 +47,7 @@ from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, HasView, LogReader, Polled, ReaderSettings, Start
+from siltstone.log.reading import EARLIEST, HasView, LogReader, PolledRecords, ReaderSettings, Start
 from siltstone.tables.options import VIEWS
 
 # Spans become Arrow's buffers, without a Python object for each record.
@@ -365,7 +365,7 @@ def to_batches(
         raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
     fixed, first = ReadOnlyLog(log.topic_partition, Path(), log.view), EARLIEST if start is None else start
     options: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
-    parts: Iterable[Polled]
+    parts: Iterable[PolledRecords]
     if view == "compacted":
         parts = _compacted(log, first, options)
     elif view == "latest":
@@ -390,7 +390,7 @@ def to_arrow(
     return pa.Table.from_batches(to_batches(log, start, end, **options), wanted)
 
 
-def _compacted(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[Polled]:
+def _compacted(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[PolledRecords]:
     """The compacted view as it is now."""
     directory: object = getattr(log, "directory", None)
     if not isinstance(directory, Path):
@@ -407,13 +407,13 @@ def _compacted(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator
                 raise
 
 
-def _closing(reader: CompactedReader) -> Iterator[Polled]:
+def _closing(reader: CompactedReader) -> Iterator[PolledRecords]:
     """All records of the reader, which is closed then, or after an error."""
     with reader:
         yield from reader
 
 
-def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[Polled]:
+def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[PolledRecords]:
     """Those records of the second reading that are the last of their keys in the first reading."""
     retained = latest_offsets(first)
     for polled in second:
@@ -421,7 +421,7 @@ def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Itera
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):
-            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
+            yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
 
 
 def matching_rows(present: Int64, offsets: Int64) -> Int64:

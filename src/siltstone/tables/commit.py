@@ -48,8 +48,8 @@ from siltstone.base.records.layout import (
     PRODUCER_ID_POSITION,
     Bytes,
 )
-from siltstone.log.directory import has_own_folder
-from siltstone.log.fetch import Fetched
+from siltstone.log.directory import has_siltstone_folder
+from siltstone.log.fetch import FetchResult
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.manager import LogManager
@@ -167,7 +167,7 @@ class StagedWriter:
 
 
 def _make_folder(folder: Path) -> None:
-    has_own_folder(folder.parent.parent, folder.parent.name)
+    has_siltstone_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
             files.make_directory(path)
@@ -197,7 +197,7 @@ def remove_staged(folder: Path) -> None:
     Raises DirectoryRefusedError for a link, or a folder of another user, with its name.
     """
     with contextlib.suppress(FileNotFoundError):
-        has_own_folder(folder.parent.parent, folder.parent.name)
+        has_siltstone_folder(folder.parent.parent, folder.parent.name)
         files.remove_tree(folder)
     with contextlib.suppress(OSError):
         if not files.entries(folder.parent):
@@ -395,7 +395,7 @@ def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     """Is this batch the one at ``offset``?"""
     if offset >= log.log_end_offset:
         return False
-    fetched: Fetched = log.read(offset, len(batch))
+    fetched: FetchResult = log.read(offset, len(batch))
     data, batches, _ = fetched.batches()
     if not len(batches) or batches["base_offset"].item(0) != offset:
         return False

@@ -23,7 +23,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError
-from siltstone.log.fetch import LATEST
+from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
@@ -87,7 +87,7 @@ class Follower:
         Raises UsageError, OffsetOutOfRangeError, what opening raises.
         """
         options = self._options
-        starting = OffsetLimit(every=LATEST) if options.starting is None else options.starting
+        starting = OffsetLimit(every=LATEST_TIMESTAMP) if options.starting is None else options.starting
         options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
         return {
             topic_partition: wanted.start

@@ -27,7 +27,7 @@ import msgspec
 
 from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
-from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
 # Parsing, the same for reading, streaming and writing. Names are not case-sensitive. A parser raises
@@ -210,7 +210,7 @@ class PartitionSelection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLimit:
     """The start or the end of a read: ``every`` for all partitions, or ``by_partition``; offsets (also
-    ``EARLIEST`` or ``LATEST``) or times in ms."""
+    ``EARLIEST_TIMESTAMP`` or ``LATEST_TIMESTAMP``) or times in ms."""
 
     every: int | None = None
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -338,19 +338,19 @@ def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
     if not is_records and (options.columns is not None or options.include_headers or streaming):
         reason = f"table={options.table} has columns of its own, and is no stream"
         raise UsageError(reason, advice="choose columns with select, in a batch query")
-    if not streaming and options.starting is not None and options.starting.is_offset(LATEST):
+    if not streaming and options.starting is not None and options.starting.is_offset(LATEST_TIMESTAMP):
         reason = "a batch query cannot start at the latest offset"
         raise UsageError(reason, advice="set another offset in startingOffsets")
-    if options.ending is not None and options.ending.is_offset(EARLIEST):
+    if options.ending is not None and options.ending.is_offset(EARLIEST_TIMESTAMP):
         reason = "a query cannot end at the earliest offset"
         raise UsageError(reason, advice="set another offset in endingOffsets")
 
 
 def _offset_limit(text: str) -> OffsetLimit:
     """``earliest``, ``latest`` or JSON by partition."""
-    words_of_limits = {"earliest": EARLIEST, "latest": LATEST}
+    words_of_limits = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
     every = words_of_limits.get(text.strip().lower())
-    return _limits(text, EARLIEST) if every is None else OffsetLimit(every=every)
+    return _limits(text, EARLIEST_TIMESTAMP) if every is None else OffsetLimit(every=every)
 
 
 def _times(text: str) -> OffsetLimit:

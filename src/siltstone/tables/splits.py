@@ -29,7 +29,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
 from siltstone.base.records.layout import Int64
-from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, LogView
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, LogView
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -152,7 +152,7 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
     ranges = {}
     for topic_partition, log in logs.items():
         start = _start_offset(log, options)
-        end = _offset_at(log, options.ending or OffsetLimit(every=LATEST), options)
+        end = _offset_at(log, options.ending or OffsetLimit(every=LATEST_TIMESTAMP), options)
         if options.as_of is not None:
             end = _as_of(log, options.as_of, options)
         elif end is None:
@@ -176,7 +176,7 @@ def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) 
 
 
 def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
-    starting = options.starting or OffsetLimit(every=EARLIEST)
+    starting = options.starting or OffsetLimit(every=EARLIEST_TIMESTAMP)
     start = _offset_at(log, starting, options)
     if start is not None:
         return start
@@ -196,8 +196,8 @@ def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> in
     if limit.is_time:
         place = log.offset_for_time(offset)
         return None if place is None else min(max(place.offset, first), end)
-    if offset in (EARLIEST, LATEST):
-        return first if offset == EARLIEST else end
+    if offset in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+        return first if offset == EARLIEST_TIMESTAMP else end
     if options.fail_on_data_loss and not first <= offset <= end:
         raise OffsetOutOfRangeError(
             f"offset {offset} is outside {first} to {end}: its records were deleted, or do not exist yet",
@@ -406,7 +406,7 @@ def _by_bytes(segment: LiveSegment, piece: FilePiece, target: int) -> Iterator[F
     for number in range(1, count):
         if len(segment.offset_index):
             # An entry has the last offset of what was appended at its position.
-            entry = segment.offset_index.first_at(whole.position + whole.size * number // count)
+            entry = segment.offset_index.first_at_position(whole.position + whole.size * number // count)
             offset = whole.end if entry is None else segment.base_offset + entry[0] + 1
         else:
             offset = whole.start + (whole.end - whole.start) * number // count

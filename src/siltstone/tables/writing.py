@@ -151,14 +151,14 @@ def plan_write(
         _refuse_columns(columns, has_topic=True)
         _make_topic(path, options.topic, options.partitions, clock)
     directory = LogDirectory.open(path, lock=False)
-    _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partial)
+    _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partition_subset)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
             f"a live process holds {LOCK}",
             path=directory.path,
             advice="stop the broker (or wait for the other run) and try again",
         )
-    only = next(iter(directory.partitions)) if directory.is_partial else None
+    only = next(iter(directory.partitions)) if directory.is_partition_subset else None
     topic = options.topic or (only.topic if only else None)
     shapes = _shapes(directory, options, topic)
     first = min(

@@ -381,7 +381,7 @@ def test_segments_deleted_during_a_compaction_stay_readable(tmp_path: Path) -> N
 
     class Deleting(InProcessCompactionEngine):
         def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-            for path in log.delete_prefix(3):
+            for path in log.delete_oldest_segments(3):
                 path.unlink()
             return super().compact(work, whole)
 

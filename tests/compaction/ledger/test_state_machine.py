@@ -105,7 +105,7 @@ class CompactedLog(RuleBasedStateMachine):
         if self.reading is not None:
             held = min(held, max(self.reading[0].offset, self.reading[3]))
         bases = [segment.base_offset for segment in self.log.view.segments[1:]]
-        for path in self.log.delete_prefix(sum(base <= held for base in bases)):
+        for path in self.log.delete_oldest_segments(sum(base <= held for base in bases)):
             path.unlink()
 
     @rule()

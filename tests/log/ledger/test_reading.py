@@ -115,7 +115,7 @@ def test_deleted_originals_are_read_from_the_ledger(log: PartitionLog) -> None:
     plainly.compact(log)
     log.roll()
     append(log, "d1")
-    log.delete_prefix(lambda view: len(view.segments) - 1)
+    log.delete_oldest_segments(lambda view: len(view.segments) - 1)
     assert log.log_start_offset == 22
     assert view(log) == ["0:a1", "1:b1", "21:c1", "22:d1"]
     assert read(log.reader()) == ["22:d1"]
@@ -356,7 +356,7 @@ def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
     many(log, value="2")
     readers = {rule: log.reader(read_compacted=True, reset=rule) for rule in ("none", "earliest", "latest")}
     log.roll()
-    log.delete_prefix(lambda view: len(view.segments) - 1)
+    log.delete_oldest_segments(lambda view: len(view.segments) - 1)
     append(log, "z9")
     with raises_error(OffsetOutOfRangeError, about="retention", advice="reset=earliest"):
         read(readers["none"])

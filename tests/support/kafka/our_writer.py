@@ -97,7 +97,7 @@ class OurWriter:
         batch = batch_of(sent, _shape(producer, codec))
         original = batch.copy()
         appended = self.log.append(batch)
-        assert (appended.duplicate, appended.first_offset) == (False, self.end_offset)
+        assert (appended.is_duplicate, appended.first_offset) == (False, self.end_offset)
         self.end_offset += len(sent)
         transaction = None
         if producer is not None:
@@ -118,7 +118,7 @@ class OurWriter:
     def send_again(self, producer: OurProducer) -> None:
         """A retry whose first answer was lost: nothing is appended."""
         assert producer.last is not None
-        assert self.log.append(producer.last.copy()).duplicate
+        assert self.log.append(producer.last.copy()).is_duplicate
         assert self.log.log_end_offset == self.end_offset
 
     def end(self, producer: OurProducer, *, commit: bool) -> None:

@@ -19,10 +19,10 @@ from siltstone.compaction.engine import clean_in_one_task
 from siltstone.compaction.inplace.destination import cleaned_up_to
 from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
 from siltstone.log.names import STAGING
-from siltstone.log.partition import Background, PartitionLog, partition_of, run_now
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.partition import PartitionLog, TaskRunner, partition_of, run_now
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.replacement import rename_to_cleaned
 from tests.support.cleaning.logs import WHERE, settings
 from tests.support.log.model import Stored
@@ -35,7 +35,7 @@ class Opened:
     """An open log, and what it took to open it."""
 
     log: PartitionLog
-    recovered: Recovered
+    recovered: RecoveredPartition
 
 
 def open_log(
@@ -46,14 +46,14 @@ def open_log(
     clean: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
-    background: Background = run_now,
+    background: TaskRunner = run_now,
 ) -> Opened:
     """Bring a partition directory into order and open it."""
     recovered = recover_partition(
         directory,
-        clean=clean,
+        had_clean_shutdown=clean,
         recovery_point=recovery_point,
-        log_start=log_start,
+        log_start_offset=log_start,
         config=config,
         now_ms=clock.now_ms(),
     )
@@ -87,7 +87,7 @@ def stored(data: Bytes, batches: BatchHeaders) -> list[Stored]:
     ]
 
 
-def fetched(found: Fetched) -> tuple[list[Stored], int | None]:
+def fetched(found: FetchResult) -> tuple[list[Stored], int | None]:
     """(records of the whole batches found, the last offset among these batches)."""
     data, batches, _ = found.batches()
     last = int(batches["last_offset"][-1]) if len(batches) else None
@@ -110,12 +110,12 @@ def read_all(
         position = last_offset(read) + 1
 
 
-def last_offset(read: Fetched) -> int:
+def last_offset(read: FetchResult) -> int:
     """The last offset of the whole batches that were found."""
     return int(read.batches()[1]["last_offset"][-1])
 
 
-def consumed(read: Fetched, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def consumed(read: FetchResult, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """The batches that a consumer under read_committed hands on, as Kafka's fetcher finds them."""
     begun = sorted(read.aborted, key=lambda each: each.first_offset)
     aborting: set[int] = set()

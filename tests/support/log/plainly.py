@@ -22,7 +22,7 @@ from siltstone.log.ledger.manifest import Ledger, Run, SegmentEntry
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, open_parts
 from siltstone.log.names import segment_file
-from siltstone.log.reading import LogReader, Polled, Record
+from siltstone.log.reading import LogReader, PolledRecords, Record
 from tests.support.cleaning.logs import NOW, Rec, batch
 from tests.support.log.views import FixedLog
 
@@ -114,7 +114,7 @@ def as_rec(record: Record) -> Rec:
     return Rec(offset=record.offset, key=record.key, value=record.value, timestamp=record.timestamp)
 
 
-def recs_of(polls: Iterable[Polled]) -> list[Rec]:
+def recs_of(polls: Iterable[PolledRecords]) -> list[Rec]:
     """All records of some polls."""
     return [
         Rec(

@@ -25,7 +25,7 @@ from siltstone.compaction.inplace.planning import LogState, Planned, staging_fol
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
+from siltstone.log.directory import LogDirectory, has_siltstone_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
@@ -145,7 +145,7 @@ def drop_staged(partition: Path) -> bool:
 
     Raises DirectoryRefusedError if something else has the folder's name, OSError.
     """
-    if not has_own_folder(partition):
+    if not has_siltstone_folder(partition):
         return False
     files.remove_tree(partition / STAGING)
     files.sync_directory(partition)
@@ -208,7 +208,7 @@ class InPlace(Destination):
 
     def setup_log(self, planned: Planned) -> None:
         """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
-        has_own_folder(planned.state.path)
+        has_siltstone_folder(planned.state.path)
         super().setup_log(planned)
 
     def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
@@ -378,7 +378,7 @@ class CleanedCopy(Destination):
     def _names(self) -> list[str]:
         """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
         partitions that were opened."""
-        if self._source.is_partial:
+        if self._source.is_partition_subset:
             return [path.name for path in self._source.partitions.values()]
         not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)
         entries = files.entries(self._source.path)
@@ -388,7 +388,7 @@ class CleanedCopy(Destination):
         """Write the copy's cleaner checkpoint, without the partitions that are not in it."""
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT) | self._checkpoints
         missing = {names.parse_partition(path.name) for path in excluded}
-        if self._source.is_partial:
+        if self._source.is_partition_subset:
             missing |= offsets.keys() - self._source.partitions.keys()
         offsets = {
             topic_partition: offset

@@ -277,7 +277,7 @@ def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
         raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_TOO_LATE)
-    segments = list_segments(Path(log.path), owned=True)
+    segments = list_segments(Path(log.path), require_owner=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
         reason = "the log was appended to, rolled or truncated since the run"
         raise DirectoryRefusedError(reason, path=log.path, advice=_TOO_LATE)

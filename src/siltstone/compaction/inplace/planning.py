@@ -201,7 +201,7 @@ class LogState:
 
     def segments(self) -> Sequence[Segment]:
         """Its segments, the active one last. Raises UnsafeFileError, OSError."""
-        return list_segments(self.path, owned=True) if self.opened is None else self.opened.segments
+        return list_segments(self.path, require_owner=True) if self.opened is None else self.opened.segments
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -35,7 +35,7 @@ from siltstone.log.reading import (
     AtTime,
     HasView,
     LogReader,
-    Polled,
+    PolledRecords,
     ReaderSettings,
     RecordReader,
     Start,
@@ -70,7 +70,7 @@ def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
     return count if skipped == len(superseded) else -1
 
 
-def without_superseded(polled: Polled, superseded: Int64, path: str) -> Polled:
+def without_superseded(polled: PolledRecords, superseded: Int64, path: str) -> PolledRecords:
     """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
 
     Raises LedgerError, with ``path``, for an offset between the first and the last one that has no record.
@@ -199,7 +199,7 @@ class CompactedReader(RecordReader, Closing):
         self._reading = None
         return offset
 
-    def poll(self, max_bytes: int | None = None) -> Polled | None:
+    def poll(self, max_bytes: int | None = None) -> PolledRecords | None:
         """The next records, of about ``max_bytes`` of file (at least one batch); None at the end.
 
         Raises LedgerError for damage in the ledger, and what ``LogReader.poll`` raises.
@@ -220,7 +220,7 @@ class CompactedReader(RecordReader, Closing):
                 self.resets += 1
                 self.seek(self._reset)
 
-    def _poll(self, max_bytes: int | None) -> Polled | None:
+    def _poll(self, max_bytes: int | None) -> PolledRecords | None:
         if self._held is not None and self.offset < self._held.ledger.base_offset:
             raise OffsetOutOfRangeError(f"its first offset is {self._held.ledger.base_offset}")
         while self._held is not None:
@@ -235,7 +235,7 @@ class CompactedReader(RecordReader, Closing):
                 return polled
         return self._poll_tail(max_bytes)
 
-    def _poll_part(self, part: LedgerSegment, max_bytes: int | None) -> Polled | None:
+    def _poll_part(self, part: LedgerSegment, max_bytes: int | None) -> PolledRecords | None:
         """The next records of a part that are not superseded; None at its end, with ``offset`` after it."""
         path = part.view.segments[0].reader.path
         if self._reading is None or self._reading[0] is not part:
@@ -275,7 +275,7 @@ class CompactedReader(RecordReader, Closing):
         }
         return LogReader(_FixedLog(part.view), self.offset, **options)
 
-    def _poll_tail(self, max_bytes: int | None) -> Polled | None:
+    def _poll_tail(self, max_bytes: int | None) -> PolledRecords | None:
         """The next records of the log itself. Releases the ledger, which retention had to wait for."""
         try:
             if self._held is not None:

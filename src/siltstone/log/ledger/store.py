@@ -35,7 +35,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.base.records.layout import Int64
-from siltstone.log.directory import has_own_folder
+from siltstone.log.directory import has_siltstone_folder
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
     BY_TIME,
@@ -390,7 +390,7 @@ class LedgerStore:
 
     def make_folder(self) -> None:
         """Raises OSError, DirectoryRefusedError where something else has our folder's name."""
-        if not has_own_folder(self._partition, COMPACTED):
+        if not has_siltstone_folder(self._partition, COMPACTED):
             files.make_directory(self.folder)
             files.sync_directory(self._partition)
 
@@ -464,7 +464,7 @@ class LedgerStore:
     def forget(self) -> None:
         """Remove the cursor, durably; ``collect`` deletes the ledger's files. Raises OSError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            has_own_folder(self._partition, COMPACTED)
+            has_siltstone_folder(self._partition, COMPACTED)
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
@@ -474,7 +474,7 @@ class LedgerStore:
         ``keep``: staging folders of compactions in progress. If a manifest that has to stay is corrupt, all
         runs stay. Raises LedgerError for a corrupt cursor, DirectoryRefusedError, OSError.
         """
-        if not has_own_folder(self._partition, COMPACTED):
+        if not has_siltstone_folder(self._partition, COMPACTED):
             return []
         cursor = self.cursor()
         removed = []
