@@ -21,7 +21,7 @@ from siltstone.log.indexes import Entries, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.segments import Segment
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, read_before
 from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
 from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
@@ -301,7 +301,7 @@ def _conclude(
     findings.merge(key_findings if complete else Findings(counts=key_findings.counts))
     transactions = [report.transactions for report in ordered]
     aborts = check_unresolved_markers(pair, transactions, findings if complete else Findings())
-    after = [(segment.base_offset, transaction_indexes([segment])) for segment in pair.after]
+    after = [(segment.base_offset, read_transaction_indexes([segment])) for segment in pair.after]
     if complete:
         check_entries(pair, after, aborts, findings)
     _check_horizons(pair.settings, set().union(*(report.horizons for report in ordered)), findings)

@@ -41,7 +41,7 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.segments import Segment, list_segments
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.findings import Findings
 
 UNDO_FILE = "undo.json"
@@ -345,7 +345,7 @@ def _pair(
         first_dirty=first_dirty,
         cleaned_end=cleaned_end,
         rewritten_end=rewritten_end,
-        aborted=transaction_indexes(before.segments),
+        aborted=read_transaction_indexes(before.segments),
         producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
         settings=settings,
         hash_key=(secrets.randbits(64), secrets.randbits(64)),

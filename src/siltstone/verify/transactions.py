@@ -24,7 +24,7 @@ import numpy as np
 
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Flags
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.transactions import Aborted
+from siltstone.log.transactions import AbortedTransactions
 from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 
@@ -84,7 +84,7 @@ class AbortedIndex:
     """The aborted transactions of a log, out of its ``.txnindex`` files, by producer."""
 
     def __init__(self, data: bytes) -> None:
-        index = Aborted.of(data)
+        index = AbortedTransactions.from_entries(data)
         self._by_producer = {
             producer: (index.first_offset[rows], index.last_offset[rows])
             for producer in np.unique(index.producer_id).tolist()

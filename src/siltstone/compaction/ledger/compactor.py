@@ -52,7 +52,7 @@ from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Ledger, Ru
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, run_name
 from siltstone.log.names import TopicPartition, segment_file
-from siltstone.log.transactions import carried_by_group
+from siltstone.log.transactions import combine_summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def check_compaction(work: CompactionWork, done: Compacted) -> None:
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _check_counts(work, done, counts)
-    carried_by_group(extracted.summaries, [work.first], work.name)
+    combine_summaries(extracted.summaries, [work.first], work.name)
     if discarded.superseded < done.late:
         reason = f"{done.late} keys are late, but only {discarded.superseded} records are superseded"
         raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)

@@ -39,7 +39,12 @@ from siltstone.log.indexes import (
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.log.transactions import (
+    AbortedTransactions,
+    TransactionScan,
+    combine_summaries,
+    read_transaction_indexes,
+)
 
 _TAIL = 64 << 10
 """Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
@@ -354,7 +359,7 @@ def contradict_markers(segments: Sequence[Segment]) -> bool:
     not checked. Raises OSError.
     """
     try:
-        aborted = Aborted.of(transaction_indexes(segments))
+        aborted = AbortedTransactions.from_entries(read_transaction_indexes(segments))
         if not len(aborted.entries):
             return False
         ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
@@ -363,13 +368,13 @@ def contradict_markers(segments: Sequence[Segment]) -> bool:
         ]
         whole = [summary for summary in summaries if summary is not None]
         if len(whole) == len(summaries):
-            carried_by_group(whole, [])
+            combine_summaries(whole, [])
     except CorruptFileError:
         return True
     return False
 
 
-def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | None:
+def _transactions_of(segment: Segment, end: int, aborted: AbortedTransactions) -> Int64 | None:
     """The summary of a segment's transactions, None if it is damaged. Raises CorruptFileError."""
     scan = TransactionScan(aborted)
     with files.Reader(segment.path) as reader:
@@ -378,5 +383,5 @@ def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | No
                 scan.follow(window.data, window.batches, path=segment.path, origin=window.origin)
         except CorruptRecordError:
             return None
-    scan.refuse_unmarked(segment.base_offset, end, segment.path)
+    scan.refuse_missing_markers(segment.base_offset, end, segment.path)
     return scan.summary(segment.base_offset)
