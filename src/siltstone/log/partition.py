@@ -45,7 +45,7 @@ from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
+from siltstone.log.replacement import NO_VERIFIED_LOGS, VerifiedLogs, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, Validated, validate_and_assign
@@ -160,7 +160,7 @@ class SegmentList:
         return closed
 
     def swap_files(
-        self, new: Sequence[int], old: Sequence[LiveSegment], verified: Verified
+        self, new: Sequence[int], old: Sequence[LiveSegment], verified: VerifiedLogs
     ) -> tuple[list[LiveSegment], list[Path]]:
         """Replace closed segments by the ``.cleaned`` ones with base offsets ``new``, on the disk only.
 
@@ -520,7 +520,7 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def replace(
-        self, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+        self, new: Sequence[int], old: Sequence[int], verified: VerifiedLogs = NO_VERIFIED_LOGS
     ) -> list[Path]:
         """Replace closed, flushed segments by ``.cleaned`` ones (base offsets; see ``log.replacement``).
 
