@@ -13,7 +13,7 @@ from tests.support.cleaning.logs import write_segment
 from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import (
     LEADER_CHANGE,
-    control_types,
+    control,
     records,
     write_metadata_log,
     write_snapshot,
@@ -147,7 +147,7 @@ def test_records_at_or_above_the_high_watermark_are_not_applied(tmp_path: Path) 
 
 
 def test_control_batches_are_skipped(tmp_path: Path) -> None:
-    data = control_types(0, LEADER_CHANGE) + records(1, [topic("users", 1)]) + control_types(2, LEADER_CHANGE)
+    data = control(0, LEADER_CHANGE) + records(1, [topic("users", 1)]) + control(2, LEADER_CHANGE)
     write_segment(tmp_path, 0, data)
     image = read_cluster_metadata(tmp_path)
     assert (list(image.topics), image.end_offset) == (["users"], 3)

@@ -161,7 +161,7 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
 def _batch_rows(
     path: str, batch: Window, is_valid: bool, options: DumpOptions, scratch: Scratch
 ) -> RowsAndFindings:
-    """The row of the window's only batch, with at most one finding, and its records if ``options`` ask for them."""
+    """The row of the window's only batch, at most one finding, and the records that ``options`` ask for."""
     row = _batch_row(batch, is_valid)
     finding = None if is_valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
     columns = None

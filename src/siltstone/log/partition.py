@@ -40,7 +40,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_beyond, recover_ledgers
+from siltstone.log.ledger.store import delete_cursor_beyond, recover_ledgers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
@@ -483,7 +483,7 @@ class PartitionLog(ReadableLog):
             if offset >= self._log_end:
                 return False
             # The ledger first: it must not survive a crash and cover offsets that are then written again.
-            forget_beyond(self.directory, offset)
+            delete_cursor_beyond(self.directory, offset)
             finish = self._list.truncate(offset)
             self._publish_end(offset, min(self._log_start, offset))
             finish()
@@ -496,7 +496,7 @@ class PartitionLog(ReadableLog):
         Also removes the compacted ledger, which lacks the records in between.
         """
         with self._segments_lock, self._changing():
-            forget_beyond(self.directory, 0)
+            delete_cursor_beyond(self.directory, 0)
             self._list.restart(offset)
             self._publish_end(offset, offset)
             self.recovery_point = offset

@@ -110,8 +110,8 @@ def segments_to_delete(
 
     They begin with those below the log start offset; the deletion policy chooses further ones if
     ``cleanup.policy`` has ``delete``. ``retain_from``: the policy deletes no record at or above this offset
-    (``LedgerStore.held_horizon``). ``retain_active_segment``: the caller cannot begin a new active segment,
-    so this one stays, and with it the log end offset.
+    (``LedgerStore.first_needed_offset``). ``retain_active_segment``: the caller cannot begin a new active
+    segment, so this one stays, and with it the log end offset.
     """
     deletions = deletions_below_log_start(segments, log_start_offset)
     count_below_start = len(deletions)

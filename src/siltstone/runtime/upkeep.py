@@ -231,7 +231,7 @@ class Upkeep:
         """
         decisions: tuple[SegmentDeletion, ...] = ()
         # Read before the log's lock is taken: a horizon that rises meanwhile would only allow more.
-        retain_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
+        retain_from = LedgerStore(log.directory).first_needed_offset() if log.config.deletes else None
 
         def count(view: LogView) -> int:
             # Called under the lock of the log's segments: what is counted is what is deleted.

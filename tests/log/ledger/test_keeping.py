@@ -152,7 +152,7 @@ def test_a_forgotten_ledger_holds_nothing_back(manager: LogManager, clock: Manua
     grow(log, 1)
     plainly.compact(log)
     grow(log, 1)
-    LedgerStore(log.directory).forget()
+    LedgerStore(log.directory).delete_cursor()
     assert retained(manager, clock) == [6]
 
 
@@ -313,7 +313,7 @@ def test_clean_leaves_what_no_ledger_covers(tmp_path: Path, horizon: int | None,
     assert sorted(logs.logs_of(partition)) == left
     if horizon is not None:
         assert (store.folder / "generation-0").exists()
-        assert store.held_horizon() == horizon
+        assert store.first_needed_offset() == horizon
 
 
 def test_clean_says_when_damage_keeps_it_from_deleting(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def find_expiry(
         now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.topic_partition, 0),
         high_watermark=committed_below or 0,
-        retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
+        retain_from=LedgerStore(state.path).first_needed_offset() if config.deletes else None,
         retain_active_segment=True,
     )
     decisions = decide_with(config=config)

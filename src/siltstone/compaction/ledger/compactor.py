@@ -419,7 +419,7 @@ class TwoPhaseCompactor:
 
         They end at the high watermark or the last stable offset, as they are at the start. The caller makes
         sure that no other compaction of the log is in progress. ``commit_guard`` is entered while the ledger
-        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
+        is changed (``LedgerStore.commit``, its clean-up): it raises when the log was truncated or deleted
         meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with another
         ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
         CheckFailedError, CorruptFileError, EngineError, OSError; the ledger is unchanged then.
@@ -437,7 +437,7 @@ class TwoPhaseCompactor:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
         # What an interrupted compaction has left. A reader's ledger stays.
         with commit_guard():
-            store.collect()
+            store.delete_unused()
         staging = store.make_staging(secrets.token_hex(8))
         try:
             hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
@@ -476,7 +476,7 @@ class TwoPhaseCompactor:
         with commit_guard():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
-                draft.store.collect()
+                draft.store.delete_unused()
         return _result(
             ledger,
             ledger.horizon,
