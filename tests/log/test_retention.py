@@ -18,7 +18,7 @@ from siltstone.log import retention
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition, run_now
 from siltstone.log.retention import (
-    SegmentDeletion,
+    Deletion,
     SegmentMetadata,
     deletions_by_age,
     deletions_by_size,
@@ -73,7 +73,7 @@ def test_segments_below_the_log_start_are_deleted_first_under_any_policy(policie
     decisions = segments_to_delete(
         found, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33
     )
-    assert decisions[0] == SegmentDeletion(base_offset=0, reason="below the log start offset 12")
+    assert decisions[0] == Deletion(base_offset=0, reason="below the log start offset 12")
     assert len(decisions) == (3 if "delete" in policies else 1)
 
 
@@ -175,8 +175,8 @@ def test_a_registered_policy_decides() -> None:
 
 @pytest.mark.usefixtures("policies")
 def test_reasons_of_a_policy_and_only_a_prefix() -> None:
-    def odd(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[SegmentDeletion]:
-        return (SegmentDeletion(base_offset=base, reason=f"odd {base}") for base in (30, 0, 10, 99))
+    def odd(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[Deletion]:
+        return (Deletion(base_offset=base, reason=f"odd {base}") for base in (30, 0, 10, 99))
 
     retention.register_policy("odd", odd)
     config = LogConfig(retention_policy="odd")

@@ -15,7 +15,7 @@ covers, as Pulsar retains the backlog of the subscription ``__compaction``. Segm
 offset are always deleted: no reader can read their records.
 
 A deletion policy is a plain function of the segments (oldest first), the time and the settings. It returns
-how many of the oldest may be deleted, or a ``SegmentDeletion`` for each of them. ``register_policy`` gives it
+how many of the oldest may be deleted, or a ``Deletion`` for each of them. ``register_policy`` gives it
 a name, and a topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
 """
 
@@ -52,15 +52,15 @@ class SegmentMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentDeletion:
+class Deletion:
     """A segment that is to be deleted, and the reason."""
 
     base_offset: int
     reason: str
 
 
-DeletionPolicy = Callable[[Sequence[SegmentMetadata], int, LogConfig], "int | Iterable[SegmentDeletion]"]
-"""(segments, now in ms, settings) → how many of the oldest may be deleted, or a SegmentDeletion for each."""
+DeletionPolicy = Callable[[Sequence[SegmentMetadata], int, LogConfig], "int | Iterable[Deletion]"]
+"""(segments, now in ms, settings) → how many of the oldest may be deleted, or a ``Deletion`` for each."""
 
 _policies: dict[str, DeletionPolicy] = {}
 
@@ -105,7 +105,7 @@ def segments_to_delete(
     high_watermark: int,
     retain_from: int | None = None,
     retain_active_segment: bool = False,
-) -> tuple[SegmentDeletion, ...]:
+) -> tuple[Deletion, ...]:
     """The segments that are to be deleted now, oldest first (Kafka's ``deletableSegments``).
 
     They begin with those below the log start offset; the deletion policy chooses further ones if
@@ -131,9 +131,7 @@ def segments_to_delete(
     return tuple(deletions[:count])
 
 
-def deletions_below_log_start(
-    segments: Sequence[SegmentMetadata], log_start_offset: int
-) -> list[SegmentDeletion]:
+def deletions_below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) -> list[Deletion]:
     """The closed segments that end at or below the log start offset."""
     below = takewhile(
         lambda segment: not segment.is_active and segment.end_offset <= log_start_offset, segments
@@ -141,7 +139,7 @@ def deletions_below_log_start(
     return _deletions(below, f"below the log start offset {log_start_offset}")
 
 
-def deletions_by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[SegmentDeletion]:
+def deletions_by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Deletion]:
     """As many of the oldest segments as leave the log at least ``retention_bytes``; none if that is negative
     (Kafka's ``deleteRetentionSizeBreachedSegments``)."""
     sizes = [segment.size for segment in segments]
@@ -150,9 +148,7 @@ def deletions_by_size(segments: Sequence[SegmentMetadata], retention_bytes: int)
     return _deletions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
 
 
-def deletions_by_age(
-    segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int
-) -> list[SegmentDeletion]:
+def deletions_by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) -> list[Deletion]:
     """The oldest segments, as long as their largest timestamp is older than ``retention_ms``; none if that is
     negative (Kafka's ``deleteRetentionMsBreachedSegments``).
 
@@ -169,13 +165,11 @@ def deletions_by_age(
     return _deletions(segments[:count], f"older than retention.ms={retention_ms}")
 
 
-def _deletions(segments: Iterable[SegmentMetadata], reason: str) -> list[SegmentDeletion]:
-    return [SegmentDeletion(base_offset=segment.base_offset, reason=reason) for segment in segments]
+def _deletions(segments: Iterable[SegmentMetadata], reason: str) -> list[Deletion]:
+    return [Deletion(base_offset=segment.base_offset, reason=reason) for segment in segments]
 
 
-def kafka_policy(
-    segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
-) -> list[SegmentDeletion]:
+def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Deletion]:
     """The policy ``kafka``: by size first, then of the other segments by age."""
     deletions = deletions_by_size(segments, config.retention_bytes)
     return deletions + deletions_by_age(segments[len(deletions) :], now_ms, config.retention_ms)
@@ -183,7 +177,7 @@ def kafka_policy(
 
 def _apply_policy(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
-) -> list[SegmentDeletion]:
+) -> list[Deletion]:
     """The oldest segments, up to the first that the policy does not delete."""
     answer = policy(segments, now_ms, config)
     if isinstance(answer, int):

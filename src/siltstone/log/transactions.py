@@ -88,11 +88,9 @@ def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
     return CorruptFileError(path, position, reason, advice=advice)
 
 
-def contradiction_error(
-    contradiction: int, producer_id: int, path: str, position: int = 0
-) -> CorruptFileError:
-    """The error for a contradiction (``NOT_LISTED`` …) at a batch of the producer."""
-    return _index_error(path, position, CONTRADICTIONS[contradiction].format(producer=producer_id))
+def contradiction_error(kind: int, producer_id: int, path: str, position: int = 0) -> CorruptFileError:
+    """The error for a contradiction of this kind (``NOT_LISTED`` …) at a batch of the producer."""
+    return _index_error(path, position, CONTRADICTIONS[kind].format(producer=producer_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,15 +481,16 @@ def expected_markers(
     ends_above = np.isin(aborted.last_offset, rows[rows[:, 1] == ABORT_WITH_DATA, 2]) & (
         aborted.last_offset >= end
     )
-    abort_markers = zip(
-        aborted.producer_id[ends_above].tolist(), aborted.last_offset[ends_above].tolist(), strict=True
-    )
+    producer_ids, markers = aborted.producer_id[ends_above], aborted.last_offset[ends_above]
     # A producer's last split decides: rows by producer, then by the split's offset.
     rows = rows[(rows[:, 1] == CLOSED_PRODUCER) | (rows[:, 1] == OPEN_PRODUCER)]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
     is_last = np.append(rows[1:, 2] != rows[:-1, 2], np.ones(min(len(rows), 1), np.bool_))
     open_producers: list[int] = rows[is_last & (rows[:, 1] == OPEN_PRODUCER), 2].tolist()
-    return {**dict.fromkeys(open_producers), **dict(abort_markers)}
+    return {
+        **dict.fromkeys(open_producers),
+        **dict(zip(producer_ids.tolist(), markers.tolist(), strict=True)),
+    }
 
 
 def refuse_unexpected_markers(
