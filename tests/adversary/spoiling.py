@@ -70,7 +70,7 @@ def _change_work(change: Callable[[Any], Any]) -> None:
 def contradictions_of_transactions_pass() -> None:
     """What a ``.txnindex`` says holds, whatever the markers say."""
     transactions = importlib.import_module(work.TransactionScan.__module__)
-    real_follow, real_add = transactions._follow, transactions._add_split
+    real_follow, real_add = transactions._follow, transactions._apply_summary
 
     def follow(*columns: Any) -> Any:
         found = real_follow(*columns)
@@ -80,8 +80,8 @@ def contradictions_of_transactions_pass() -> None:
         with contextlib.suppress(CorruptFileError):
             real_add(*given)
 
-    spoiled = {"_follow": follow, "_add_split": add_split}
-    nothing = ("_refuse_impossible", "refuse_unexpected_markers", "refuse_unmarked")
+    spoiled = {"_follow": follow, "_apply_summary": add_split}
+    nothing = ("_refuse_impossible_entries", "refuse_unexpected_markers", "refuse_missing_markers")
     for module in (transactions, work, transactions.TransactionScan):
         for name in (*spoiled, *nothing):
             if hasattr(module, name):

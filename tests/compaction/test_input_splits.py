@@ -24,7 +24,7 @@ from siltstone.compaction.work import (
     whole,
 )
 from siltstone.log.segments import Segment, list_segments, open_unchanged, windows
-from siltstone.log.transactions import Carried
+from siltstone.log.transactions import TransactionState
 from tests.support.cleaning import logs
 
 MIB = 1 << 20
@@ -198,5 +198,5 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
         assert found.failure is None and found.records == offset
         assert entries == offset - 3
-        assert transaction_state_by_group(work, found) == {1: Carried(open_producers=(2,))}
+        assert transaction_state_by_group(work, found) == {1: TransactionState(open_producers=(2,))}
     assert len(runs) == 19

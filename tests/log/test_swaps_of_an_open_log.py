@@ -127,8 +127,8 @@ def test_only_the_very_file_that_was_read_back_is_not_read_again(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
     read: list[Path] = []
-    check = replacement._verified_end
-    monkeypatch.setattr(replacement, "_verified_end", lambda path: (read.append(path), check(path))[1])
+    check = replacement._verify_log
+    monkeypatch.setattr(replacement, "_verify_log", lambda path: (read.append(path), check(path))[1])
     base = log.view.segments[0].base_offset
     for kind in ("log", "index", "timeindex"):
         new = log.directory / segment_file(base, kind, CLEANED)

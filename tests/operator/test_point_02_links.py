@@ -169,7 +169,9 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     (victim / "split" / "precious").write_bytes(b"more")
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
-        split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        split_overflowed_segment(
+            partition, list_segments(partition)[0], index_interval=4096, index_bytes=1 << 20
+        )
     options = RecoveryOptions(
         config_of=lambda topic_partition: LogConfig(), now_ms=NOW, threads=1, check=True
     )

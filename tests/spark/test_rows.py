@@ -13,7 +13,7 @@ from siltstone.compaction.ledger.work import Compacted
 from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Extracted
-from siltstone.log.transactions import Carried
+from siltstone.log.transactions import TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row
 
@@ -68,7 +68,7 @@ def test_reports() -> None:
             groups=[GroupReport(group=1, failure=failure)],
             files=[RetainedFile(group=1)],
         ),
-        RetainedFile(group=3, carried=Carried(open_producers=(1, 2)), failure=failure),
+        RetainedFile(group=3, start_state=TransactionState(open_producers=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])

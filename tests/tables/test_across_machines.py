@@ -82,8 +82,8 @@ def test_a_segment_that_a_task_has_verified_is_not_read_again(
     root: Path, other_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[Path] = []
-    check = replacement._verified_end
-    monkeypatch.setattr(replacement, "_verified_end", lambda path: (again.append(path), check(path))[1])
+    check = replacement._verify_log
+    monkeypatch.setattr(replacement, "_verify_log", lambda path: (again.append(path), check(path))[1])
     request = app.CleanRequest(
         directories=[root], in_place=True, topics=["topic"], config=["cleanup.policy=compact"], force=True
     )

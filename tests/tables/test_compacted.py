@@ -89,7 +89,7 @@ def test_a_ledger_that_was_deleted_since_the_query_was_planned_is_refused(root: 
     planned = plan(options)
     write_segments(root / "t-0", {40: [records(40, 80)]}, 100)
     compact(root)
-    LedgerStore(root / "t-0").collect()
+    LedgerStore(root / "t-0").delete_unused()
     with raises_error(SourceChangedError, advice="run the query again"):
         for split in planned:
             list(read_split(split, options))

@@ -31,7 +31,7 @@ from siltstone.compaction.explain import (
 )
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
-from siltstone.verify.checking import Checker, check_here
+from siltstone.verify.checking import Checker, check_in_process
 from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
 from siltstone.verify.pairs import CleaningSettings, cleaning_settings
@@ -81,7 +81,7 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
             beyond_high_watermark=beyond,
         )
 
-    checker = checker or (check_here if request.no_spark else _spark_checker(request))
+    checker = checker or (check_in_process if request.no_spark else _spark_checker(request))
     verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict

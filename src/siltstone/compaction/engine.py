@@ -42,7 +42,7 @@ from siltstone.compaction.work import (
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 Progress = Callable[[str, str, int, int], None]
 """Called with (log, stage, tasks done, tasks)."""
@@ -109,8 +109,8 @@ class _Merge:
     """A whole log, extracted and merged in this process: a collector for each run of splits, then the
     buckets.
 
-    ``done``: the totals. By group: ``retained``, offsets less the group's base, and ``carried``, the state of
-    transactions where it starts.
+    ``done``: the totals. By group: ``retained``, offsets less the group's base, and ``start_state``, the
+    state of transactions where it starts.
     """
 
     def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
@@ -119,7 +119,7 @@ class _Merge:
         for splits in runs:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
                 blobs.setdefault(blob.bucket, []).append(blob.copied())
-        self.carried = transaction_state_by_group(work, extracted)
+        self.start_state = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         parts: dict[int, list[Offsets]] = {}
         for bucket in sorted(blobs) if extracted.failure is None else ():
@@ -130,17 +130,19 @@ class _Merge:
         self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
         self.done.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
 
-    def of(self, group: Group) -> tuple[Offsets, Carried]:
+    def of(self, group: Group) -> tuple[Offsets, TransactionState]:
         """A group's retained offsets, and its initial state of transactions."""
         nothing = np.empty(0, np.uint32)
-        return self.retained.get(group.index, nothing), self.carried.get(group.index, NOTHING)
+        return self.retained.get(group.index, nothing), self.start_state.get(group.index, NO_TRANSACTIONS)
 
     def rewritten(self, attempt: str, buffers: Buffers) -> LogReport:
         """Rewrite the groups in order, up to the first that fails."""
         if self.done.extracted.failure is None:
             for group in self._work.groups:
-                retained, carried = self.of(group)
-                self.done.groups.append(rewrite_group(self._work, group, retained, attempt, carried, buffers))
+                retained, start_state = self.of(group)
+                self.done.groups.append(
+                    rewrite_group(self._work, group, retained, attempt, start_state, buffers)
+                )
                 if self.done.groups[-1].failure is not None:
                     break
         return self.done
@@ -190,8 +192,8 @@ class InProcessEngine:
         merge = self._merged(work)
         if merge.done.extracted.failure is None:
             for group in work.groups:
-                retained, carried = merge.of(group)
-                merge.done.files.append(write_retained(work, group, retained, "0", carried))
+                retained, start_state = merge.of(group)
+                merge.done.files.append(write_retained(work, group, retained, "0", start_state))
         return merge.done
 
     def rewrite(

@@ -226,7 +226,7 @@ def _entries(work: LogWork, number: int, bins: Bins, statistics: LogStatistics) 
                 followed = scan.follow(data, batches, path=path, origin=origin)
                 aborted = np.zeros(len(batches), np.bool_) if followed is None else followed[0]
                 yield _count_records(work, batches, columns, aborted[columns.batch], keeps, bins, statistics)
-    scan.refuse_unmarked(*work.offsets_of(number), segment.path)
+    scan.refuse_missing_markers(*work.offsets_of(number), segment.path)
 
 
 def _count_records(

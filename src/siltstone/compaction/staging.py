@@ -55,7 +55,7 @@ from siltstone.compaction.work import (
 )
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Window, open_unchanged, windows
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 # Compressing and writing in a thread of its own, while the next batches are rewritten.
 #
@@ -287,18 +287,18 @@ def rewrite_group(
     group: Group,
     retained: Offsets,
     attempt: str,
-    carried: Carried = NOTHING,
+    start_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
 ) -> GroupReport:
     """Write the group's new segment. ``retained``: offsets less the group's base, in any order.
 
-    ``carried``: the state of transactions where the group starts. ``attempt`` is a part of the files' names.
+    ``start_state``: that of transactions where the group starts. ``attempt`` is a part of the files' names.
     A task may use one ``buffers`` for several groups. Never raises for what is wrong with the log, the disk
     or the counts: the report has the failure, and the files of this attempt are removed.
     """
     ascending = in_order(retained, group.end_offset - group.base_offset)
     record_filter = OffsetFilter(work, group.base_offset, ascending)
-    return rewrite_by(work, group, record_filter, attempt, carried, buffers)
+    return rewrite_by(work, group, record_filter, attempt, start_state, buffers)
 
 
 def rewrite_by(
@@ -306,11 +306,11 @@ def rewrite_by(
     group: Group,
     record_filter: RecordFilter,
     attempt: str,
-    carried: Carried = NOTHING,
+    start_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
 ) -> GroupReport:
     """``rewrite_group`` with any record filter."""
-    rewrite = _GroupRewrite(work, group, record_filter, carried, buffers or Buffers())
+    rewrite = _GroupRewrite(work, group, record_filter, start_state, buffers or Buffers())
     report = rewrite.report
     try:
         if work.staging is None:
@@ -336,9 +336,14 @@ class _GroupRewrite:
     """The rewrite of one group (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
 
     def __init__(
-        self, work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, buffers: Buffers
+        self,
+        work: LogWork,
+        group: Group,
+        record_filter: RecordFilter,
+        start_state: TransactionState,
+        buffers: Buffers,
     ) -> None:
-        self._work, self._group, self._filter, self._carried = work, group, record_filter, carried
+        self._work, self._group, self._filter, self._start_state = work, group, record_filter, start_state
         self.buffers, self.report = buffers, GroupReport(group=group.index)
 
     def stage(self, stem: Path) -> None:
@@ -377,13 +382,13 @@ class _GroupRewrite:
     def fill(self, sink: _Sink) -> bytes:
         """Rewrite the group's segments into ``sink``; returns the new transaction index."""
         work, group, report = self._work, self._group, self.report
-        transactions = work.transactions(self._carried)
+        transactions = work.transactions(self._start_state)
         rewriter = Rewriter(work, self._filter, transactions, self.buffers)
         with BackgroundWriter() as writer:
             for number in range(group.first_segment, group.end_segment):
                 self._rewrite_segment(number, rewriter, sink, writer)
         path = work.segments[group.first_segment].path
-        transactions.refuse_unmarked(group.base_offset, group.end_offset, path)
+        transactions.refuse_missing_markers(group.base_offset, group.end_offset, path)
         report.counts, report.size = rewriter.counts, sink.size
         report.largest_timestamp = sink.indexes.largest_timestamp
         self._filter.refuse_unmatched(work.name)
@@ -392,7 +397,7 @@ class _GroupRewrite:
         if read != retained + discarded:
             reason = f"{read} records were read, but {retained} were retained and {discarded} discarded"
             raise CheckFailedError(reason, path=work.name)
-        return transactions.ended_transactions()
+        return transactions.completed_index()
 
     def _rewrite_segment(
         self, number: int, rewriter: Rewriter, sink: _Sink, writer: BackgroundWriter
@@ -433,25 +438,29 @@ RETAINED_BYTES = 4
 class RetainedFile:
     """One group's file of retained offsets: name in the run's folder ("" for none), count, CRC32C.
 
-    ``carried``: the state of transactions where the group starts.
+    ``start_state``: the state of transactions where the group starts.
     """
 
     group: int
     name: str = ""
     count: int = 0
     checksum: int = 0
-    carried: Carried = NOTHING
+    start_state: TransactionState = NO_TRANSACTIONS
     failure: LogFailure | None = None
 
 
 def write_retained(
-    work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
+    work: LogWork,
+    group: Group,
+    retained: Offsets,
+    attempt: str,
+    start_state: TransactionState = NO_TRANSACTIONS,
 ) -> RetainedFile:
     """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group=group.index, carried=carried)
+        return RetainedFile(group=group.index, start_state=start_state)
     name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
@@ -461,7 +470,7 @@ def write_retained(
             writer.write(data)
             files.inherit_owner(path)
         return RetainedFile(
-            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
+            group=group.index, name=name, count=len(retained), checksum=crc32c(data), start_state=start_state
         )
     except Exception as error:
         if not isinstance(error, FileExistsError):
@@ -493,7 +502,7 @@ def rewrite_from(
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
         return GroupReport(group=group.index, failure=failure_of(error))
-    return rewrite_group(work, group, retained, attempt, file.carried, buffers)
+    return rewrite_group(work, group, retained, attempt, file.start_state, buffers)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -41,11 +41,11 @@ from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.log.transactions import (
-    NOTHING,
-    Aborted,
-    Carried,
+    NO_TRANSACTIONS,
+    AbortedTransactions,
     TransactionScan,
-    carried_by_group,
+    TransactionState,
+    combine_summaries,
     expected_markers,
     refuse_unexpected_markers,
 )
@@ -105,9 +105,9 @@ class Extracted(Summable):
 
 
 @functools.lru_cache(maxsize=4)
-def aborted_of(data: bytes) -> Aborted:
+def aborted_of(data: bytes) -> AbortedTransactions:
     """The aborted transactions of ``.txnindex`` entries, parsed once for all segments of a task."""
-    return Aborted.of(data)
+    return AbortedTransactions.from_entries(data)
 
 
 class BatchSlice(NamedTuple):
@@ -444,9 +444,9 @@ class LogWork:
         """The segments of one of its groups."""
         return self.segments[group.first_segment : group.end_segment]
 
-    def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
-        """A scan of transactions for one segment, or for a group with ``carried`` as its initial state."""
-        return TransactionScan(aborted_of(self.aborted), carried)
+    def transactions(self, start_state: TransactionState = NO_TRANSACTIONS) -> TransactionScan:
+        """A scan of transactions for one segment, or for a group that starts with ``start_state``."""
+        return TransactionScan(aborted_of(self.aborted), start_state)
 
     @property
     def splits(self) -> list[InputSplit]:
@@ -498,7 +498,7 @@ def _extract_split(
             mapped = _enters_offset_map(work, scan, some, segment.path, extracted)
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
-    scan.refuse_unmarked(split.first_offset, split.end_offset, segment.path)
+    scan.refuse_missing_markers(split.first_offset, split.end_offset, segment.path)
     summary = scan.summary(split.first_offset)
     if len(summary):
         extracted.summaries.append(summary)
@@ -543,7 +543,7 @@ def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     return None
 
 
-def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
+def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
     """The state of transactions where each group starts, from the summaries of the whole log.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
@@ -552,10 +552,10 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
     summaries, extracted.summaries = extracted.summaries, []
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
-        carried = carried_by_group(summaries, bases, directory)
+        start_state = combine_summaries(summaries, bases, directory)
         unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
         refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
-        return carried
+        return start_state
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)
         return {}

@@ -40,12 +40,12 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_beyond, recover_ledgers
+from siltstone.log.ledger.store import delete_cursor_beyond, recover_ledgers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
-from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
+from siltstone.log.replacement import NO_VERIFIED_LOGS, VerifiedLogs, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
 from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
@@ -166,7 +166,7 @@ class SegmentList:
         return closed
 
     def swap_files(
-        self, new_bases: Sequence[int], old: Sequence[LiveSegment], verified: Verified
+        self, new_bases: Sequence[int], old: Sequence[LiveSegment], verified: VerifiedLogs
     ) -> tuple[list[LiveSegment], list[Path]]:
         """Replace the files of the closed segments ``old`` by the ``.cleaned`` files with base offsets
         ``new_bases``; ``segments`` has the old ones until ``exchange_segments``.
@@ -489,7 +489,7 @@ class PartitionLog(ReadableLog):
             if offset >= self._log_end_offset:
                 return False
             # The ledger first: otherwise, after a crash, it might cover offsets that are then written again.
-            forget_beyond(self.directory, offset)
+            delete_cursor_beyond(self.directory, offset)
             truncate_files = self._segment_list.truncate(offset)
             self._publish_bounds(min(self._log_start_offset, offset), offset)
             truncate_files()
@@ -503,7 +503,7 @@ class PartitionLog(ReadableLog):
         ledger, which lacks the records in between.
         """
         with self._segments_lock, self._locked_for_change():
-            forget_beyond(self.directory, 0)
+            delete_cursor_beyond(self.directory, 0)
             self._segment_list.restart(offset)
             self._publish_bounds(offset, offset)
             self.recovery_point = offset
@@ -527,7 +527,7 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def replace(
-        self, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+        self, new: Sequence[int], old: Sequence[int], verified: VerifiedLogs = NO_VERIFIED_LOGS
     ) -> list[Path]:
         """Replace closed, flushed segments by ``.cleaned`` ones (Kafka's ``replaceSegments``).
 

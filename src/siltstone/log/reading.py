@@ -35,7 +35,7 @@ from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchPosition,
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
-from siltstone.log.transactions import Aborted, Carried, TransactionScan
+from siltstone.log.transactions import AbortedTransactions, TransactionScan, TransactionState
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
@@ -286,9 +286,10 @@ class LogReader(RecordReader):
         if self._isolation == READ_COMMITTED and has_transactions:
             path = file_slice.reader.path
             scan = TransactionScan(
-                Aborted.among(fetched.aborted, path), Carried(open_producers=open_producers)
+                AbortedTransactions.from_transactions(fetched.aborted, path),
+                TransactionState(open_producers=open_producers),
             )
-            visible &= ~scan.aborted_among(data, batches, path=path, origin=file_slice.position)
+            visible &= ~scan.find_aborted(data, batches, path=path, origin=file_slice.position)
             open_producers = scan.open_producers
         return (batches if visible.all() else batches[visible]), open_producers
 

@@ -232,7 +232,7 @@ class TopicSettings:
             return self.listed[name].config
         if self.cluster is None:
             return {}
-        supported = self.cluster.own(name)
+        supported = self.cluster.known_overrides(name)
         return {key: text for key, text in self.cluster.overrides(name).items() if key in supported}
 
     def config_of(self, name: str) -> Config:

@@ -32,7 +32,7 @@ from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import Decision, decide, segment_metadata
+from siltstone.log.retention import Deletion, segment_metadata, segments_to_delete
 from siltstone.runtime.served_directory import ServedDirectory
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Upkeep:
 
     # The tasks
 
-    def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
+    def delete_old_segments(self) -> dict[str, tuple[Deletion, ...]]:
         """Apply retention to every log; the decisions by partition.
 
         As in ``LogManager.cleanupLogs`` each log is paused for its retention, since a cleaning that started
@@ -221,20 +221,20 @@ class Upkeep:
                 self._cleaning.resume(log.topic_partition)
         return deleted
 
-    def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
+    def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Deletion, ...]:
         """Apply retention to one log that is paused, or under the caller's claim.
 
         Raises StorageError, InvalidConfigError for an unknown policy, LedgerError for a damaged ledger: its
         records may be left in the originals only.
         """
-        decisions: tuple[Decision, ...] = ()
+        decisions: tuple[Deletion, ...] = ()
         # Read before the log's lock is taken: a horizon that rises meanwhile would only allow more.
-        retain_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
+        retain_from = LedgerStore(log.directory).first_needed_offset() if log.config.deletes else None
 
         def count(view: LogView) -> int:
             # Called under the lock of the log's segments: what is counted is what is deleted.
             nonlocal decisions
-            decisions = decide(
+            decisions = segments_to_delete(
                 segment_metadata(view, with_times=log.config.deletes),
                 now_ms=self._clock.now_ms(),
                 config=log.config,

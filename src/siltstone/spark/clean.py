@@ -56,7 +56,7 @@ from siltstone.compaction.work import (
     splits_by_task,
     transaction_state_by_group,
 )
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
@@ -216,8 +216,8 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         else:
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, carried in transaction_state_by_group(work, done.extracted).items():
-        yield report_row(rows.CARRIED, carried, group).batch()
+    for group, start_state in transaction_state_by_group(work, done.extracted).items():
+        yield report_row(rows.CARRIED, start_state, group).batch()
     for bucket in sorted(blobs):
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
         done.dirty_keys += retained.dirty_keys
@@ -235,8 +235,8 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, carried: Carried) -> LogReport:
-        rewritten = rewrite_group(work, group, retained, attempt_name(), carried, buffers)
+    def rewrite(group: Group, retained: Offsets, start_state: TransactionState) -> LogReport:
+        rewritten = rewrite_group(work, group, retained, attempt_name(), start_state, buffers)
         return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
@@ -245,32 +245,32 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each group; reports pass through."""
 
-    def gather(group: Group, retained: Offsets, carried: Carried) -> LogReport:
+    def gather(group: Group, retained: Offsets, start_state: TransactionState) -> LogReport:
         return LogReport(
-            name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)]
+            name=work.name, files=[write_retained(work, group, retained, attempt_name(), start_state)]
         )
 
     return _by_group(work, batches, gather)
 
 
 def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogReport]
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState], LogReport]
 ) -> Iterator[pa.RecordBatch]:
     """Call ``clean`` with each group's retained offsets and initial state of transactions; yields its report.
 
     Other rows pass through.
     """
     retained: dict[int, list[Offsets]] = {}
-    carried: dict[int, Carried] = {}
+    start_state: dict[int, TransactionState] = {}
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
         elif row.kind == rows.CARRIED:
-            carried[row.target] = report_of(row, Carried)
+            start_state[row.target] = report_of(row, TransactionState)
         else:
             yield row.batch()
     for group in sorted(retained):
-        offsets, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
+        offsets, over = np.concatenate(retained.pop(group)), start_state.get(group, NO_TRANSACTIONS)
         yield report_row(rows.REPORT, clean(work.groups[group], offsets, over)).batch()
 
 

@@ -21,7 +21,7 @@ from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
 from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, task_numbers
-from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
+from siltstone.verify.checking import CheckedLogs, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
@@ -58,7 +58,9 @@ def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.Recor
 
     def check(log: int, bucket: int, parts: list[Words]) -> CheckReport:
         pair = pairs[log]
-        findings = check_bucket(parts, first_dirty=pair.first_dirty, was_cleaned=pair.was_cleaned)
+        findings = check_bucket(
+            parts, first_dirty_offset=pair.first_dirty_offset, was_cleaned=pair.was_cleaned
+        )
         return CheckReport(keys=findings)
 
     return by_bucket(batches, 3, check)
@@ -71,7 +73,7 @@ class SparkChecker:
         self._session = session
         self._workers = workers
 
-    def __call__(self, pairs: Sequence[LogPair]) -> Checked:
+    def __call__(self, pairs: Sequence[LogPair]) -> CheckedLogs:
         """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
         EngineError when Spark is gone."""
         return all_or_each(
@@ -81,11 +83,11 @@ class SparkChecker:
             lambda pair, error: {pair.name: ([_unchecked(error)], Findings())},
         )
 
-    def _check(self, pairs: Sequence[LogPair]) -> Checked:
+    def _check(self, pairs: Sequence[LogPair]) -> CheckedLogs:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
         # The largest spans first: one that began last would run alone.
         spans.sort(key=lambda item: -sum(pairs[item[0]].before[n].size for n in item[1].before))
-        checked: Checked = {pair.name: ([], Findings()) for pair in pairs}
+        checked: CheckedLogs = {pair.name: ([], Findings()) for pair in pairs}
         if not spans:
             return checked
         tasks = min(len(spans), max(self._workers, len(spans) // _SPANS_PER_TASK))
@@ -105,6 +107,6 @@ class SparkChecker:
 
 
 def _unchecked(error: EngineError) -> SpanReport:
-    findings = Findings(complete=False)
+    findings = Findings(is_complete=False)
     findings.add("unchecked", str(error))
     return SpanReport(number=0, findings=findings)

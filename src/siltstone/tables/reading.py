@@ -56,7 +56,7 @@ from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan
+from siltstone.log.transactions import AbortedTransactions, TransactionScan
 from siltstone.tables.arrow import (
     BAD_COLUMN,
     BATCH_BYTES,
@@ -232,7 +232,7 @@ def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
     for part, reader in open_pieces(piece, options):
         scan = None
         if options.isolation == READ_COMMITTED:
-            scan = TransactionScan(Aborted.among(part.aborted, reader.path))
+            scan = TransactionScan(AbortedTransactions.from_transactions(part.aborted, reader.path))
         size = part.end_position
         for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
             batches, wanted = window.batches, with_records(part, window.batches)
@@ -241,7 +241,7 @@ def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
                 (batches["last_offset"] >= part.start) & (batches["base_offset"] < part.end)
             )
             if scan is not None and len(rows):
-                wanted[rows] &= ~scan.aborted_among(
+                wanted[rows] &= ~scan.find_aborted(
                     window.data, batches[rows], path=reader.path, origin=window.origin
                 )
             yield part, window, RecordSource(part.topic_partition, reader.path, window.origin), wanted

@@ -336,7 +336,7 @@ class CompactedLog(ReadOnlyLog):
                 wanted=wanted,
                 superseded=part.superseded,
             )
-            for part in self._opened.parts
+            for part in self._opened.segments
         ]
         horizon = max(self._opened.ledger.horizon, self.view.log_start_offset)
         return [*ranges, snapshot_range(self, OffsetRange(max(wanted.start, horizon), wanted.end))]

@@ -255,7 +255,7 @@ def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
     def interrupted(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("siltstone.compaction.inplace.expiry.decide", interrupted)
+    monkeypatch.setattr("siltstone.compaction.inplace.expiry.segments_to_delete", interrupted)
     with LogDirectory.open(tmp_path) as directory:
         ((topic_partition, path),) = directory.partitions.items()
         config = logs.settings({"segment.bytes": 100, **BOTH})

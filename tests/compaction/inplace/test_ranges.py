@@ -224,8 +224,13 @@ def test_example_9_log_start_retention() -> None:
 
     def going(log_start: int) -> list[int]:
         config = LogConfig(retention_ms=-1, retention_bytes=-1)
-        decisions = retention.decide(
-            log, now_ms=0, config=config, log_start_offset=log_start, high_watermark=50, retain_active=True
+        decisions = retention.segments_to_delete(
+            log,
+            now_ms=0,
+            config=config,
+            log_start_offset=log_start,
+            high_watermark=50,
+            retain_active_segment=True,
         )
         return [decision.base_offset for decision in decisions]
 

@@ -101,7 +101,7 @@ class CompactedLog(RuleBasedStateMachine):
     @rule()
     def expire_originals(self) -> None:
         """All segments that nobody needs any more."""
-        held = LedgerStore(self.directory).held_horizon() or 0
+        held = LedgerStore(self.directory).first_needed_offset() or 0
         if self.reading is not None:
             held = min(held, max(self.reading[0].offset, self.reading[3]))
         bases = [segment.base_offset for segment in self.log.view.segments[1:]]

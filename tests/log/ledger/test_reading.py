@@ -18,6 +18,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.base.records.codecs import LIMIT_SETTING
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.ledger import store as holding
 from siltstone.log.ledger.reading import CompactedReader
@@ -286,7 +287,7 @@ def test_a_reader_goes_on_in_the_ledger_it_began_with(log: PartitionLog) -> None
         rest = plainly.recs_of(reader)
     offsets = [int(each.split(":")[0]) for each in first] + [each.offset for each in rest]
     assert offsets == list(range(60))
-    LedgerStore(log.directory).collect()
+    LedgerStore(log.directory).delete_unused()
     assert held(log) == {"cursor.json", "ledger-2.json", "generation-2"}
 
 
@@ -295,7 +296,7 @@ def test_the_ledger_is_let_go_at_the_horizon_not_at_the_end(log: PartitionLog) -
     plainly.compact(log)
     append(log, "a5 b5")
     reader = log.reader(read_compacted=True)
-    assert LedgerStore(log.directory).held_horizon() == 20
+    assert LedgerStore(log.directory).first_needed_offset() == 20
     while reader.offset <= 20:
         reader.poll()
     plainly.compact(log, name="bb", merge_runs=True)
@@ -438,6 +439,14 @@ def test_no_damaged_byte_gives_other_records_to_who_starts_amid(log: PartitionLo
             except LedgerError as error:
                 assert error.path == str(path)
         path.write_bytes(data)
+
+
+def test_a_batch_over_the_limit_is_refused_with_the_advice_to_raise_it(log: PartitionLog) -> None:
+    many(log, 12, value="1" * 500)
+    plainly.compact(log, codec=1)
+    with log.reader(read_compacted=True, limit=64) as reader, pytest.raises(LedgerError) as raised:
+        reader.poll()
+    assert LIMIT_SETTING in str(raised.value.advice)
 
 
 def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None:

@@ -296,7 +296,7 @@ class LogRules(RuleBasedStateMachine):
     def retain(self, unlink: bool) -> None:
         view = self.log.view
         facts = retention.segment_metadata(view)
-        decisions = retention.decide(
+        decisions = retention.segments_to_delete(
             facts,
             now_ms=self.clock.now_ms(),
             config=self.config,

@@ -184,7 +184,9 @@ class InPlace(Destination):
         index_bytes = state.config.integer("segment.index.bytes")
         # ``undo`` cannot join the parts of a split, so with kept originals the log is skipped instead.
         for segment in overflowed_segments(state.segments()) if self._originals is None else ():
-            bases = split_overflowed_segment(state.path, segment, interval=interval, index_bytes=index_bytes)
+            bases = split_overflowed_segment(
+                state.path, segment, index_interval=interval, index_bytes=index_bytes
+            )
             done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
         return done
 

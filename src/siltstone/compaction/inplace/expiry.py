@@ -34,7 +34,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.retention import SegmentMetadata, decide
+from siltstone.log.retention import SegmentMetadata, segments_to_delete
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
@@ -163,13 +163,13 @@ def find_expiry(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
     decide_with = functools.partial(
-        decide,
+        segments_to_delete,
         _segment_facts(remaining, with_times=config.deletes),
         now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.topic_partition, 0),
         high_watermark=committed_below or 0,
-        retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
-        retain_active=True,
+        retain_from=LedgerStore(state.path).first_needed_offset() if config.deletes else None,
+        retain_active_segment=True,
     )
     decisions = decide_with(config=config)
     is_default = state.config.setting("retention.ms").config_source is ConfigSource.DEFAULT_CONFIG

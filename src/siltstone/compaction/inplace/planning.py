@@ -45,7 +45,7 @@ from siltstone.log.segments import (
     open_unchanged,
     windows,
 )
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 
 # The bounds of a log: the stable offset, and the offset from which on tombstones stay even when their delete
 # horizon has passed, since the log's ledger has not read them yet (``CleaningBounds``).
@@ -465,7 +465,7 @@ def _work(
         ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
+        aborted=read_transaction_indexes(segments, None if state.opened else log.producers.end_offset),
         segments_above=tuple(segments[len(below) :]),
         message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )

@@ -52,7 +52,7 @@ from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Ledger, Ru
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, run_name
 from siltstone.log.names import TopicPartition, segment_file
-from siltstone.log.transactions import carried_by_group
+from siltstone.log.transactions import combine_summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def check_compaction(work: CompactionWork, done: Compacted) -> None:
         (sum(part.entries for part in done.keys), entries, "keys of the new run"),
     )
     _check_counts(work, done, counts)
-    carried_by_group(extracted.summaries, [work.first], work.name)
+    combine_summaries(extracted.summaries, [work.first], work.name)
     if discarded.superseded < done.late:
         reason = f"{done.late} keys are late, but only {discarded.superseded} records are superseded"
         raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)
@@ -419,7 +419,7 @@ class TwoPhaseCompactor:
 
         They end at the high watermark or the last stable offset, as they are at the start. The caller makes
         sure that no other compaction of the log is in progress. ``commit_guard`` is entered while the ledger
-        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
+        is changed (``LedgerStore.commit``, its clean-up): it raises when the log was truncated or deleted
         meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with another
         ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
         CheckFailedError, CorruptFileError, EngineError, OSError; the ledger is unchanged then.
@@ -437,7 +437,7 @@ class TwoPhaseCompactor:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
         # What an interrupted compaction has left. A reader's ledger stays.
         with commit_guard():
-            store.collect()
+            store.delete_unused()
         staging = store.make_staging(secrets.token_hex(8))
         try:
             hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
@@ -476,7 +476,7 @@ class TwoPhaseCompactor:
         with commit_guard():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
-                draft.store.collect()
+                draft.store.delete_unused()
         return _result(
             ledger,
             ledger.horizon,

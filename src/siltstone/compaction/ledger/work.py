@@ -217,7 +217,9 @@ def _extract_source(
             yield from collector.add(columns, keyed)
             if work.retain_null_key and keyless.any():
                 yield columns.offset[keyless]
-    scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
+    scan.refuse_missing_markers(
+        max(work.first, source.base_offset), min(work.end, source.end_offset), source.path
+    )
     summary = scan.summary(source.base_offset)
     if len(summary):
         extracted.summaries.append(summary)

@@ -278,7 +278,7 @@ def split_overflowed_segments(
                 bases = []
                 if not changes.dry_run:
                     bases = split_overflowed_segment(
-                        changes.directory, segment, interval=interval, index_bytes=size
+                        changes.directory, segment, index_interval=interval, index_bytes=size
                     )
                 split[segment.base_offset] = bases
     if split:

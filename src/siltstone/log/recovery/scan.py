@@ -39,7 +39,12 @@ from siltstone.log.indexes import (
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.log.transactions import (
+    AbortedTransactions,
+    TransactionScan,
+    combine_summaries,
+    read_transaction_indexes,
+)
 
 _TAIL_SIZE_MIN = 64 << 10
 """Bytes that ``check_tail`` reads at least, if the segment has them: it starts at an index entry that is at
@@ -363,7 +368,7 @@ def indexes_contradict_markers(segments: Sequence[Segment]) -> bool:
     segments are not checked. Raises OSError.
     """
     try:
-        aborted = Aborted.of(transaction_indexes(segments))
+        aborted = AbortedTransactions.from_entries(read_transaction_indexes(segments))
         if not len(aborted.entries):
             return False
         ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
@@ -372,13 +377,13 @@ def indexes_contradict_markers(segments: Sequence[Segment]) -> bool:
         ]
         undamaged = [summary for summary in summaries if summary is not None]
         if len(undamaged) == len(summaries):
-            carried_by_group(undamaged, [])  # raises CorruptFileError for a contradiction
+            combine_summaries(undamaged, [])  # raises CorruptFileError for a contradiction
     except CorruptFileError:
         return True
     return False
 
 
-def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | None:
+def _transactions_of(segment: Segment, end: int, aborted: AbortedTransactions) -> Int64 | None:
     """The summary of a segment's transactions (see ``log.transactions``), None if a batch is damaged.
 
     Raises CorruptFileError where the segment's markers contradict ``aborted``.
@@ -390,5 +395,5 @@ def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | No
                 scan.follow(window.data, window.batches, path=segment.path, origin=window.origin)
         except CorruptRecordError:
             return None
-    scan.refuse_unmarked(segment.base_offset, end, segment.path)
+    scan.refuse_missing_markers(segment.base_offset, end, segment.path)
     return scan.summary(segment.base_offset)
