@@ -10,7 +10,7 @@
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
 Each of ``log.cleaner.threads`` threads repeats a *round* (Kafka's ``CleanerThread.tryCleanFilthiestLog``):
-choose logs (``next_batch``), claim them (``CleaningStates``), clean them (``IntoOpenLogs``), sleep for the
+choose logs (``choose_logs``), claim them (``CleaningStates``), clean them (``IntoOpenLogs``), sleep for the
 I/O limit. If nothing was cleaned it sleeps ``log.cleaner.backoff.ms``. If no log is dirty enough, logs are
 checked for tombstones whose delete horizon has passed (``find_horizons``): ``delete.retention.ms`` after a
 cleaning, and once after a start. Settings are read again for every round.
@@ -346,10 +346,10 @@ def _log_beginning(candidate: Candidate) -> None:
 # Small logs are cleaned together, since a job costs about the same for one and for a hundred; a large log is
 # cleaned alone. Logs whose cleaning has failed come last and alone, so that they delay no other log.
 
-LOGS_AT_ONCE = 1000
+MAX_LOGS_PER_ROUND = 1000
 
 
-def next_batch(
+def choose_logs(
     candidates: Iterable[Candidate],
     failures: Mapping[TopicPartition, int],
     *,
@@ -374,7 +374,7 @@ def next_batch(
     # The other threads choose at the same time: an equal share of the small logs each keeps all of them busy.
     # ``first`` is the dirtiest, and small: it is the first of ``small``, too.
     small = [log for log in logs if log.size <= small_bytes and not failures.get(log.topic_partition)]
-    share = min(max(-(-len(small) // threads), 1), LOGS_AT_ONCE)
+    share = min(max(-(-len(small) // threads), 1), MAX_LOGS_PER_ROUND)
     sizes = itertools.accumulate(log.size for log in small)
     fitting = sum(1 for _ in itertools.takewhile(lambda size: size <= round_bytes, sizes))
     return small[: max(min(share, fitting), 1)]
@@ -388,7 +388,7 @@ def next_batch(
 # than the limit allows in ``ROUND_SECONDS``, or one log if that is larger.
 
 ROUND_SECONDS = 10.0
-PASSES = 3
+IO_PASSES = 3
 """How often the bytes of a log are read or written, at the most: read for keys, read for the rewriting,
 written."""
 
@@ -431,7 +431,7 @@ _HELP = {
 
 
 MAX_RESULTS = 1000
-HORIZON_CHECKS_AT_ONCE = 64
+MAX_HORIZON_CHECKS_PER_ROUND = 64
 """Idle logs whose headers are read in one round."""
 _logger = logging.getLogger("siltstone.cleaner")
 
@@ -450,7 +450,7 @@ class LogCleaner(LogService[Engine]):
         stop_engine: Callable[[Engine], object] | None = None,
         limits: RunLimits | None = None,
     ) -> None:
-        super().__init__(manager, manager.cleaning, engine, stop_engine)
+        super().__init__(manager, manager.cleaning_states, engine, stop_engine)
         self._limits = limits or RunLimits()
         self._choosing = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
@@ -475,12 +475,12 @@ class LogCleaner(LogService[Engine]):
             _logger.info("The log cleaner is not started: log.cleaner.enable=false")
             return False
         _logger.info("Starting the log cleaner")
-        self._started = True
+        self._is_started = True
         self._begin_threads()
         return True
 
     def _begin_threads(self) -> None:
-        with self._changed:
+        with self._condition:
             for number in range(self._wanted_threads):
                 thread = self._threads.get(number)
                 if thread is None or not thread.is_alive():
@@ -488,21 +488,21 @@ class LogCleaner(LogService[Engine]):
                     thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
                     self._threads[number] = thread
                     thread.start()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     @property
     def _wanted_threads(self) -> int:
-        return 0 if self._closed else self._manager.config.integer("log.cleaner.threads")
+        return 0 if self._is_closed else self._manager.config.integer("log.cleaner.threads")
 
     def settings_changed(self) -> None:
         """Start or end threads by ``log.cleaner.threads``, and wake those that sleep."""
-        if self._started:
+        if self._is_started:
             self._begin_threads()
 
     def close(self, *, abort: bool = True) -> None:
         """Abort all cleanings and close the engine; without ``abort``, finish those that run. May be called
         twice."""
-        if self._started and not self._closed:
+        if self._is_started and not self._is_closed:
             _logger.info("Shutting down the log cleaner")
         super().close(abort=abort)
 
@@ -529,9 +529,9 @@ class LogCleaner(LogService[Engine]):
             )
 
     def _sleep(self, seconds: float, number: int = 0) -> None:
-        with self._changed:
+        with self._condition:
             if number < self._wanted_threads:
-                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     # Results and gauges
 
@@ -565,7 +565,7 @@ class LogCleaner(LogService[Engine]):
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
         map_keys = kafka_map_keys(config)
         alive = sum(thread.is_alive() for thread in self._threads.values())
-        wanted = self._wanted_threads if self._started else 0
+        wanted = self._wanted_threads if self._is_started else 0
         values = {
             f"{CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
             f"{CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
@@ -619,15 +619,17 @@ class LogCleaner(LogService[Engine]):
     def clean_once(self) -> list[LogResult]:
         """One round: choose, clean, sleep for the I/O limit. Returns the results, empty if nothing was
         chosen."""
-        batch = self._claim_dirty() or self._claim_expired_delete_horizons()
-        if not batch:
+        claimed_logs = self._claim_dirty() or self._claim_expired_delete_horizons()
+        if not claimed_logs:
             return []
-        began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
+        began, size = time.monotonic(), IO_PASSES * sum(claimed.size for claimed in claimed_logs)
         engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
         try:
-            results = self._clean({claimed.topic_partition: claimed for claimed in batch}, engine, began_ms)
+            results = self._clean(
+                {claimed.topic_partition: claimed for claimed in claimed_logs}, engine, began_ms
+            )
         finally:
-            for claimed in batch:
+            for claimed in claimed_logs:
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
         self._record_results(began_ms, cleanings)
@@ -637,7 +639,7 @@ class LogCleaner(LogService[Engine]):
         # its tombstones only: nothing else would choose it.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         statuses = {result.topic_partition: result.status for result in results}
-        for claimed in batch:
+        for claimed in claimed_logs:
             status = statuses.get(claimed.topic_partition)
             if status not in _NO_RECHECK:
                 retention_ms = claimed.log.config.delete_retention_ms if status == CLEANED else 0
@@ -647,15 +649,15 @@ class LogCleaner(LogService[Engine]):
         return results
 
     def _clean(
-        self, batch: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
+        self, claimed_logs: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
     ) -> list[LogResult]:
         """Clean claimed logs; their results. An error that concerns one log is in its result."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        destination = IntoOpenLogs(run, batch, self._manager.upkeep)
+        destination = IntoOpenLogs(run, claimed_logs, self._manager.upkeep)
         results = list[LogResult]()
-        states = self._log_states(batch, results)
-        for claimed in batch.values():
+        states = self._log_states(claimed_logs, results)
+        for claimed in claimed_logs.values():
             _log_beginning(claimed)
         cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
         not_begun = [""]
@@ -676,17 +678,17 @@ class LogCleaner(LogService[Engine]):
                 results.append(result)
         self._manager.upkeep.take_failed_offline()
         for result in results:
-            self._apply_result(result, batch[result.topic_partition].claim, engine, began_ms)
+            self._apply_result(result, claimed_logs[result.topic_partition].claim, engine, began_ms)
         return results
 
     def _log_states(
-        self, batch: Mapping[TopicPartition, ClaimedLog], results: list[LogResult]
+        self, claimed_logs: Mapping[TopicPartition, ClaimedLog], results: list[LogResult]
     ) -> list[LogState]:
         """The logs for the planner; those that cannot be read are added to ``results``."""
         # Read after the claim: another thread may have moved the checkpoint before.
         checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         states = []
-        for topic_partition, claimed in batch.items():
+        for topic_partition, claimed in claimed_logs.items():
             served, log = claimed.served, claimed.log
             try:
                 config = self._manager.topics.settings(topic_partition.topic)
@@ -708,7 +710,7 @@ class LogCleaner(LogService[Engine]):
         if result.status == CLEANED:
             self._failures.pop(topic_partition, None)
             _logger.info("%s", summary_line(result))
-        elif claim.was_aborted:
+        elif claim.has_ended:
             _logger.info("Cleaning of log %s was aborted", topic_partition)
         elif result.status in _NO_RETRY and not is_engines:
             self._mark_uncleanable(result, began_ms)
@@ -756,7 +758,7 @@ class LogCleaner(LogService[Engine]):
     def _claim_dirty(self) -> list[ClaimedLog]:
         """Claim the dirtiest log, or several small ones."""
         config, limits = self._manager.config, self._limits
-        bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / PASSES
+        bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / IO_PASSES
         # One thread chooses at a time, so that two do not claim halves of the same batch.
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
@@ -764,19 +766,19 @@ class LogCleaner(LogService[Engine]):
             with self._results_lock:
                 self._max_dirty_ratio = max((dirty.dirty_ratio for dirty in ranges), default=0.0)
                 self._max_delay_ms = max((dirty.delay_ms for dirty in ranges), default=0)
-            batch = next_batch(
+            claimed_logs = choose_logs(
                 candidates,
                 self._failures,
                 threads=max(config.integer("log.cleaner.threads"), 1),
                 small_bytes=limits.whole_log_bytes,
                 round_bytes=min(limits.wave_bytes, bytes_per_second * ROUND_SECONDS),
             )
-            return self._claimed(batch)
+            return self._claimed(claimed_logs)
 
-    def _claimed(self, batch: Iterable[Candidate]) -> list[ClaimedLog]:
+    def _claimed(self, claimed_logs: Iterable[Candidate]) -> list[ClaimedLog]:
         """Claim candidates, but for those that another thread has claimed or that are paused."""
         claimed = []
-        for candidate in batch:
+        for candidate in claimed_logs:
             claim = self._claim(candidate.topic_partition)
             if claim is not None:
                 claimed.append(
@@ -800,7 +802,7 @@ class LogCleaner(LogService[Engine]):
             if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
                 to_check.append(candidate)
         due = []
-        for claimed in self._claimed(to_check[:HORIZON_CHECKS_AT_ONCE]):
+        for claimed in self._claimed(to_check[:MAX_HORIZON_CHECKS_PER_ROUND]):
             if self._has_removable_tombstones(claimed, now_ms):
                 due.append(claimed)
             else:

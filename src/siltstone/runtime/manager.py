@@ -59,7 +59,7 @@ from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import Background, PartitionLog, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
+from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
@@ -128,7 +128,7 @@ def claim_all(
                 claimed.append(ServedDirectory(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
-                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
+                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
         require_one_broker([served.directory for served in claimed])
         if only is None:
             _complete_identity(claimed, config.integer("node.id"), random_bytes)
@@ -225,12 +225,12 @@ class LogManager(Closing):
         paths = list(map(Path, directories))
         claimed, self._unopened = claim_all(paths, self.config, self.random_bytes, self.only)
         self.directories = tuple(claimed)
-        self.cleaning = CleaningStates()
-        self.compacting = CleaningStates("compaction")
+        self.cleaning_states = CleaningStates()
+        self.compaction_states = CleaningStates("compaction")
         for served in self.directories:
             served.when_offline = self._abort_cleanings
-        self.changing = threading.RLock()
-        self._closed = False
+        self.creation_or_deletion_lock = threading.RLock()
+        self._is_closed = False
         self._ticker: Ticker | None = None
         self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
         self._background = options.get("background") or self._in_background
@@ -262,7 +262,7 @@ class LogManager(Closing):
                 served.remove_clean_shutdown_marker()
                 self.topics.exclude_partitions(served)
                 self._open_logs(served)
-                served.drop_entries_of_other_partitions()
+                served.drop_entries_of_missing_partitions()
             except StorageError:
                 pass  # the directory is offline by now
             except OSError as error:
@@ -305,7 +305,7 @@ class LogManager(Closing):
                         path,
                         self.topics.log_config(topic_partition.topic),
                         self.clock,
-                        clean=served.was_clean,
+                        clean=served.had_clean_shutdown,
                         recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, topic_partition),
                         log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
                         background=self._background,
@@ -325,15 +325,15 @@ class LogManager(Closing):
 
     def _abort_cleanings(self, served: ServedDirectory) -> None:
         for topic_partition in list(served.logs):
-            self.cleaning.abort(topic_partition)
-            self.compacting.abort(topic_partition)
+            self.cleaning_states.abort(topic_partition)
+            self.compaction_states.abort(topic_partition)
 
     @contextlib.contextmanager
     def cleaning_paused(self, topic_partition: TopicPartition) -> Iterator[None]:
         """Abort and pause the cleaning and the compaction of a log for the duration of the block."""
         with (
-            self.cleaning.aborted_and_paused(topic_partition),
-            self.compacting.aborted_and_paused(topic_partition),
+            self.cleaning_states.aborted_and_paused(topic_partition),
+            self.compaction_states.aborted_and_paused(topic_partition),
         ):
             yield
 
@@ -458,7 +458,7 @@ class LogManager(Closing):
         """
         with contextlib.suppress(UnknownTopicError):
             return self.get(topic_partition)
-        with self.changing:
+        with self.creation_or_deletion_lock:
             # Again under the lock: another thread may have created it.
             with contextlib.suppress(UnknownTopicError):
                 return self.get(topic_partition)
@@ -487,10 +487,10 @@ class LogManager(Closing):
         StorageError, DirectoryRefusedError.
         """
         self.refuse_occupied_paths(topic_partition.topic, [topic_partition.partition])
-        with self.changing:
+        with self.creation_or_deletion_lock:
             serving = self.serving()
             if not serving:
-                raise StorageError(NO_DIRECTORY, advice=RESTART)
+                raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
             served = min(serving, key=lambda served: len(served.directory.partitions))
             path = served.partition_path(topic_partition)
             with served.offline_on_error():
@@ -510,7 +510,7 @@ class LogManager(Closing):
 
     def _apply_settings(self, log: PartitionLog) -> None:
         """Apply a log's settings to its cleaning state and to the upkeep."""
-        self.cleaning.set_compacts(log.topic_partition, log.config.compacts)
+        self.cleaning_states.set_is_compacted(log.topic_partition, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
     def delete_partition(
@@ -524,7 +524,7 @@ class LogManager(Closing):
         log = served.logs.get(topic_partition)
         # 1. No cleaner has the log. 2. It is closed; a failing disk does not keep it. 3. Its directory gets
         # another name, durably. 4. Its entries leave the checkpoints: a new partition of the name must not
-        # start with them. A crash after 3 leaves 4 to ``drop_entries_of_other_partitions``.
+        # start with them. A crash after 3 leaves 4 to ``drop_entries_of_missing_partitions``.
         with self.cleaning_paused(topic_partition):
             if log is not None:
                 with contextlib.suppress(StorageError):
@@ -537,7 +537,7 @@ class LogManager(Closing):
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
         # A new partition of this name has its own policy.
-        self.cleaning.set_compacts(topic_partition, True)
+        self.cleaning_states.set_is_compacted(topic_partition, True)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # Operations that change logs and checkpoints together
@@ -654,9 +654,9 @@ class LogManager(Closing):
 
         Raises StorageError when a directory could not be left clean; the others are.
         """
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         # The services first: they hold claims on the logs and use their directories.
         for service in reversed(self.services.copy()):
             service.close()

@@ -44,7 +44,7 @@ from siltstone.log.partition import PartitionLog
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
 NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
-RESTART = "check the disk, and open the directory again"
+OPEN_AGAIN = "check the disk, and open the directory again"
 
 
 class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,12 +132,13 @@ class ServedDirectory:
     """A claimed log directory and the logs that are open in it.
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
-    directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
+    directory is out of service, None while it serves; ``had_clean_shutdown``: was it stopped cleanly before?
     ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline``
     is called once the directory is out of service, before its logs are closed.
 
-    ``_lock`` guards the files below. ``_written``: the entries of each checkpoint as they are on disk;
-    ``_others``: of these, entries of partitions that were not opened here, which stay as they are.
+    ``_lock`` guards the files below. ``_checkpoint_entries``: the entries of each checkpoint as they are on
+    disk; ``_unopened_entries``: of these, entries of partitions that were not opened here, which stay as they
+    are.
     """
 
     def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
@@ -148,10 +149,10 @@ class ServedDirectory:
         self.refused: dict[TopicPartition, str] = {}
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = self.directory.had_clean_shutdown
+        self.had_clean_shutdown = self.directory.had_clean_shutdown
         self._lock = threading.RLock()
-        self._written: dict[str, dict[TopicPartition, int]] = {}
-        self._others: dict[str, dict[TopicPartition, int]] = {}
+        self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
+        self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
@@ -173,10 +174,10 @@ class ServedDirectory:
         for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
             entries = self._read_checkpoint(name)
             # Without a checkpoint its directory needs recovery, as after a crash.
-            self.was_clean &= entries is not None
-            self._written[name] = entries or {}
-            others = self._written[name] if self.directory.is_partial else {}
-            self._others[name] = {
+            self.had_clean_shutdown &= entries is not None
+            self._checkpoint_entries[name] = entries or {}
+            others = self._checkpoint_entries[name] if self.directory.is_partial else {}
+            self._unopened_entries[name] = {
                 topic_partition: others[topic_partition]
                 for topic_partition in others
                 if topic_partition not in opened
@@ -204,7 +205,7 @@ class ServedDirectory:
 
     def checkpoint_entry(self, name: str, topic_partition: TopicPartition) -> int:
         """A partition's entry in the recovery or log start checkpoint, 0 without one."""
-        return self._written[name].get(topic_partition, 0)
+        return self._checkpoint_entries[name].get(topic_partition, 0)
 
     def exclude(self, topic_partition: TopicPartition, reason: str) -> None:
         """Exclude a partition that belongs to another topic: it is neither opened nor changed."""
@@ -239,10 +240,10 @@ class ServedDirectory:
         Partitions that are not open keep their entries: they may be repaired, or opened later.
         """
         with self._lock:
-            before, logs = self._written[name], self.logs.copy()
+            before, logs = self._checkpoint_entries[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
             offsets = {
-                **self._others[name],
+                **self._unopened_entries[name],
                 **{
                     topic_partition: before[topic_partition]
                     for topic_partition in closed
@@ -255,7 +256,7 @@ class ServedDirectory:
                     offsets[topic_partition] = entry
             if offsets != before:  # a replacement costs a sync of the file and of the directory
                 write_checkpoint(self.path / name, offsets)
-                self._written[name] = offsets
+                self._checkpoint_entries[name] = offsets
 
     def bound_cleaner_checkpoint(self, topic_partition: TopicPartition, limit: int | None) -> None:
         """Lower a log's entry in the cleaner checkpoint to ``limit``; None removes it. Raises OSError."""
@@ -294,7 +295,7 @@ class ServedDirectory:
             }
             return True
 
-    def drop_entries_of_other_partitions(self) -> None:
+    def drop_entries_of_missing_partitions(self) -> None:
         """Remove entries of partitions that do not exist from all checkpoints.
 
         A new partition must not start with the offsets of a deleted one of its name. Raises OSError.
@@ -340,7 +341,7 @@ class ServedDirectory:
             yield
         except OSError as error:
             self.go_offline(error)
-            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=RESTART) from error
+            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=OPEN_AGAIN) from error
 
     def go_offline(self, cause: OSError | str) -> None:
         """Take the directory and all its logs out of service (Kafka's ``LogManager.handleLogDirFailure``);
@@ -351,7 +352,12 @@ class ServedDirectory:
         # Set first: an error while the logs are closed must not come here again.
         self.offline = reason
         _logger.error(
-            "%s: %s: %s. Its %d logs are not served; %s", self.path, OFFLINE, reason, len(self.logs), RESTART
+            "%s: %s: %s. Its %d logs are not served; %s",
+            self.path,
+            OFFLINE,
+            reason,
+            len(self.logs),
+            OPEN_AGAIN,
         )
         self.when_offline(self)
         for log in list(self.logs.values()):
@@ -396,7 +402,7 @@ class ServedDirectory:
         """Are all partitions of the directory in order, including those that were not opened here?"""
         if self.refused:
             return False
-        if self.was_clean or not (self._excluded or self.directory.is_partial):
+        if self.had_clean_shutdown or not (self._excluded or self.directory.is_partial):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 

@@ -35,7 +35,7 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
-from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
+from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -74,12 +74,12 @@ TOPICS_FILE = "siltstone-topics.json"
 class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its id ("" where Kafka gave it none), its partitions' numbers, its settings as texts.
 
-    ``unmade``: the partitions whose directories may not exist yet because of a crash.
+    ``uncreated``: the partitions whose directories may not exist yet because of a crash.
     """
 
     topic_id: str = msgspec.field(name="id")
     partitions: tuple[int, ...]
-    unmade: tuple[int, ...]
+    uncreated: tuple[int, ...]
     config: Mapping[str, str]
 
     def describe(
@@ -140,7 +140,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if not paths:
             raise UnknownTopicError(f"topic {name!r} does not exist here")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
-        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
+        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
     def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
         """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
@@ -213,17 +213,17 @@ class TopicSettings:
     cluster: ClusterSettings | None = None
     broker: Config = field(default_factory=Config)
 
-    def brokers_id(self, name: str) -> str | None:
+    def broker_topic_id(self, name: str) -> str | None:
         """The id of a topic in the metadata, None where there is none."""
         return None if self.cluster is None else self.cluster.topic_id(name)
 
     def knows(self, name: str) -> bool:
         """Is the topic listed, or in the metadata?"""
-        return name in self.listed or self.brokers_id(name) is not None
+        return name in self.listed or self.broker_topic_id(name) is not None
 
-    def is_made_here(self, name: str) -> bool:
+    def is_created_here(self, name: str) -> bool:
         """Was the topic created with Siltstone, rather than listed because its settings were altered?"""
-        return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
+        return name in self.listed and (self.listed[name].topic_id or None) != self.broker_topic_id(name)
 
     def overrides(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
@@ -254,7 +254,7 @@ class TopicSettings:
         return f"its topic id is {topic_id}, but {TOPICS_FILE} has {listed_id} for its name"
 
 
-def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
+def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
     """The broker's metadata log, read before its directories are opened for changes; None where they have
     none.
 
@@ -370,7 +370,7 @@ class Topics:
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         directories = [served.directory for served in self._manager.serving()]
-        self._cluster = read_brokers_topics(directories)
+        self._cluster = read_broker_settings(directories)
         self._has_owner = self._cluster is not None or any(one.properties() for one in directories)
         self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
@@ -411,7 +411,7 @@ class Topics:
         if manager.offline:
             return
         for name, entry in self._registry.topics.items():
-            if entry.unmade:
+            if entry.uncreated:
                 try:
                     self._make(name, entry)
                 except DirectoryRefusedError as error:
@@ -445,7 +445,7 @@ class Topics:
             is_known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
             is_known = is_known or bool(config.layer(ConfigSource.STATIC_BROKER_CONFIG))
             log_config = LogConfig.of(config)
-            if self._has_owner and not (is_known or settings.is_made_here(name)):
+            if self._has_owner and not (is_known or settings.is_created_here(name)):
                 log_config = replace_fields(log_config, retention_ms=-1)
             self._log_configs[name] = log_config
         return self._log_configs[name]
@@ -508,9 +508,9 @@ class Topics:
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
         DirectoryRefusedError where a file or a link has a partition's name.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             names, overrides = self.names(), dict(config or {})
-            if name not in names and self._topic_settings.brokers_id(name) is not None:
+            if name not in names and self._topic_settings.broker_topic_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} already exists in the broker's metadata, and has no partition here",
                     advice="create its partitions one by one with LogManager.get_or_create",
@@ -518,7 +518,7 @@ class Topics:
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, overrides, self._topic_settings.broker)
             topic_id = new_id(self._manager.random_bytes)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=overrides)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=overrides)
             self._add(name, entry, range(count))
             return self.describe(name)
 
@@ -527,7 +527,7 @@ class Topics:
 
         Raises UnknownTopicError, InvalidPartitionsError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             refuse_fewer_partitions(name, len(entry.partitions), count)
             more = [number for number in range(count) if number not in entry.partitions]
@@ -538,7 +538,7 @@ class Topics:
         more = tuple(more)
         self._manager.refuse_occupied_paths(name, more)
         numbers = tuple(sorted((*entry.partitions, *more)))
-        entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
+        entry = replace(entry, partitions=numbers, uncreated=(*entry.uncreated, *more))
         # 1. Durable first, listed as unmade: after a crash the next start creates what is missing. 2. The
         # directories and logs. 3. Listed as made, so that a directory that is lost later is not made anew.
         self._write(self._registry.with_topic(name, entry))
@@ -550,10 +550,10 @@ class Topics:
         existing = {
             topic_partition for served in self._manager.serving() for topic_partition in served.all_partitions
         }
-        for topic_partition in (TopicPartition(name, number) for number in entry.unmade):
+        for topic_partition in (TopicPartition(name, number) for number in entry.uncreated):
             if topic_partition not in existing:
                 self._manager.create_partition(topic_partition)
-        self._write(self._registry.with_topic(name, replace(entry, unmade=())))
+        self._write(self._registry.with_topic(name, replace(entry, uncreated=())))
 
     def add(self, topic_partition: TopicPartition) -> None:
         """Create one partition, and its topic where that is new. Raises as ``create`` does."""
@@ -572,11 +572,11 @@ class Topics:
         else:
             refuse_bad_name(topic_partition.topic)
             refuse_collision(topic_partition.topic, names)
-            topic_id = self._topic_settings.brokers_id(topic_partition.topic) or new_id(
+            topic_id = self._topic_settings.broker_topic_id(topic_partition.topic) or new_id(
                 self._manager.random_bytes
             )
             own = self._topic_settings.overrides(topic_partition.topic)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=own)
         if topic_partition.partition < 0:
             raise InvalidPartitionsError(
                 f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
@@ -593,7 +593,7 @@ class Topics:
         Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
         the topic's other settings are in metadata that is not in these directories.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             if self._has_owner and self._cluster is None and name not in self._registry.topics:
                 raise DirectoryRefusedError(
@@ -616,7 +616,7 @@ class Topics:
         Partitions in a directory that is offline are deleted at the next start that has it. Raises
         UnknownTopicError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
             # 1. Durable first, by its id: after a crash the next start deletes what is left. 2. Each
             # partition is closed and its directory renamed; if one disk fails, the others go on. 3. The id
@@ -649,7 +649,7 @@ class Topics:
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             refuse_bad_namespace(name)
             before = self._registry.namespaces.get(name, {})
             policies = altered_policies(before, set_to or {}, remove, name)
@@ -669,5 +669,5 @@ class Topics:
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         if not self._manager.serving():
-            raise StorageError(NO_DIRECTORY, advice=RESTART)
+            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
         self._registry = registry

@@ -149,7 +149,7 @@ class Upkeep:
     """The periodic tasks over the directories of a manager."""
 
     def __init__(self, manager: LogManager) -> None:
-        self._cleaning, self._logs, self._serving = manager.cleaning, manager.logs, manager.serving
+        self._cleaning, self._logs, self._serving = manager.cleaning_states, manager.logs, manager.serving
         self._scheduler, self._clock = manager.scheduler, manager.clock
         config, now_ms = manager.config, self._clock.now_ms()
         self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")

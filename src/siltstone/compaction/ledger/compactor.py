@@ -30,22 +30,22 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.keys import PARTITIONS, assemble
-from siltstone.compaction.ledger.staging import KINDS, merge_group, merge_keys, rewrite_group
+from siltstone.compaction.ledger.keys import PARTITIONS, assemble_key_index
+from siltstone.compaction.ledger.staging import SEGMENT_FILES, merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
     MAX_RUNS,
     NO_OFFSETS,
-    Compacted,
+    CompactionReport,
+    CompactionSettings,
     CompactionWork,
-    Settings,
     Source,
     bucket_count,
-    by_group,
-    end_of,
+    compactable_end,
     extract,
-    groups_of,
+    group_sources,
     link_sources,
     merge_bucket,
+    offsets_by_group,
 )
 from siltstone.compaction.report import Discarded
 from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Ledger, Run
@@ -88,38 +88,38 @@ class CompactionEngine(Protocol):
     def workers(self) -> int:
         """How many tasks run at one time."""
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
         """Compact new records: the ``whole`` of them in one task, or over all workers."""
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs into one: its segments, and the parts of its key index."""
 
 
 def compact_in_process(
     work: CompactionWork, attempt: str, buckets: int = 1, splits: Iterable[Sequence[int]] | None = None
-) -> Compacted:
+) -> CompactionReport:
     """Both phases over all sources in this process: in ``splits`` (lists of their numbers; by default all in
     one), keys in so many buckets."""
     # Phase one: the key entries of the sources, then bucket by bucket the offsets that are retained.
-    done, retained = Compacted(), [NO_OFFSETS]
+    report, retained = CompactionReport(), [NO_OFFSETS]
     blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
     for split in [range(len(work.sources))] if splits is None else splits:
-        for output in extract(work, split, buckets, done.extracted):
+        for output in extract(work, split, buckets, report.extracted):
             if isinstance(output, EntryBlob):
                 blobs[output.bucket].append(output.copied())
             else:
                 retained.append(output)
-    for bucket in range(buckets) if done.extracted.failure is None else ():
+    for bucket in range(buckets) if report.extracted.failure is None else ():
         merged, offsets = merge_bucket(work, blobs[bucket], bucket, buckets, attempt)
         blobs[bucket] = []
-        done.add(merged)
+        report.add(merged)
         retained.append(offsets)
     # Phase two: group by group the records at these offsets.
-    for group, offsets in by_group(work.groups, np.concatenate(retained)):
-        if done.first_failure() is None:
-            done.retained[group] = len(offsets)
-            done.add(rewrite_group(work, work.groups[group], offsets, attempt))
-    return done
+    for group, offsets in offsets_by_group(work.groups, np.concatenate(retained)):
+        if report.first_failure() is None:
+            report.retained[group] = len(offsets)
+            report.add(rewrite_group(work, work.groups[group], offsets, attempt))
+    return report
 
 
 class InProcessCompactionEngine:
@@ -131,22 +131,22 @@ class InProcessCompactionEngine:
         self._buckets = buckets
         self._attempts = map(str, itertools.count())
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
         """In one go, or source by source, bucket by bucket, group by group, as a cluster does."""
         if whole:
             return compact_in_process(work, next(self._attempts))
         splits = ([number] for number in range(len(work.sources)))
         return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), splits)
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Bucket by bucket, group by group."""
-        done, attempt = Compacted(), next(self._attempts)
+        report, attempt = CompactionReport(), next(self._attempts)
         buckets = 1 << (self._buckets - 1).bit_length()
         for bucket in range(buckets):
-            done.add(merge_keys(work, bucket, buckets, attempt))
+            report.add(merge_key_indexes(work, bucket, buckets, attempt))
         for group in work.groups:
-            done.add(merge_group(work, group, attempt))
-        return done
+            report.add(merge_group(work, group, attempt))
+        return report
 
 
 # Which runs are merged, so that a ledger has few runs, and few superseded records in them.
@@ -191,63 +191,65 @@ def ranges_to_merge(runs: Sequence[Run], max_runs: int = MAX_RUNS) -> list[tuple
 _RUN_AGAIN = "run again; if it happens again, report it"
 
 
-def discarded_of(work: CompactionWork, done: Compacted) -> Discarded:
+def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
-    keyless = 0 if work.retain_null_key else done.extracted.keyless
-    keyed = sum(done.retained.values()) - (done.extracted.keyless - keyless)
+    keyless = 0 if work.retain_null_key else report.extracted.keyless
+    keyed = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
-        superseded=done.extracted.keyed - keyed - done.deleted,
-        tombstones=done.deleted,
+        superseded=report.extracted.keyed - keyed - report.deleted,
+        tombstones=report.deleted,
         keyless=keyless,
-        aborted=done.extracted.aborted,
+        aborted=report.extracted.aborted,
     )
 
 
-def _check_counts(work: CompactionWork, done: Compacted, counts: Iterable[tuple[Any, Any, str]]) -> None:
+def _check_counts(
+    work: CompactionWork, report: CompactionReport, counts: Iterable[tuple[Any, Any, str]]
+) -> None:
     """Raises CompactionFailedError with the first failure that a step reported, CheckFailedError where two
     counts, given as (one, other, of what), differ."""
-    if (failure := done.first_failure()) is not None:
+    if (failure := report.first_failure()) is not None:
         raise CompactionFailedError(failure.reason, path=work.name)
-    indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
+    indexed = (sum(len(part.counts) for part in report.keys), PARTITIONS, "partitions of the key index")
     for one, other, what in (*counts, indexed):
         if one != other:
             reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"
             raise CheckFailedError(reason, path=work.name, advice=_RUN_AGAIN)
 
 
-def check_compaction(work: CompactionWork, done: Compacted) -> None:
+def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
     """Check new records: read = written + discarded, entries sent = entries arrived, retained = written.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no index names.
     """
-    extracted, discarded = done.extracted, discarded_of(work, done)
-    retained = sum(done.retained.values())
+    extracted, discarded = report.extracted, count_discarded(work, report)
+    retained = sum(report.retained.values())
     by_kind = extracted.keyed + extracted.keyless + extracted.aborted
     keyless = extracted.keyless if work.retain_null_key else 0
-    entries = retained - keyless + (done.deleted if work.by_time else 0)
+    entries = retained - keyless + (report.deleted if work.by_time else 0)
     counts = (
         (extracted.records, by_kind, "records by kind"),
-        (done.arrived, extracted.entries, "key entries sent and merged"),
+        (report.merged_entries, extracted.entries, "key entries sent and merged"),
         (extracted.records, retained + discarded.total(), "records retained and discarded"),
-        (done.written, done.retained, "records retained and written"),
-        (sum(part.entries for part in done.keys), entries, "keys of the new run"),
+        (report.written, report.retained, "records retained and written"),
+        (sum(part.entries for part in report.keys), entries, "keys of the new run"),
     )
-    _check_counts(work, done, counts)
+    _check_counts(work, report, counts)
     carried_by_group(extracted.summaries, [work.first], work.name)
-    if discarded.superseded < done.late:
-        reason = f"{done.late} keys are late, but only {discarded.superseded} records are superseded"
+    if discarded.superseded < report.late:
+        reason = f"{report.late} keys are late, but only {discarded.superseded} records are superseded"
         raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)
 
 
-def check_merge(work: CompactionWork, done: Compacted, live_records: int) -> None:
+def check_merge(work: CompactionWork, report: CompactionReport, live_records: int) -> None:
     """Check a merge of runs: all ``live_records`` were written, and one entry for each where there are
     neither keyless records nor entries of deleted keys. Raises CheckFailedError, CompactionFailedError."""
-    counts = [(sum(done.written.values()), live_records, "records of the merged runs")]
+    counts = [(sum(report.written.values()), live_records, "records of the merged runs")]
     if not work.by_time and not work.retain_null_key:
-        entries = sum(part.entries for part in done.keys)
+        entries = sum(part.entries for part in report.keys)
         counts.append((entries, live_records, "keys of the merged runs"))
-    _check_counts(work, done, counts)
+    _check_counts(work, report, counts)
 
 
 # The next ledger, until it is committed: the runs of the current one, a new run, and merged ones.
@@ -280,10 +282,10 @@ class LedgerDraft:
     def _keys_of(self, run: Run) -> Path:
         return self._directory_of(run) / KEYS
 
-    def extend(self, work: CompactionWork, done: Compacted) -> None:
+    def extend(self, work: CompactionWork, report: CompactionReport) -> None:
         """Add compacted records as a run, or only move the end where there are no entries. Raises
         CorruptFileError, OSError."""
-        for run, parts in done.superseded.items():
+        for run, parts in report.superseded.items():
             before = self.superseded.get(run, NO_OFFSETS)
             self.superseded[run] = np.unique(np.concatenate([before, *parts]))
             self.newly_superseded += len(self.superseded[run]) - len(before)
@@ -291,30 +293,32 @@ class LedgerDraft:
             structs.replace(run, superseded=len(self.superseded.get(run.id, ()))) for run in self.runs
         ]
         base = work.first if self.ledger is None else self.ledger.horizon
-        if self.runs and not done.segments and not any(part.entries for part in done.keys):
+        if self.runs and not report.segments and not any(part.entries for part in report.keys):
             self.runs[-1] = structs.replace(self.runs[-1], end_offset=work.end)
         else:
-            self.runs.append(self._stage(base, work.end, done))
+            self.runs.append(self._stage(base, work.end, report))
 
-    def _stage(self, base: int, end: int, done: Compacted) -> Run:
+    def _stage(self, base: int, end: int, report: CompactionReport) -> Run:
         """Prepare a new run's directory, durably."""
         number, self._next_id = self._next_id, self._next_id + 1
         directory = Path(self.work.settings.staging) / run_name(number)
         files.make_directory(directory)
-        for stem, entry in done.segments.items():
-            for kind in KINDS:
+        for stem, entry in report.segments.items():
+            for kind in SEGMENT_FILES:
                 files.rename(f"{stem}.{kind}", directory / segment_file(entry.base_offset, kind))
-        keys_size, keys_crc = assemble(directory / KEYS, done.keys, self.work.words, self.work.hash_key)
+        keys_size, keys_crc = assemble_key_index(
+            directory / KEYS, report.keys, self.work.words, self.work.hash_key
+        )
         files.sync_directory(directory)
         self.staged[number] = directory
-        segments = sorted(done.segments.values(), key=lambda entry: entry.base_offset)
+        segments = sorted(report.segments.values(), key=lambda entry: entry.base_offset)
         size = sum(entry.size for entry in segments)
         self.written_bytes += size
         return Run(
             id=number,
             base_offset=base,
             end_offset=end,
-            records=sum(done.written.values()),
+            records=sum(report.written.values()),
             size=size,
             segments=tuple(segments),
             keys_size=keys_size,
@@ -341,13 +345,13 @@ class LedgerDraft:
         work = replace(
             self.work,
             sources=sources,
-            groups=groups_of(sources, end, engine.workers),
+            groups=group_sources(sources, end, engine.workers),
             superseded={run.id: self.superseded[run.id] for run in old if run.id in self.superseded},
             key_indexes={run.id: str(self._keys_of(run)) for run in old},
         )
-        done = engine.merge_runs(work)
-        check_merge(work, done, sum(run.records - run.superseded for run in old))
-        return self._stage(base, end, done)
+        report = engine.merge_runs(work)
+        check_merge(work, report, sum(run.records - run.superseded for run in old))
+        return self._stage(base, end, report)
 
     def _sources(self, run: Run) -> Iterable[Source]:
         """A run's segments as sources."""
@@ -400,12 +404,12 @@ class TwoPhaseCompactor:
         *,
         clock: Clock,
         one_task_bytes: int = ONE_TASK_BYTES,
-        settings: Settings | None = None,
+        settings: CompactionSettings | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._one_task_bytes = one_task_bytes
-        self._settings = settings or Settings()
+        self._settings = settings or CompactionSettings()
 
     def compact(
         self,
@@ -433,7 +437,7 @@ class TwoPhaseCompactor:
         if horizon > view.log_end_offset:
             reason = f"its ledger covers offsets below {horizon}, but the log ends at {view.log_end_offset}"
             raise CompactionFailedError(reason, path=str(log.topic_partition), advice=_REBUILD)
-        if end_of(view) <= horizon:
+        if compactable_end(view) <= horizon:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
         # What an interrupted compaction has left. A reader's ledger stays.
         with commit_guard():
@@ -466,10 +470,10 @@ class TwoPhaseCompactor:
         work = link_sources(log, draft.work, horizon, self._engine.workers)
         # 2. Phases one and two, in tasks; their counts must add up.
         whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
-        done = self._engine.compact(work, whole)
-        check_compaction(work, done)
+        report = self._engine.compact(work, whole)
+        check_compaction(work, report)
         # 3. The next ledger: the new run, and runs that are merged now.
-        draft.extend(work, done)
+        draft.extend(work, report)
         draft.merge_runs(self._engine)
         # 4. The commit moves the cursor (Pulsar: the acknowledgement of ``__compaction`` with the ledger's id
         #    as its property); then the files that the ledger before had alone are deleted.
@@ -481,11 +485,11 @@ class TwoPhaseCompactor:
             ledger,
             ledger.horizon,
             changed=True,
-            read_records=done.extracted.records,
-            read_bytes=done.extracted.size,
-            written=sum(done.retained.values()),
+            read_records=report.extracted.records,
+            read_bytes=report.extracted.size,
+            written=sum(report.retained.values()),
             written_bytes=draft.written_bytes,
-            removed=discarded_of(work, done),
+            removed=count_discarded(work, report),
             superseded=draft.newly_superseded,
         )
 

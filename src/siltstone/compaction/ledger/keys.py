@@ -53,7 +53,7 @@ _SIGN = np.uint64(1 << 63)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def best_of_each_key(
+def latest_entry_of_each_key(
     blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = PARTITIONS
 ) -> tuple[Words, Int64]:
     """The winning entry of each key, in order of partition, and the bounds (int64) of ``partitions`` from
@@ -62,7 +62,7 @@ def best_of_each_key(
 
 
 @kernel
-def _look_up_older(
+def _look_up_older_kernel(
     entries: Words,
     bounds: Int64,
     table: Int32,
@@ -72,7 +72,7 @@ def _look_up_older(
     late: Flags,
     superseded: Int64,
 ) -> int:
-    """The kernel of ``look_up_older``: fills ``superseded`` and returns how many offsets it has."""
+    """The kernel of ``look_up_older_entries``: fills ``superseded`` and returns how many offsets it has."""
     count = 0
     by_time = entries.shape[1] == TIMED_WORDS
     for p in range(len(older_bounds) - 1):
@@ -99,17 +99,17 @@ def _look_up_older(
     return count
 
 
-def look_up_older(
+def look_up_older_entries(
     entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
 ) -> Int64:
     """Look up an older run's entries, in order of partition from number ``first`` on, among the new entries
-    of ``best_of_each_key``. Returns the offsets of the older records that are superseded (int64, in any
-    order).
+    of ``latest_entry_of_each_key``. Returns the offsets of the older records that are superseded (int64, in
+    any order).
 
     Marks in ``late`` (bool, one a new entry) the keys of which the older event is the later one.
     """
     superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
-    count = _look_up_older(entries, bounds, table, older, older_bounds, first, late, superseded)
+    count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
     return superseded[:count].copy()
 
 
@@ -199,15 +199,16 @@ _HEADER_BYTES = _HEAD.size + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
 _READ_BYTES = 16 << 20
 
 
-def check_of(hash_key: tuple[int, int]) -> int:
+def hash_key_check(hash_key: tuple[int, int]) -> int:
     """A check value of a hash key: tells whether a file was made with it, without giving the key away."""
     low, _ = siphash128(np.zeros(1, np.uint8), 0, 0, np.uint64(hash_key[0]), np.uint64(hash_key[1]))
     return int(low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeysPart:
-    """A part of a key index: the entries of a range of partitions, in a file of their own until ``assemble``.
+class KeyIndexPart:
+    """A part of a key index: the entries of a range of partitions, in a file of their own until
+    ``assemble_key_index``.
 
     ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
     there are none.
@@ -224,7 +225,9 @@ class KeysPart:
         return sum(self.counts)
 
 
-def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt: str) -> KeysPart:
+def write_key_index_part(
+    folder: Path, entries: Words, bounds: Int64, first: int, attempt: str
+) -> KeyIndexPart:
     """Write entries in order of partition; ``bounds`` are those of the partitions from ``first`` on.
 
     All attempts write the same bytes, and each renames its file to the same path: so a report does not depend
@@ -242,10 +245,12 @@ def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt:
             files.inherit_owner(own)
         files.rename(own, path)
     counts = tuple(np.diff(bounds).tolist())
-    return KeysPart(first=first, path=str(path) if len(plain) else "", counts=counts, checksums=checksums)
+    return KeyIndexPart(first=first, path=str(path) if len(plain) else "", counts=counts, checksums=checksums)
 
 
-def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[int, int]) -> tuple[int, int]:
+def assemble_key_index(
+    path: Path, parts: Sequence[KeyIndexPart], words: int, hash_key: tuple[int, int]
+) -> tuple[int, int]:
     """Write the index ``path`` of parts that cover all partitions, durably: (its size, its CRC32C).
 
     Raises CorruptFileError for a part that was damaged since, OSError.
@@ -254,7 +259,7 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
     counts = [count for part in ordered for count in part.counts]
     firsts = itertools.accumulate((len(part.counts) for part in ordered), initial=0)
     assert [*(part.first for part in ordered), PARTITIONS] == list(firsts), "a part is missing or there twice"
-    head = _HEAD.pack(MAGIC, VERSION, words, PARTITIONS, 0, check_of(hash_key))
+    head = _HEAD.pack(MAGIC, VERSION, words, PARTITIONS, 0, hash_key_check(hash_key))
     head += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
     head += np.array([checksum for part in ordered for checksum in part.checksums], "<u4").tobytes()
     head += struct.pack("<II", crc32c(head), 0)
@@ -270,7 +275,7 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
         return writer.size, checksum
 
 
-def _chunks(part: KeysPart, width: int) -> Iterator[Bytes]:
+def _chunks(part: KeyIndexPart, width: int) -> Iterator[Bytes]:
     """A part's bytes, verified partition by partition."""
     if not part.path:
         return
@@ -309,7 +314,7 @@ def _checked(
         first = until
 
 
-def read_keys(
+def read_key_index(
     path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
     """Read partitions [``first``, ``end``) of a key index, some at a time: yields (the first partition,
@@ -339,7 +344,7 @@ def _read_header(
     if words != expected_words:
         reason = f"entries have {words} words, not {expected_words}, so the index is of another order"
         raise CorruptFileError(path, 12, reason)
-    if check != check_of(hash_key):
+    if check != hash_key_check(hash_key):
         raise CorruptFileError(path, 24, "the index was made with another hash key than its ledger's")
     bounds = np.frombuffer(head, "<u8", PARTITIONS + 1, _HEAD.size).astype(np.int64)
     checksums = np.frombuffer(head, "<u4", PARTITIONS, _HEAD.size + 8 * (PARTITIONS + 1))

@@ -45,12 +45,17 @@ from siltstone.base.records.layout import (
 from siltstone.base.records.scan import scan_batches
 from siltstone.base.records.varint import next_varint, varint_size, write_varint
 from siltstone.compaction.keys import EntryBlob, offsets_of
-from siltstone.compaction.ledger.keys import PARTITIONS, best_of_each_key, read_keys, write_part
+from siltstone.compaction.ledger.keys import (
+    PARTITIONS,
+    latest_entry_of_each_key,
+    read_key_index,
+    write_key_index_part,
+)
 from siltstone.compaction.ledger.work import (
     NO_OFFSETS,
-    Compacted,
+    CompactionReport,
+    CompactionSettings,
     CompactionWork,
-    Settings,
     Source,
     open_source,
 )
@@ -332,7 +337,7 @@ class Coalescer:
         assert self._keep_listed, "a run has no message sets"
         limit = self._batch_limit
         columns = decode_records(window, entries, Scratch(), limit=limit, path=path, origin=origin)
-        done = convert_entries(
+        report = convert_entries(
             entries,
             columns,
             keep=_is_listed(columns.offset, self._listed),
@@ -341,7 +346,7 @@ class Coalescer:
             path=path,
             origin=origin,
         )
-        return done.data, scan_batches(np.ascontiguousarray(done.data)).batches
+        return report.data, scan_batches(np.ascontiguousarray(report.data)).batches
 
     def _reserve(self, size: int) -> None:
         """Move the open batch to the start of the output, with ``size`` free bytes after it."""
@@ -386,14 +391,14 @@ def _is_listed(offsets: Int64, listed: Int64) -> Flags:
     return np.asarray(listed[np.searchsorted(listed, offsets).clip(max=len(listed) - 1)] == offsets)
 
 
-KINDS = ("log", "index", "timeindex")
+SEGMENT_FILES = ("log", "index", "timeindex")
 
 
-class _Sink:
+class _SegmentWriter:
     """Writes a group's segments; begins a new one where bytes or offsets of the one before reach their
     limit."""
 
-    def __init__(self, settings: Settings, attempt: str, report: Compacted) -> None:
+    def __init__(self, settings: CompactionSettings, attempt: str, report: CompactionReport) -> None:
         self._settings, self._attempt, self._report = settings, attempt, report
         self._writer: files.Writer | None = None
         self._open_file = contextlib.ExitStack()
@@ -434,7 +439,7 @@ class _Sink:
         indexes = self._indexes.finish()
         for kind, data in indexes.items():
             files.write_new(f"{self._stem}.{kind}", data)
-        for kind in KINDS:
+        for kind in SEGMENT_FILES:
             files.inherit_owner(f"{self._stem}.{kind}")
         writer.sync()
         self._open_file.close()
@@ -450,13 +455,13 @@ class _Sink:
         """Remove all files of this attempt."""
         self._open_file.close()
         for stem in [*self._report.segments, *([] if self._writer is None else [self._stem])]:
-            for kind in KINDS:
+            for kind in SEGMENT_FILES:
                 with contextlib.suppress(OSError):
                     files.unlink(f"{stem}.{kind}")
         self._report.segments.clear()
 
 
-def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> Compacted:
+def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: str) -> CompactionReport:
     """Write the records of a group at the ``retained`` offsets (int64, in any order) into new segments.
 
     Does not raise for damage, a full disk or wrong counts: the report has the failure, and the files of this
@@ -466,7 +471,7 @@ def rewrite_group(work: CompactionWork, group: Group, retained: Int64, attempt: 
     return _write_group(work, group, coalescer, attempt)
 
 
-def merge_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
+def merge_group(work: CompactionWork, group: Group, attempt: str) -> CompactionReport:
     """Write the records of a group that are not superseded into new segments. Does not raise, as above."""
     runs = {source.run for source in work.sources[group.first_segment : group.end_segment]}
     parts = [offsets for run, offsets in work.superseded.items() if run in runs]
@@ -477,31 +482,31 @@ def merge_group(work: CompactionWork, group: Group, attempt: str) -> Compacted:
     return _write_group(work, group, coalescer, attempt)
 
 
-def _write_group(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> Compacted:
-    report = Compacted()
-    sink = _Sink(work.settings, f"{group.index}.{attempt}", report)
+def _write_group(work: CompactionWork, group: Group, coalescer: Coalescer, attempt: str) -> CompactionReport:
+    report = CompactionReport()
+    segments = _SegmentWriter(work.settings, f"{group.index}.{attempt}", report)
     try:
         for source in work.sources[group.first_segment : group.end_segment]:
             for batches in _coalesced(source, coalescer, work.settings.window_size):
-                sink.put(batches)
-        sink.put(coalescer.finish())
-        sink.close()
+                segments.put(batches)
+        segments.put(coalescer.finish())
+        segments.close()
         offsets = np.concatenate([NO_OFFSETS, *coalescer.offsets])
         _verify(report, group, offsets, work.settings)
         report.written[group.index] = len(offsets)
     except Exception as error:
         report.failure = failure_of(error)
-        sink.drop()
+        segments.drop()
     return report
 
 
 def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterator[CleanedBatches]:
     """Coalesce one source; batches without a record to retain are passed over unread."""
-    following = source.base_offset
+    next_offset = source.base_offset
     with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=window_size, verify=False)
         for window in read:
-            following = check_ascending(source.path, window, following, source.end_offset)
+            next_offset = check_ascending(source.path, window, next_offset, source.end_offset)
             chosen = coalescer.chosen(window.batches)
             refuse_bad_checksum(window.data, chosen, path=source.path, origin=window.origin)
             for part in slices_within(window.data, chosen):
@@ -510,12 +515,12 @@ def _coalesced(source: Source, coalescer: Coalescer, window_size: int) -> Iterat
                     yield batches
 
 
-def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings) -> None:
+def _verify(report: CompactionReport, group: Group, offsets: Int64, settings: CompactionSettings) -> None:
     """Verify the new segments from disk: batch checksums, order, exactly these offsets, indexes built again.
 
     Raises CheckFailedError, CorruptFileError, OSError.
     """
-    following, seen, scratch, limit = group.base_offset, 0, Scratch(), settings.batch_limit
+    next_offset, seen, scratch, limit = group.base_offset, 0, Scratch(), settings.batch_limit
     for stem, segment in report.segments.items():
         path = f"{stem}.log"
         rebuilt = IndexBuilder(segment.base_offset, settings.index_interval, settings.index_bytes)
@@ -523,13 +528,13 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
             if reader.stat.size != segment.size:
                 reason = f"the file has {reader.stat.size} bytes, but {segment.size} were written"
                 raise CheckFailedError(reason, path=path)
-            read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
+            read, span = windows(reader, window_size=settings.window_size), (next_offset, group.end_offset)
             for some in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
                 rebuilt.add_batches(some.batches)
                 if not np.array_equal(offsets[seen : seen + len(some.columns)], some.columns.offset):
                     raise CheckFailedError("the file has other records than were written", path=path)
                 seen += len(some.columns)
-                following = int(some.batches["last_offset"][-1]) + 1
+                next_offset = int(some.batches["last_offset"][-1]) + 1
         for kind, data in rebuilt.finish().items():
             if files.read_bytes(f"{stem}.{kind}") != data:
                 raise CheckFailedError("the file is not the index of its log", path=f"{stem}.{kind}")
@@ -537,19 +542,19 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
         raise CheckFailedError(f"{seen} records are on disk, but {len(offsets)} were written")
 
 
-def merge_keys(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> Compacted:
+def merge_key_indexes(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> CompactionReport:
     """Merge one bucket of the runs' key indexes, without superseded entries, into a part of a new one. Does
     not raise: the report has the failure."""
-    done, partitions = Compacted(), PARTITIONS // buckets
+    report, partitions = CompactionReport(), PARTITIONS // buckets
     first, parts = bucket * partitions, []
     try:
         for run, path in work.key_indexes.items():
             superseded, span = work.superseded.get(run, NO_OFFSETS), (first, first + partitions)
-            for _, entries, _ in read_keys(path, work.hash_key, work.words, *span):
+            for _, entries, _ in read_key_index(path, work.hash_key, work.words, *span):
                 live = ~_is_listed(offsets_of(entries), superseded) if len(superseded) else slice(None)
                 parts.append(EntryBlob(bucket=bucket, entries=entries[live]))
-        best, bounds = best_of_each_key(parts, work.words, first, partitions)
-        done.keys = [write_part(Path(work.settings.staging), best, bounds, first, attempt)]
+        best, bounds = latest_entry_of_each_key(parts, work.words, first, partitions)
+        report.keys = [write_key_index_part(Path(work.settings.staging), best, bounds, first, attempt)]
     except Exception as error:
-        done.failure = failure_of(error)
-    return done
+        report.failure = failure_of(error)
+    return report

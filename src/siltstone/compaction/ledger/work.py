@@ -33,11 +33,11 @@ from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, delet
 from siltstone.compaction.ledger.keys import (
     PARTITIONS,
     EntryCollector,
-    KeysPart,
-    best_of_each_key,
-    look_up_older,
-    read_keys,
-    write_part,
+    KeyIndexPart,
+    latest_entry_of_each_key,
+    look_up_older_entries,
+    read_key_index,
+    write_key_index_part,
 )
 from siltstone.compaction.report import LogFailure, Summable, failure_of
 from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
@@ -58,7 +58,7 @@ NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CompactionSettings:
     """Sizes of what is written and of what tasks take, in bytes; ``max_runs`` of a ledger.
 
     ``staging``: the folder that tasks write into. ``segment_bytes``: a segment that has so much ends.
@@ -112,7 +112,7 @@ class CompactionWork:
     hash_key: tuple[int, int]
     by_time: bool
     retain_null_key: bool
-    settings: Settings
+    settings: CompactionSettings
     key_indexes: dict[int, str]
     sources: tuple[Source, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -133,23 +133,23 @@ class CompactionWork:
 
 
 @dataclass(slots=True, kw_only=True)
-class Compacted(Summable):
+class CompactionReport(Summable):
     """The report of one step of the work, or of several: reports add up.
 
-    ``arrived``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose newest event
-    among the new records is older than one of an older run (by time only). ``retained``: group → records to
-    be written, keyless ones too; ``written``: group → records written. ``superseded``: older run's id →
-    offsets (int64) that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` →
-    new segment.
+    ``merged_entries``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose
+    newest event among the new records is older than one of an older run (by time only). ``retained``: group →
+    records to be written, keyless ones too; ``written``: group → records written. ``superseded``: older run's
+    id → offsets (int64) that it loses. ``keys``: parts of the new key index. ``segments``: path without
+    ``.log`` → new segment.
     """
 
     extracted: Extracted = field(default_factory=Extracted)
-    arrived: int = 0
+    merged_entries: int = 0
     deleted: int = 0
     late: int = 0
     retained: dict[int, int] = field(default_factory=dict)
     superseded: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
-    keys: list[KeysPart] = field(default_factory=list)
+    keys: list[KeyIndexPart] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)
     segments: dict[str, SegmentEntry] = field(default_factory=dict)
     failure: LogFailure | None = None
@@ -251,7 +251,7 @@ def _selected(
 
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
-) -> tuple[Compacted, Int64]:
+) -> tuple[CompactionReport, Int64]:
     """Merge one bucket's entries and look up the older runs' entries in them: (report, retained offsets).
 
     The report has counts, the bucket's part of the new key index, and what older runs lose. The offsets are
@@ -260,37 +260,37 @@ def merge_bucket(
     """
     partitions = PARTITIONS // buckets
     first = bucket * partitions
-    done = Compacted(arrived=sum(len(blob.entries) for blob in blobs))
+    report = CompactionReport(merged_entries=sum(len(blob.entries) for blob in blobs))
     try:
         # 1. The winning entry of each key among the new records: the last one, or the latest by time.
-        entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
+        entries, bounds = latest_entry_of_each_key(blobs, work.words, first, partitions)
         # 2. Older runs' records of these keys are superseded. By time a run may have a later event: then the
         #    new entry is late.
         late: Flags = np.zeros(len(entries), np.bool_)
         for run, path in work.key_indexes.items() if len(entries) else ():
-            older = read_keys(path, work.hash_key, work.words, first, first + partitions)
-            done.superseded[run] = [
-                look_up_older(entries, bounds, some, edges, start - first, late)
+            older = read_key_index(path, work.hash_key, work.words, first, first + partitions)
+            report.superseded[run] = [
+                look_up_older_entries(entries, bounds, some, edges, start - first, late)
                 for start, some, edges in older
             ]
         # 3. A late key changes nothing: the older run keeps its record, or its deletion. A deleted key has no
         #    record to write.
         deleted = deleted_of(entries) & ~late
         stays = ~deleted & ~late
-        done.deleted, done.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
+        report.deleted, report.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
         # 4. The new run's key index. By offset, no later compaction meets an older event than those that were
         #    compacted, so a deleted key needs no entry. By time it may, so the deletion stays in the index.
         indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
         own = entries if indexed.all() else entries[indexed]
-        done.keys = [write_part(Path(work.settings.staging), own, counts[bounds], first, attempt)]
-        return done, offsets_of(entries[stays])
+        report.keys = [write_key_index_part(Path(work.settings.staging), own, counts[bounds], first, attempt)]
+        return report, offsets_of(entries[stays])
     except Exception as error:
-        done.failure = failure_of(error)
-        return done, NO_OFFSETS
+        report.failure = failure_of(error)
+        return report, NO_OFFSETS
 
 
-def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
+def offsets_by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
     """Offsets, in any order, by group: yields (group index, its offsets, ascending)."""
     offsets = np.sort(offsets)
     ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
@@ -311,7 +311,7 @@ _TRIES = 20
 MIN_GROUP_BYTES, MAX_GROUP_BYTES = 32 << 20, 1 << 30
 
 
-def end_of(view: LogView) -> int:
+def compactable_end(view: LogView) -> int:
     """The first offset that must not be compacted: the high watermark, or the first open transaction's.
 
     At least the log start offset: retention may have deleted the beginning of an open transaction.
@@ -328,7 +328,7 @@ def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int)
     for attempt in range(_TRIES):
         view = log.view
         first = max(view.log_start_offset, horizon)
-        end = max(end_of(view), first)
+        end = max(compactable_end(view), first)
         folder = Path(work.settings.staging) / f"sources-{attempt}"
         files.make_directory(folder)
         try:
@@ -336,7 +336,7 @@ def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int)
             rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
         except FileNotFoundError:
             continue
-        groups = groups_of(sources, end, workers)
+        groups = group_sources(sources, end, workers)
         aborted = np.array(rows, TRANSACTION_ENTRY).tobytes()
         return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
     reason = f"segments were replaced while they were linked, {_TRIES} times"
@@ -385,7 +385,7 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
     return path
 
 
-def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
+def group_sources(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
     """Groups of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
     total = sum(source.length for source in sources)
     target = min(max(total // (4 * workers), MIN_GROUP_BYTES), MAX_GROUP_BYTES)
