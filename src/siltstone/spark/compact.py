@@ -126,12 +126,12 @@ def _report(done: CompactionReport) -> Iterator[pa.RecordBatch]:
 class SparkCompactionEngine(SparkWorkers):
     """Spreads a compaction over a session's workers."""
 
-    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
-        """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
-        if whole:
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        """Compact a tail: ``in_one_task``, or over all workers in one job."""
+        if in_one_task:
             return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
-        entry_bytes = 8 * work.words * (work.end - work.first)
+        entry_bytes = 8 * work.words * (work.end_offset - work.first_offset)
         buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)

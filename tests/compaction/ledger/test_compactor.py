@@ -240,8 +240,8 @@ class Losing(InProcessCompactionEngine):
         super().__init__()
         self._lose = lose
 
-    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
-        done = super().compact(work, whole)
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        done = super().compact(work, in_one_task)
         self._lose(done)
         return done
 
@@ -251,7 +251,7 @@ class Losing(InProcessCompactionEngine):
     [
         lambda done: done.written.popitem(),
         lambda done: done.add(CompactionReport(written=done.written)),
-        lambda done: done.keys.pop(),
+        lambda done: done.key_index_parts.pop(),
         lambda done: setattr(done, "merged_entries", done.merged_entries - 1),
         lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
         lambda done: done.retained.update({0: 1}),
@@ -380,10 +380,10 @@ def test_segments_deleted_during_a_compaction_stay_readable(tmp_path: Path) -> N
         log.roll()
 
     class Deleting(InProcessCompactionEngine):
-        def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
+        def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
             for path in log.delete_prefix(3):
                 path.unlink()
-            return super().compact(work, whole)
+            return super().compact(work, in_one_task)
 
     compact(log, model, How(engine=lambda _: Deleting()))
     assert [each.key for each in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]

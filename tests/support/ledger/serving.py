@@ -77,9 +77,9 @@ class Blocking(InProcessCompactionEngine):
         self.error = error
         self.staged, self.go_on = threading.Event(), threading.Event()
 
-    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """As in process, with a stop behind it."""
-        done = super().compact(work, whole)
+        done = super().compact(work, in_one_task)
         self.staged.set()
         assert self.go_on.wait(SOON)
         if self.error is not None:
