@@ -783,12 +783,11 @@ class LogCleaner(LogService[Engine]):
         # One thread chooses at a time: two would claim parts of the same choice.
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
-            cleanable_ranges = [candidate.cleanable_range for candidate in candidates]
+            dirty_ratios = [candidate.cleanable_range.dirty_ratio for candidate in candidates]
+            delays_ms = [candidate.cleanable_range.delay_ms for candidate in candidates]
             with self._results_lock:
-                self._max_dirty_ratio = max(
-                    (cleanable.dirty_ratio for cleanable in cleanable_ranges), default=0.0
-                )
-                self._max_delay_ms = max((cleanable.delay_ms for cleanable in cleanable_ranges), default=0)
+                self._max_dirty_ratio = max(dirty_ratios, default=0.0)
+                self._max_delay_ms = max(delays_ms, default=0)
             chosen = choose_logs(
                 candidates,
                 self._failures,

@@ -216,11 +216,8 @@ def _check_counts(
     counts differ. ``counts``: (a count, another count, of what) each."""
     if (failure := report.first_failure()) is not None:
         raise CompactionFailedError(failure.reason, path=work.name)
-    indexed = (
-        sum(len(part.counts) for part in report.key_index_parts),
-        PARTITIONS,
-        "partitions of the key index",
-    )
+    partitions = sum(len(part.counts) for part in report.key_index_parts)
+    indexed = (partitions, PARTITIONS, "partitions of the key index")
     for one, other, what in (*counts, indexed):
         if one != other:
             reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"
@@ -321,9 +318,8 @@ class LedgerDraft:
         for path, entry in report.segments.items():
             for suffix in SEGMENT_FILES:
                 files.rename(f"{path}.{suffix}", directory / segment_file(entry.base_offset, suffix))
-        keys_size, keys_crc = assemble_key_index(
-            directory / KEYS, report.key_index_parts, self.work.words, self.work.hash_key
-        )
+        parts, words, hash_key = report.key_index_parts, self.work.words, self.work.hash_key
+        keys_size, keys_crc = assemble_key_index(directory / KEYS, parts, words, hash_key)
         files.sync_directory(directory)
         self.staged[run_id] = directory
         segments = sorted(report.segments.values(), key=lambda entry: entry.base_offset)

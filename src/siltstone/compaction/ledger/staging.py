@@ -89,7 +89,7 @@ _KIND_MASK = CODEC_MASK | TIMESTAMP_TYPE_BIT
 """The attributes that a new batch takes from its sources."""
 _STATE_FIELDS, _ROW_FIELDS = 11, 6
 START, END, COUNT, BASE, BASE_TIME, MAX_TIME, LAST, KIND, EPOCH, ROWS, MATCHED = range(_STATE_FIELDS)
-"""Fields of the open batch's state, ``open_batch`` (int64): START and END are its positions in the output;
+"""Fields of ``state``, the state of the open batch (int64): START and END are its positions in the output;
 COUNT to EPOCH are values for its header (KIND: its attributes). ROWS: how many batches this call has
 finished. MATCHED: how many listed offsets had a record, over all calls."""
 ROW_START, ROW_SIZE, ROW_LAST, ROW_MAX_TIME, ROW_CODEC, ROW_IS_NEW = range(_ROW_FIELDS)
@@ -116,71 +116,55 @@ class _NewHeader(NamedTuple):
 
 
 @kernel
-def _close(out: Bytes, open_batch: Int64, rows: Int64) -> None:
+def _close(out: Bytes, state: Int64, rows: Int64) -> None:
     """Finish the open batch: write its header and its row. Its checksum is computed later."""
-    start, size = open_batch[START], open_batch[END] - open_batch[START]
-    header = _NewHeader(open_batch[BASE], open_batch[LAST], open_batch[EPOCH], -1, -1, -1)
-    write_header(
-        out,
-        start,
-        size,
-        header,
-        open_batch[KIND],
-        open_batch[BASE_TIME],
-        open_batch[MAX_TIME],
-        open_batch[COUNT],
-    )
-    row = rows[open_batch[ROWS]]
+    start, size = state[START], state[END] - state[START]
+    header = _NewHeader(state[BASE], state[LAST], state[EPOCH], -1, -1, -1)
+    write_header(out, start, size, header, state[KIND], state[BASE_TIME], state[MAX_TIME], state[COUNT])
+    row = rows[state[ROWS]]
     row[ROW_START], row[ROW_SIZE] = start, size
-    row[ROW_LAST], row[ROW_MAX_TIME] = open_batch[LAST], open_batch[MAX_TIME]
-    row[ROW_CODEC], row[ROW_IS_NEW] = open_batch[KIND] & CODEC_MASK, 1
-    open_batch[ROWS] += 1
-    open_batch[START] = open_batch[END]
-    open_batch[COUNT] = 0
+    row[ROW_LAST], row[ROW_MAX_TIME] = state[LAST], state[MAX_TIME]
+    row[ROW_CODEC], row[ROW_IS_NEW] = state[KIND] & CODEC_MASK, 1
+    state[ROWS] += 1
+    state[START] = state[END]
+    state[COUNT] = 0
 
 
 @kernel
-def _copy_batch(window: Bytes, header: Any, out: Bytes, open_batch: Int64, rows: Int64) -> None:
+def _copy_batch(window: Bytes, header: Any, out: Bytes, state: Int64, rows: Int64) -> None:
     """Copy a batch of a run as it is, to after the finished batches. No batch is open."""
-    row = rows[open_batch[ROWS]]
-    row[ROW_START], row[ROW_SIZE] = open_batch[END], header.size
+    row = rows[state[ROWS]]
+    row[ROW_START], row[ROW_SIZE] = state[END], header.size
     row[ROW_LAST], row[ROW_MAX_TIME] = header.last_offset, header.max_timestamp
     row[ROW_CODEC], row[ROW_IS_NEW] = 0, 0  # it is compressed already, and has its checksum
-    open_batch[END] = copy_bytes(window, header.position, header.size, out, open_batch[END])
-    open_batch[START] = open_batch[END]
-    open_batch[ROWS] += 1
+    state[END] = copy_bytes(window, header.position, header.size, out, state[END])
+    state[START] = state[END]
+    state[ROWS] += 1
 
 
 @kernel
 def _add(
-    data: Bytes,
-    key_start: int,
-    size: int,
-    offset: int,
-    timestamp: int,
-    header: Any,
-    out: Bytes,
-    open_batch: Int64,
+    data: Bytes, key_start: int, size: int, offset: int, timestamp: int, header: Any, out: Bytes, state: Int64
 ) -> None:
     """Add a record to the open batch; if none is open, begin one with the attributes of ``header``.
 
     ``data[key_start:key_start + size]``: key, value and headers, which are copied. The record's size and its
     deltas are written anew. Kafka does not use a record's attributes: they are 0.
     """
-    if open_batch[COUNT] == 0:
-        open_batch[END] = open_batch[START] + BATCH_OVERHEAD
-        open_batch[BASE], open_batch[BASE_TIME], open_batch[MAX_TIME] = offset, timestamp, timestamp
-        open_batch[KIND], open_batch[EPOCH] = header.attributes & _KIND_MASK, header.leader_epoch
-    offset_delta, timestamp_delta = offset - open_batch[BASE], timestamp - open_batch[BASE_TIME]
+    if state[COUNT] == 0:
+        state[END] = state[START] + BATCH_OVERHEAD
+        state[BASE], state[BASE_TIME], state[MAX_TIME] = offset, timestamp, timestamp
+        state[KIND], state[EPOCH] = header.attributes & _KIND_MASK, header.leader_epoch
+    offset_delta, timestamp_delta = offset - state[BASE], timestamp - state[BASE_TIME]
     body_size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + size
-    position = write_varint(out, open_batch[END], body_size)
+    position = write_varint(out, state[END], body_size)
     out[position] = 0
     position = write_varint(out, position + 1, timestamp_delta)
     position = write_varint(out, position, offset_delta)
-    open_batch[END] = copy_bytes(data, key_start, size, out, position)
-    open_batch[COUNT] += 1
-    open_batch[MAX_TIME] = max(open_batch[MAX_TIME], timestamp)
-    open_batch[LAST] = offset
+    state[END] = copy_bytes(data, key_start, size, out, position)
+    state[COUNT] += 1
+    state[MAX_TIME] = max(state[MAX_TIME], timestamp)
+    state[LAST] = offset
 
 
 @inlined
@@ -213,29 +197,27 @@ def _coalesce(
     ``is_copied``: 1 for a batch that is copied as it is, else 0. ``selection``: (listed, listed_ends,
     keep_listed). ``listed``: ascending offsets of records to retain, or to discard if ``keep_listed`` is
     False; ``listed_ends[i]`` of them are at or below batch i's last offset. ``limit``: bytes of a batch.
-    ``output``: (out, open_batch, rows): its bytes, the state of the open batch, a row for each finished
+    ``output``: (out, state, rows): its bytes, the state of the open batch, a row for each finished
     batch. Fills ``offsets`` with those that are retained.
     """
     data, starts, ends = decompressed
     listed, listed_ends, keep_listed = selection
-    out, open_batch, rows = output
+    out, state, rows = output
     retained, origin = 0, data.ctypes.data
-    matched = open_batch[MATCHED]
+    matched = state[MATCHED]
     for i in range(len(batches)):
         header = batches[i]
         # 1. Close the open batch where this one's records cannot join it.
         is_log_append = header.attributes & TIMESTAMP_TYPE_BIT != 0
-        is_other_kind = (
-            open_batch[KIND] != header.attributes & _KIND_MASK or open_batch[EPOCH] != header.leader_epoch
-        )
-        if open_batch[COUNT] and (
-            is_copied[i] or is_other_kind or (is_log_append and open_batch[BASE_TIME] != header.max_timestamp)
+        is_other_kind = state[KIND] != header.attributes & _KIND_MASK or state[EPOCH] != header.leader_epoch
+        if state[COUNT] and (
+            is_copied[i] or is_other_kind or (is_log_append and state[BASE_TIME] != header.max_timestamp)
         ):
-            _close(out, open_batch, rows)
+            _close(out, state, rows)
         # 2. Copy a batch of which all records stay. The loop below still reads its records, for their
         # offsets.
         if is_copied[i]:
-            _copy_batch(window, header, out, open_batch, rows)
+            _copy_batch(window, header, out, state, rows)
         at, end, remaining = origin + starts[i], origin + ends[i], header.count
         # In a batch without gaps an offset tells how many records come before it, so these are skipped by
         # their sizes. (Phase one has checked that offsets ascend.)
@@ -270,17 +252,15 @@ def _coalesce(
                 continue
             # 5. Add it to the open batch, or to a new one where it does not fit.
             size = at - key_start
-            is_full = (
-                open_batch[END] - open_batch[START] + size > limit or offset - open_batch[BASE] > INT_MAX
-            )
-            if open_batch[COUNT] and is_full:
-                _close(out, open_batch, rows)
+            is_full = state[END] - state[START] + size > limit or offset - state[BASE] > INT_MAX
+            if state[COUNT] and is_full:
+                _close(out, state, rows)
             # With log append time a record's timestamp is its batch's, whatever its delta says.
             timestamp = header.max_timestamp if is_log_append else header.base_timestamp + timestamp_delta
-            _add(data, key_start - origin, size, offset, timestamp, header, out, open_batch)
+            _add(data, key_start - origin, size, offset, timestamp, header, out, state)
         if matched != listed_ends[i]:
             return i, _MISSED
-    open_batch[MATCHED] = matched
+    state[MATCHED] = matched
     return retained, 0
 
 
@@ -303,7 +283,7 @@ class Coalescer:
         self._listed = listed
         self._keep_listed = keep_listed
         self._limit, self._batch_limit = limit, batch_limit
-        self._open_batch: Int64 = np.zeros(_STATE_FIELDS, np.int64)
+        self._state: Int64 = np.zeros(_STATE_FIELDS, np.int64)
         self._out, self._packed, self._plain = Scratch(), Scratch(), Scratch()
         self._output = self._out.reserve(0)
         self.offsets: list[Int64] = []
@@ -311,7 +291,7 @@ class Coalescer:
     @property
     def matched(self) -> int:
         """How many of the listed offsets had a record so far."""
-        return int(self._open_batch[MATCHED])
+        return int(self._state[MATCHED])
 
     def may_retain(self, batches: BatchHeaders) -> BatchHeaders:
         """Those of ``batches`` that may have records to retain, by their offsets."""
@@ -348,9 +328,9 @@ class Coalescer:
         offsets = np.empty(counts, np.int64)
         listed_ends = np.searchsorted(self._listed, batches["last_offset"], side="right")
         is_copied = self._copied_batches(batches, listed_ends)
-        self._open_batch[ROWS] = 0
+        self._state[ROWS] = 0
         selection = self._listed, listed_ends, self._keep_listed
-        output = self._output, self._open_batch, rows
+        output = self._output, self._state, rows
         retained, error = _coalesce(
             window, batches, decompressed, is_copied, selection, self._limit, output, offsets
         )
@@ -392,20 +372,17 @@ class Coalescer:
 
     def _reserve(self, size: int) -> None:
         """Move the open batch to the start of the output, with ``size`` free bytes after it."""
-        start, end = (
-            int(self._open_batch[START]),
-            int(self._open_batch[END]) if self._open_batch[COUNT] else 0,
-        )
+        start, end = int(self._state[START]), int(self._state[END]) if self._state[COUNT] else 0
         unfinished = self._output[start:end].copy() if end else np.empty(0, np.uint8)
         self._output = self._out.reserve(len(unfinished) + size)
         self._output[: len(unfinished)] = unfinished
-        self._open_batch[START], self._open_batch[END] = 0, len(unfinished)
+        self._state[START], self._state[END] = 0, len(unfinished)
 
     def _finished(self, rows: Int64) -> CleanedBatches:
         """Compress the finished batches, which ``rows`` describe, and compute their checksums."""
-        starts, sizes, last_offset, max_timestamp, codecs, is_new = rows[: self._open_batch[ROWS]].T.copy()
+        starts, sizes, last_offset, max_timestamp, codecs, is_new = rows[: self._state[ROWS]].T.copy()
         return PendingBatches(
-            data=self._output[: int(self._open_batch[START])],
+            data=self._output[: int(self._state[START])],
             starts=starts,
             sizes=sizes,
             codecs=codecs.astype(np.int16),
@@ -421,12 +398,12 @@ class Coalescer:
                 f"{len(self._listed)} offsets were listed, but {self.matched} have a record"
             )
         rows = np.empty((1, _ROW_FIELDS), np.int64)
-        self._open_batch[ROWS] = 0
-        if self._open_batch[COUNT]:
+        self._state[ROWS] = 0
+        if self._state[COUNT]:
             self._reserve(0)
-            _close(self._output, self._open_batch, rows)
+            _close(self._output, self._state, rows)
         else:
-            self._open_batch[START] = self._open_batch[END] = 0
+            self._state[START] = self._state[END] = 0
         return self._finished(rows)
 
 

@@ -361,8 +361,8 @@ def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int)
         # Entries of version 0 for the transactions that end at or above the horizon.
         rows = [(0, *transaction) for transaction in transactions if transaction.last_offset >= first]
         entries = np.array(rows, TRANSACTION_ENTRY).tobytes()
-        work = replace(work, sources=sources, groups=groups, txnindex_entries=entries)
-        return replace(work, first_offset=first, end_offset=end)
+        work = replace(work, first_offset=first, end_offset=end, txnindex_entries=entries)
+        return replace(work, sources=sources, groups=groups)
     reason = f"segments were replaced while they were linked, {_MAX_TRIES} times"
     raise SourceChangedError(reason, path=work.name, advice="run again")
 
