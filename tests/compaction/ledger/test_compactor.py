@@ -255,7 +255,7 @@ class Losing(InProcessCompactionEngine):
         lambda done: setattr(done, "merged_entries", done.merged_entries - 1),
         lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
         lambda done: done.retained.update({0: 1}),
-        lambda done: setattr(done, "deleted", 3),
+        lambda done: setattr(done, "deleted_keys", 3),
     ],
 )
 def test_counts_that_differ_end_a_compaction_without_a_commit(

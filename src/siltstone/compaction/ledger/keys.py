@@ -244,21 +244,19 @@ def write_key_index_part(
     depend on the attempt, and Spark may combine reports of any attempts. The part is not made durable; the
     assembled index is. Raises OSError.
     """
-    little_endian = np.ascontiguousarray(entries).astype("<u8", copy=False)
+    stored = np.ascontiguousarray(entries).astype("<u8", copy=False)
     edges = itertools.pairwise(bounds.tolist())
-    checksums = tuple(
-        crc32c(little_endian[start:end].reshape(-1).view(np.uint8).data) for start, end in edges
-    )
+    checksums = tuple(crc32c(stored[start:end].reshape(-1).view(np.uint8).data) for start, end in edges)
     path = folder / f"{first:04d}.keys"
-    if len(little_endian):
+    if len(stored):
         attempt_path = folder / f"{first:04d}.{attempt}.keys"
         with files.Writer(attempt_path) as writer:
-            writer.write(little_endian.reshape(-1).view(np.uint8).data)
+            writer.write(stored.reshape(-1).view(np.uint8).data)
             files.inherit_owner(attempt_path)
         files.rename(attempt_path, path)
     counts = tuple(np.diff(bounds).tolist())
     return KeyIndexPart(
-        first=first, path=str(path) if len(little_endian) else "", counts=counts, checksums=checksums
+        first=first, path=str(path) if len(stored) else "", counts=counts, checksums=checksums
     )
 
 

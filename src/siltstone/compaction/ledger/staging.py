@@ -207,15 +207,13 @@ def _coalesce(
     matched = state[MATCHED]
     for i in range(len(batches)):
         header = batches[i]
-        # 1. Close the open batch where this one's records cannot join it.
+        # 1. Close the open batch if this one's records cannot join it.
         is_log_append = header.attributes & TIMESTAMP_TYPE_BIT != 0
         is_other_kind = state[KIND] != header.attributes & _KIND_MASK or state[EPOCH] != header.leader_epoch
-        if state[COUNT] and (
-            is_copied[i] or is_other_kind or (is_log_append and state[BASE_TIME] != header.max_timestamp)
-        ):
+        is_other_time = is_log_append and state[BASE_TIME] != header.max_timestamp
+        if state[COUNT] and (is_copied[i] or is_other_kind or is_other_time):
             _close(out, state, rows)
-        # 2. Copy a batch of which all records stay. The loop below still reads its records, for their
-        # offsets.
+        # 2. Copy the batch if all its records stay. The loop still reads them, for their offsets.
         if is_copied[i]:
             _copy_batch(window, header, out, state, rows)
         at, end, remaining = origin + starts[i], origin + ends[i], header.count

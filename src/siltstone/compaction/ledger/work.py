@@ -2,9 +2,9 @@
 
 ::
 
-    link_sources   a log        → sources: hard links to its segments above the compaction horizon extract
-    sources      → key entries by bucket, offsets of retained keyless records, counts merge_bucket   one
-    bucket   → retained offsets, part of the new key index, superseded records of older runs
+    link_sources   a log        → sources: hard links to its segments above the compaction horizon
+    extract        sources      → key entries by bucket, offsets of retained keyless records, counts
+    merge_bucket   one bucket   → retained offsets, part of the new key index, superseded records of runs
 
 Pulsar's ``AbstractTwoPhaseCompactor.phaseOne`` reads the topic from the compaction horizon on and notes the
 latest message id of each key. Its ``phaseTwo`` (here in ``staging``) reads the topic again and writes these
