@@ -319,7 +319,7 @@ class Threshold:
     source: str
 
     def is_exceeded_by(self, backlog: int) -> bool:
-        """Is a ``backlog`` of so many bytes reason for a compaction?"""
+        """Does a ``backlog`` of this size, in bytes, start a compaction?"""
         return 0 < self.size < backlog
 
 

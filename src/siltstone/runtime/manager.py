@@ -146,7 +146,7 @@ def claim_all(
 
 
 def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
-    """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
+    """Write ``meta.properties`` for directories without one, in the form of a KRaft broker's (version 1).
 
     Cluster id and node id are those of the directories that have the file, else a new id and ``node_id`` (-1:
     not set). Also takes the broker's metadata log out of the partitions: it is not served. Raises

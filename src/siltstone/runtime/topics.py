@@ -539,16 +539,16 @@ class Topics:
         with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             refuse_fewer_partitions(name, len(entry.partitions), count)
-            more = [number for number in range(count) if number not in entry.partitions]
-            self._add_partitions(name, entry, more)
+            new_numbers = [number for number in range(count) if number not in entry.partitions]
+            self._add_partitions(name, entry, new_numbers)
             return self.describe(name)
 
-    def _add_partitions(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
-        """Add partitions with the numbers in ``more`` to a topic's entry, and create them."""
-        more = tuple(more)
-        self._manager.refuse_occupied_paths(name, more)
-        numbers = tuple(sorted((*entry.partitions, *more)))
-        entry = replace(entry, partitions=numbers, uncreated=(*entry.uncreated, *more))
+    def _add_partitions(self, name: str, entry: TopicEntry, new_numbers: Iterable[int]) -> None:
+        """Add partitions with the numbers ``new_numbers`` to a topic's entry, and create them."""
+        new_numbers = tuple(new_numbers)
+        self._manager.refuse_occupied_paths(name, new_numbers)
+        numbers = tuple(sorted((*entry.partitions, *new_numbers)))
+        entry = replace(entry, partitions=numbers, uncreated=(*entry.uncreated, *new_numbers))
         # 1. List the partitions as uncreated, durably: after a crash the next start creates those that are
         # missing. 2. Create directories and logs. 3. List them as created: a partition that gets lost later
         # is not created again.

@@ -132,7 +132,7 @@ def _close(out: Bytes, state: Int64, rows: Int64) -> None:
 
 @kernel
 def _copy_batch(window: Bytes, header: Any, out: Bytes, state: Int64, rows: Int64) -> None:
-    """Copy a batch of a run as it is, to after the finished batches. No batch is open."""
+    """Copy a batch of a run, unchanged, to the end of the output. No batch is open then."""
     row = rows[state[ROWS]]
     row[ROW_START], row[ROW_SIZE] = state[END], header.size
     row[ROW_LAST], row[ROW_MAX_TIME] = header.last_offset, header.max_timestamp
@@ -221,7 +221,7 @@ def _coalesce(
         # their sizes. (Phase one has checked that offsets ascend.)
         is_dense = keep_listed and header.last_offset - header.base_offset + 1 == header.count
         while remaining > 0:
-            # 3. Go to the next record, or to the next listed one where only these are retained.
+            # 3. Go to the next record; if only listed ones are retained, to the next listed one.
             if keep_listed and matched == listed_ends[i]:
                 break
             if is_dense:
@@ -248,7 +248,7 @@ def _coalesce(
             retained += 1
             if is_copied[i]:
                 continue
-            # 5. Add it to the open batch, or to a new one where it does not fit.
+            # 5. Add it to the open batch, or to a new one if it does not fit.
             size = at - key_start
             is_full = state[END] - state[START] + size > limit or offset - state[BASE] > INT_MAX
             if state[COUNT] and is_full:
@@ -573,8 +573,8 @@ def _verify(report: CompactionReport, group: Group, offsets: Int64, settings: Co
 
 
 def merge_key_indexes(work: CompactionWork, bucket: int, buckets: int, attempt: str) -> CompactionReport:
-    """Merge one of so many ``buckets`` of the runs' key indexes into a part of a new index. Entries of
-    superseded records are left out. Does not raise: a failure is in the report."""
+    """Merge bucket number ``bucket`` of ``buckets`` of the runs' key indexes into a part of a new index.
+    Entries of superseded records are left out. Does not raise: a failure is in the report."""
     report, partitions = CompactionReport(), PARTITIONS // buckets
     first, parts = bucket * partitions, []
     try:

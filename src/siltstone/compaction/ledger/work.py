@@ -106,11 +106,12 @@ class CompactionWork:
     """The work that all tasks share: to compact a log's records at offsets [``first_offset``,
     ``end_offset``), or to merge runs.
 
-    ``name``: the partition. ``by_time``: of the records of a key the one with the largest timestamp is
-    retained, not the last one. ``retain_null_key``: records without a key are retained. ``txnindex_entries``:
-    those of the log's ``.txnindex`` files, also above ``end_offset``, as bytes. ``key_indexes``: run id →
-    path, for all older runs, or for the runs to merge. ``superseded``: run id → offsets (int64, ascending)
-    that a merge of runs leaves out.
+    ``name``: the partition. ``hash_key``: the two words of the key with which record keys are hashed
+    (SipHash). ``groups``: of neighbouring sources; each is written as new segments. ``by_time``: of the
+    records of a key the one with the largest timestamp is retained, not the last one. ``retain_null_key``:
+    records without a key are retained. ``txnindex_entries``: those of the log's ``.txnindex`` files, also
+    above ``end_offset``, as bytes. ``key_indexes``: run id → path, for all older runs, or for the runs to
+    merge. ``superseded``: run id → offsets (int64, ascending) that a merge of runs leaves out.
     """
 
     name: str
@@ -266,7 +267,8 @@ def _select_records(
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
 ) -> tuple[CompactionReport, Int64]:
-    """Merge the key entries of one of so many ``buckets``, and look up the keys of the older runs in them.
+    """Merge the key entries of bucket number ``bucket`` of ``buckets``, and look up the keys of older runs in
+    them.
 
     Returns (report, retained offsets). The report has counts, the bucket's part of the new key index, and the
     superseded records of older runs. The offsets are int64, in any order. The result depends neither on the
@@ -342,7 +344,7 @@ def compactable_end(view: LogView) -> int:
 
 def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
     """Link the segments with offsets at or above ``horizon`` into the staging folder. Returns ``work`` with
-    the links as its sources, in groups for so many ``workers``.
+    the links as its sources, in groups for this number of ``workers``.
 
     Raises SourceChangedError if segments were replaced at every try, OSError.
     """
