@@ -178,12 +178,9 @@ class ServedDirectory:
             # With a damaged checkpoint the directory needs recovery, as after a crash.
             self.had_clean_shutdown &= entries is not None
             self._checkpoint_entries[name] = entries or {}
-            unopened = self._checkpoint_entries[name] if self.directory.is_partial else {}
-            self._unopened_entries[name] = {
-                topic_partition: unopened[topic_partition]
-                for topic_partition in unopened
-                if topic_partition not in opened
-            }
+            listed = (entries or {}).items() if self.directory.is_partial else ()
+            unopened = {partition: offset for partition, offset in listed if partition not in opened}
+            self._unopened_entries[name] = unopened
         uncleanable = _read_or_start_empty(self.path)
         self.uncleanable = {
             topic_partition: row for topic_partition, row in uncleanable.items() if topic_partition in opened
@@ -243,14 +240,8 @@ class ServedDirectory:
         with self._lock:
             before, logs = self._checkpoint_entries[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
-            offsets = {
-                **self._unopened_entries[name],
-                **{
-                    topic_partition: before[topic_partition]
-                    for topic_partition in closed
-                    if topic_partition in before
-                },
-            }
+            kept = {partition: before[partition] for partition in closed if partition in before}
+            offsets = {**self._unopened_entries[name], **kept}
             for topic_partition, log in logs.items():
                 entry = entry_of(log)
                 if entry is not None:
