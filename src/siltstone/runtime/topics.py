@@ -281,6 +281,8 @@ def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings
 
 
 _logger = logging.getLogger("siltstone")
+_NO_TOPIC = ""
+"""For ``Topics.log_config``: no topic has this name, so the settings are the broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,11 +357,11 @@ class Topics:
 
     A change of topics goes step by step::
 
-        check ─► write the registry to every directory, durably ─► change the partitions ─► write what is left
+        check ─► write the registry to every directory, durably ─► change the partitions ─► write it again
 
-    A crash in between is completed by the next start: ``exclude_partitions`` deletes, ``complete_start``
-    creates. In Kafka the controller writes the metadata log, and ``TopicConfigHandler``, ``LogManager``
-    (``getOrCreateLog``, ``asyncDelete``) follow.
+    The second write lists the partitions as created. After a crash between the two the next start completes
+    the change: ``exclude_partitions`` deletes, ``complete_start`` creates. In Kafka the controller writes the
+    metadata log, and ``TopicConfigHandler`` and ``LogManager`` (``getOrCreateLog``, ``asyncDelete``) follow.
     """
 
     def __init__(self, manager: LogManager) -> None:
@@ -390,7 +392,7 @@ class Topics:
             path = served.partition_path(topic_partition)
             try:
                 if self._registry.has_deleted(topic_partition, path):
-                    delay_ms = self.log_config("").file_delete_delay_ms
+                    delay_ms = self.log_config(_NO_TOPIC).file_delete_delay_ms
                     self._manager.delete_partition(served, topic_partition, delay_ms)
                     continue
                 reason = self._topic_settings.topic_mismatch(topic_partition.topic, path)
@@ -413,7 +415,7 @@ class Topics:
             for excluded in served.directory.passed_over:
                 path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
-                    manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
+                    manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
         # An uncreated partition may exist in a directory that is offline.
         if manager.offline:
             return
@@ -439,7 +441,7 @@ class Topics:
         return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """A topic's settings as its log uses them. A ``name`` without a topic, such as "", gets the broker's.
+        """A topic's settings as its log uses them. A ``name`` without a topic gets the broker's.
 
         Retention by time applies to a broker's topic only if a setting says so. The broker's
         ``server.properties``, or a metadata log in a directory that is not open, may set another
@@ -447,7 +449,7 @@ class Topics:
         records that the broker keeps, so the retention is unlimited. Raises UsageError.
         """
         settings = self._topic_settings
-        name = name if settings.knows(name) else ""
+        name = name if settings.knows(name) else _NO_TOPIC
         if name not in self._log_configs:
             config = settings.config_of(name)
             is_known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
