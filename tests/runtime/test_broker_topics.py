@@ -190,7 +190,7 @@ def test_a_bad_setting_refuses_only_its_topic(
     def spoiled(self: ClusterSettings, topic: str) -> dict[str, str]:
         return {**known(self, topic), **({"retention.ms": "soon"} if topic == "audit" else {})}
 
-    monkeypatch.setattr(ClusterSettings, "own_texts", spoiled)
+    monkeypatch.setattr(ClusterSettings, "overrides", spoiled)
     with opened(*broker) as logs:
         assert "retention.ms" in logs.refused[TopicPartition("audit", 0)]
         assert TopicPartition("users", 0) in logs
