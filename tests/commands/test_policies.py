@@ -396,7 +396,7 @@ def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: 
         directory, [topic("basic", BASIC), COMPACT, topic_config("basic", "retention.ms", "5")]
     )
     entry = TopicEntry(
-        topic_id=topic_id(BASIC), partitions=(0,), unmade=(), config={"cleanup.policy": "delete"}
+        topic_id=topic_id(BASIC), partitions=(0,), uncreated=(), config={"cleanup.policy": "delete"}
     )
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     result = clean(directory)["basic-0"]
@@ -404,7 +404,7 @@ def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: 
 
 
 def test_a_broker_without_its_metadata_is_refused_despite_siltstones_list(directory: Path) -> None:
-    entry = TopicEntry(topic_id="", partitions=(0,), unmade=(), config={"cleanup.policy": "compact"})
+    entry = TopicEntry(topic_id="", partitions=(0,), uncreated=(), config={"cleanup.policy": "compact"})
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()
     refused(DirectoryRefusedError, directory, path=directory, about="__cluster_metadata-0")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.keys import KeysPart
-from siltstone.compaction.ledger.work import Compacted
+from siltstone.compaction.ledger.keys import KeyIndexPart
+from siltstone.compaction.ledger.work import CompactionReport
 from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Extracted
@@ -69,7 +69,9 @@ def test_reports() -> None:
             files=[RetainedFile(group=1)],
         ),
         RetainedFile(group=3, start_state=TransactionState(open_producers=(1, 2)), failure=failure),
-        Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
+        CompactionReport(
+            retained={3: 4}, keys=[KeyIndexPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]
+        ),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.EXTRACTED, report)

@@ -205,7 +205,7 @@ class Snapshot:
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
         """The settings for this topic: without the broker's metadata if the topic of this name has another id
         there."""
-        if self.settings.brokers_id(topic.name) == topic.topic_id:
+        if self.settings.broker_topic_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
 

@@ -151,7 +151,7 @@ class Policies:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
         settings of the command line."""
         topic, settings = topic_partition.topic, self.settings
-        created_by_siltstone = settings.is_made_here(topic)
+        created_by_siltstone = settings.is_created_here(topic)
         state = LogState(
             topic_partition=topic_partition,
             path=path,

@@ -22,15 +22,15 @@ from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.compactor import compact_in_process
 from siltstone.compaction.ledger.keys import PARTITIONS
-from siltstone.compaction.ledger.staging import merge_group, merge_keys, rewrite_group
+from siltstone.compaction.ledger.staging import merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
-    Compacted,
+    CompactionReport,
     CompactionWork,
     Source,
     bucket_count,
-    by_group,
     extract,
     merge_bucket,
+    offsets_by_group,
 )
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
@@ -53,7 +53,7 @@ def extract_task(
 ) -> Iterator[pa.RecordBatch]:
     """Extract neighbouring sources, named by each row: their entries and keyless offsets, and a report."""
     for number in task_numbers(batches):
-        done = Compacted()
+        done = CompactionReport()
         for output in extract(work, parts[number], buckets, done.extracted):
             if isinstance(output, EntryBlob):
                 yield entries_row(output).batch()
@@ -83,9 +83,9 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
         yield from _report(done)
 
 
-def _to_groups(work: CompactionWork, retained: Int64, done: Compacted) -> Iterator[pa.RecordBatch]:
+def _to_groups(work: CompactionWork, retained: Int64, done: CompactionReport) -> Iterator[pa.RecordBatch]:
     """Send retained offsets to their groups' tasks, and count them in ``done``."""
-    for group, offsets in by_group(work.groups, retained):
+    for group, offsets in offsets_by_group(work.groups, retained):
         done.retained[group] = done.retained.get(group, 0) + len(offsets)
         yield from (row.batch() for row in array_rows(rows.RETAINED, group, offsets))
 
@@ -107,12 +107,12 @@ def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Ite
     """Merge runs: each row names a bucket of keys, or with a larger number a group of segments."""
     for number in task_numbers(batches):
         if number < buckets:
-            yield from _report(merge_keys(work, number, buckets, attempt_name()))
+            yield from _report(merge_key_indexes(work, number, buckets, attempt_name()))
         else:
             yield from _report(merge_group(work, work.groups[number - buckets], attempt_name()))
 
 
-def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
+def _report(done: CompactionReport) -> Iterator[pa.RecordBatch]:
     """Send a report to the driver: its arrays in rows of their own, the rest as JSON."""
     for summary in done.extracted.summaries:
         yield array_row(rows.SUMMARY, 0, summary).batch()
@@ -126,12 +126,12 @@ def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
 class SparkCompactionEngine(SparkWorkers):
     """Spreads a compaction over a session's workers."""
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
-        if whole:
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        """Compact a tail: ``in_one_task``, or over all workers in one job."""
+        if in_one_task:
             return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
-        entry_bytes = 8 * work.words * (work.end - work.first)
+        entry_bytes = 8 * work.words * (work.end_offset - work.first_offset)
         buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         parts = self._parts(work.sources)
@@ -143,7 +143,7 @@ class SparkCompactionEngine(SparkWorkers):
         )
         return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs into one, in one job, and in one task where they are small."""
         workers = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
         buckets = 1 << (workers - 1).bit_length()
@@ -158,14 +158,14 @@ class SparkCompactionEngine(SparkWorkers):
         return runs_of(sizes, tasks) or [[]]
 
 
-def _compacted(reports: Iterable[Row]) -> Compacted:
+def _compacted(reports: Iterable[Row]) -> CompactionReport:
     """Add up the reports of a job."""
-    done = Compacted()
+    done = CompactionReport()
     for row in reports:
         if row.kind == rows.SUPERSEDED:
             done.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
         elif row.kind == rows.SUMMARY:
             done.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
-            done.add(report_of(row, Compacted))
+            done.add(report_of(row, CompactionReport))
     return done

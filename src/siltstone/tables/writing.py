@@ -46,7 +46,7 @@ from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
+from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
     StagedOutput,
     StagedWriter,
@@ -213,7 +213,7 @@ def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
+    listed, cluster = load_registry([directory.path])[0].topics, read_broker_settings([directory])
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(listed=listed, cluster=cluster, broker=broker)
     return tuple(

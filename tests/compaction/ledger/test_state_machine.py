@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.compaction.ledger.work import Settings
+from siltstone.compaction.ledger.work import CompactionSettings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
@@ -88,7 +88,7 @@ class CompactedLog(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([1000, 1 << 30]),
     )
     def compact(self, spread: bool, buckets: int, maximum: int, segment_bytes: int) -> None:
-        sizes = Settings(segment_bytes=segment_bytes, max_runs=maximum)
+        sizes = CompactionSettings(segment_bytes=segment_bytes, max_runs=maximum)
         result = compact(self.log, self.model, How(spread=spread, buckets=buckets, settings=sizes))
         assert result.changed is (self.end > self.model.horizon)
         self.model.add(self.appended[self.model.horizon :], self.end)
