@@ -59,7 +59,7 @@ class SiltstoneSource(datasource.DataSource):
         except UsageError as error:
             # Spark does not say what a schema is for; the error that counts is that of a batch query.
             try:
-                options = ReadOptions.of(self.options, streaming=True)
+                options = ReadOptions.of(self.options, is_streaming=True)
             except UsageError:
                 raise error from None
         schema = from_arrow_schema(schema_of(options))
@@ -81,7 +81,7 @@ class SiltstoneSource(datasource.DataSource):
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """For ``readStream``."""
-        return StreamReader(ReadOptions.of(self._with_kept(schema), streaming=True))
+        return StreamReader(ReadOptions.of(self._with_kept(schema), is_streaming=True))
 
     def _with_kept(self, schema: StructType) -> dict[str, str]:
         """The query's options over those that its table was made with."""
@@ -110,7 +110,7 @@ def _columns(schema: StructType) -> list[tuple[str, DataType]]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def predicate_of(filters: Sequence[Filter]) -> PushedFilters:
+def pushed_filters_of(filters: Sequence[Filter]) -> PushedFilters:
     """What all filters together leave; those that do not bound where a row may be are passed over."""
     return functools.reduce(PushedFilters.__and__, map(_left_by, filters), NO_FILTERS)
 
@@ -127,7 +127,7 @@ def _left_by(condition: Filter) -> PushedFilters:
         case "partition", datasource.In():
             return PushedFilters(partitions=frozenset(value))
         case "offset", datasource.In() if numbers := [item for item in value if isinstance(item, int)]:
-            return PushedFilters(low=min(numbers), high=max(numbers) + 1)
+            return PushedFilters(start_offset=min(numbers), end_offset=max(numbers) + 1)
         case "offset", _ if isinstance(value, int):
             return _offsets_left(condition, value)
         case (
@@ -138,22 +138,22 @@ def _left_by(condition: Filter) -> PushedFilters:
             | datasource.EqualNullSafe(),
         ) if isinstance(value, datetime) and value.tzinfo is not None:
             # Only a lower bound helps: a log may hold early records anywhere.
-            return PushedFilters(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
+            return PushedFilters(from_timestamp_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return NO_FILTERS
 
 
 def _offsets_left(condition: Filter, value: int) -> PushedFilters:
     match condition:
         case datasource.EqualTo() | datasource.EqualNullSafe():
-            return PushedFilters(low=value, high=value + 1)
+            return PushedFilters(start_offset=value, end_offset=value + 1)
         case datasource.GreaterThan():
-            return PushedFilters(low=value + 1)
+            return PushedFilters(start_offset=value + 1)
         case datasource.GreaterThanOrEqual():
-            return PushedFilters(low=value)
+            return PushedFilters(start_offset=value)
         case datasource.LessThan():
-            return PushedFilters(high=value)
+            return PushedFilters(end_offset=value)
         case datasource.LessThanOrEqual():
-            return PushedFilters(high=value + 1)
+            return PushedFilters(end_offset=value + 1)
     return NO_FILTERS
 
 
@@ -171,7 +171,7 @@ class _Pushing:
         self._reader = reader
 
     def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
-        self._reader.predicate = predicate_of(filters)
+        self._reader.pushed_filters = pushed_filters_of(filters)
         return filters
 
 
@@ -185,12 +185,12 @@ class BatchReader(datasource.DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.predicate = NO_FILTERS
+        self.pushed_filters = NO_FILTERS
         self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""
-        splits = plan(self._options, self.predicate) or [TaskSplit(pieces=())]
+        splits = plan(self._options, self.pushed_filters) or [TaskSplit(pieces=())]
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -215,12 +215,12 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream starts."""
-        return offsets_to_json(self._follower.initial())
+        return offsets_to_json(self._follower.initial_offsets())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, within the limit."""
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets_to_json(self._follower.latest(offsets_from_json(start), maximum))
+        return offsets_to_json(self._follower.next_end(offsets_from_json(start), maximum))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -229,11 +229,11 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The logs' ends, for the query's progress."""
-        return offsets_to_json(self._follower.ends())
+        return offsets_to_json(self._follower.log_ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Leave what is appended from now on to the next run."""
-        self._follower.stop_at_ends()
+        self._follower.stop_at_current_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One a split."""
@@ -306,7 +306,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         _refuse_overwrite(overwrite)
         self._write_id = options.write_id
-        self._plan = plan_write(options, schema.fieldNames(), streaming=True)
+        self._plan = plan_write(options, schema.fieldNames(), is_streaming=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: stage its rows."""
@@ -316,7 +316,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         """On the driver: append all that was staged of this micro-batch, once."""
         ids = (message.query_id for message in messages if isinstance(message, StagedMessage))
         staged = _staged_of(messages)
-        if any(file.records for file in staged):
+        if any(file.record_count for file in staged):
             write_id = self._write_id or next(filter(None, ids), None)
             if write_id is None:
                 raise UsageError("the stream has no id", advice="set the option writeId")
