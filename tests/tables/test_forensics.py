@@ -133,7 +133,7 @@ def test_the_row_of_a_batch_that_is_too_large_to_decompress_says_what_to_do(tmp_
     records, bad = read(root, maxDecompressedMessageBytes="10")
     assert records == []
     assert [offset for offset, _ in bad] == [0, RECORDS]
-    assert all("maxDecompressedMessageBytes" in reason for _, reason in bad)
+    assert all("raise max.decompressed.message.bytes" in reason for _, reason in bad)
 
 
 @pytest.mark.parametrize("damage", ["zeros", "noise", "cut", "length"])

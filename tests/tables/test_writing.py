@@ -326,8 +326,8 @@ def test_staged_files_of_an_abandoned_job_are_removed_after_a_week(logs: Path) -
     os.utime(old.run, ns=((NOW - 8 * 86_400_000) * 1_000_000,) * 2)
     os.utime(young.run, ns=(NOW * 1_000_000,) * 2)
     job(logs, [numbered(0, 5)], topic="one")
-    assert not Path(old.run).exists()
-    assert Path(young.run).exists()
+    assert not Path(old.staging_folder).exists()
+    assert Path(young.staging_folder).exists()
 
 
 def test_an_interrupted_write_is_refused_if_the_log_was_cleaned_since(logs: Path) -> None:

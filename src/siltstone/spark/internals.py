@@ -1,8 +1,8 @@
 """What Siltstone uses of PySpark and Py4J beyond their public interfaces: all of it, and nothing elsewhere.
 
-Each use is a row of ``USED``: where it is, how its source must read, and what it is for.
-``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to ``CHECKED``. With a new
-release: let that test pass, run ``tests/spark``, then add the versions to ``CHECKED``.
+Each use is a row of ``PRIVATE_USES``: where it is, how its source must read, and what it is for.
+``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to ``CHECKED_VERSIONS``. With
+a new release: let that test pass, run ``tests/spark``, then add the versions to ``CHECKED_VERSIONS``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyspark.java_gateway
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-CHECKED = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
+CHECKED_VERSIONS = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
 """Versions that all rows were checked with."""
 DAEMON_SETTING = "spark.python.daemon.module"
 """Spark's undocumented setting for the module that forks Python workers."""
@@ -26,7 +26,7 @@ QUERY_ID = "sql.streaming.queryId"
 """Spark's local property with the id that a stream keeps over restarts from its checkpoint."""
 
 
-USED = {
+PRIVATE_USES = {
     "pyspark.core.context:SparkContext": {
         "_gateway: ClassVar[Optional[JavaGateway]] = None": "Java's process, also after its death",
         "_jvm: ClassVar[Optional[JVMView]] = None": "cleared, so that another Java can be started",

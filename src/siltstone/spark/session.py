@@ -34,7 +34,7 @@ from siltstone.spark.internals import java_process
 OLDEST_JAVA = 17
 _JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --no-spark"
 TASK_ATTEMPTS = 3
-_END_SECONDS = 1.5
+_TERMINATE_SECONDS = 1.5
 """Java gets so long to remove its folders; then it is killed."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves our blobs: the optimising compiler takes far more time from the tasks than it saves, and
@@ -90,7 +90,7 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as errors:
         try:
-            with files.redirect_errors(errors.fileno()), _own_handlers(), _no_orphans():
+            with files.redirect_errors(errors.fileno()), _keep_sigint_handler(), _java_in_own_process_group():
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
@@ -129,13 +129,13 @@ def stop_session(session: SparkSession) -> None:
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         session.stop()
-    if process is None or (process.poll() is None and _answers(gateway)):
+    if process is None or (process.poll() is None and _java_answers(gateway)):
         return
-    _end(process)  # killed a moment ago it may still be on its way out
+    _terminate_java(process)  # killed a moment ago it may still be on its way out
     internals.forget_java()
 
 
-def _answers(gateway: Any) -> bool:
+def _java_answers(gateway: Any) -> bool:
     """Does the Java process behind a gateway answer?"""
     try:
         gateway.jvm.java.lang.System.currentTimeMillis()
@@ -145,7 +145,7 @@ def _answers(gateway: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
+def _keep_sigint_handler() -> Iterator[None]:
     """Keep the program's SIGINT handler: PySpark replaces it by one that interrupts critical sections."""
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -156,14 +156,14 @@ def _own_handlers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_orphans() -> Iterator[None]:
+def _java_in_own_process_group() -> Iterator[None]:
     """Start Java in a process group with the scripts that start it. The group is killed if the start fails,
     when it would wait for ever, and terminated when a command is interrupted."""
     started: list[subprocess.Popen[bytes]] = []
 
     def remember(process: subprocess.Popen[bytes]) -> None:
         started.append(process)
-        interruption.current().on_signal(lambda: _end(process))
+        interruption.current().on_signal(lambda: _terminate_java(process))
 
     try:
         with internals.starting_java(remember):
@@ -174,13 +174,13 @@ def _no_orphans() -> Iterator[None]:
         raise
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate Java, and the Python workers with it; kill it after ``_END_SECONDS``."""
+def _terminate_java(process: subprocess.Popen[bytes]) -> None:
+    """Terminate Java, and the Python workers with it; kill it after ``_TERMINATE_SECONDS``."""
     if process.poll() is not None:
         return
     _signal_group(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
+        process.wait(_TERMINATE_SECONDS)
     _signal_group(process, signal.SIGKILL)
 
 
@@ -243,7 +243,7 @@ def package_zip() -> str:
 # ``explain`` and ``verify`` run on either. A Connect server has no ``SparkContext``: how many tasks go at one
 # time is read from its settings.
 
-CONNECT = "sc://"
+CONNECT_PREFIX = "sc://"
 _UNKNOWN = 8
 """Tasks at one time if no setting says how many."""
 
@@ -251,7 +251,7 @@ _UNKNOWN = 8
 def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
     """A session on ``master``, or on the Connect server ``sc://host:port``, which must see the same files and
     have Siltstone installed. Raises EngineError."""
-    if not master.startswith(CONNECT):
+    if not master.startswith(CONNECT_PREFIX):
         return start_session(master, spill_folder=None if spill_folder is None else str(spill_folder))
     try:
         session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
@@ -282,7 +282,7 @@ def workers_of(session: SparkSession) -> int:
 # The driver writes a nonce into the folder where tasks will write. Each task must read it from the same
 # inode, as the same user: else the driver could not rename the files that tasks stage.
 
-_PROBES = 8
+_PROBE_TASKS = 8
 
 
 def _stat_in_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -295,14 +295,14 @@ def _stat_in_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen)]})
 
 
-def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
+def refuse_unshared_executors(session: SparkSession, folder: Path) -> None:
     """Raises EngineError if an executor does not share the file system and the user."""
     path = folder / f".siltstone-probe-{secrets.token_hex(8)}"
     nonce = secrets.token_bytes(16)
     files.write_new(path, nonce)
     try:
         wanted = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
-        frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(
+        frame = session.range(0, _PROBE_TASKS, 1, _PROBE_TASKS).mapInArrow(
             functools.partial(_stat_in_task, str(path)), "seen string"
         )
         strange = [row.seen for row in frame.collect() if json.loads(row.seen) != wanted]
@@ -320,7 +320,7 @@ def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
 
 _DUMP_SECONDS_MAX = 600
 _MASTER = "local[2]"
-_MAKING = ".making"
+_UNFINISHED_SUFFIX = ".making"
 
 
 def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
@@ -337,21 +337,21 @@ def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
         return archive
     files.make_directory(archives, parents=True)
     for name in files.list_files(archives):
-        if name.endswith(_MAKING):  # of one that was killed
+        if name.endswith(_UNFINISHED_SUFFIX):  # of one that was killed
             files.unlink(archives / name)
-    making = archives / (secrets.token_hex(8) + _MAKING)
+    unfinished = archives / (secrets.token_hex(8) + _UNFINISHED_SUFFIX)
     try:
-        session = start_session(_MASTER, java_options=class_archive.dump_options(making))
+        session = start_session(_MASTER, java_options=class_archive.dump_options(unfinished))
         try:
             use(session)
         finally:
             _end_java(session)
-        if not files.exists(making):
-            raise EngineError("Java wrote no class archive", path=making)
-        return class_archive.keep(making, version)
+        if not files.exists(unfinished):
+            raise EngineError("Java wrote no class archive", path=unfinished)
+        return class_archive.add(unfinished, version)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            files.unlink(making)
+            files.unlink(unfinished)
 
 
 def _end_java(session: SparkSession) -> None:

@@ -37,7 +37,7 @@ from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
 from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
-_METADATA = "siltstone"
+_METADATA_KEY = "siltstone"
 
 
 class SiltstoneSource(datasource.DataSource):
@@ -65,12 +65,12 @@ class SiltstoneSource(datasource.DataSource):
         schema = from_arrow_schema(schema_of(options))
         raw_options = _lower_names(self.options)
         if "location" in raw_options and schema.fields:
-            schema.fields[0].metadata = {_METADATA: raw_options}
+            schema.fields[0].metadata = {_METADATA_KEY: raw_options}
         return schema
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """For a batch query. Raises UsageError for a schema that is not the table's."""
-        options = ReadOptions.of(self._with_kept(schema))
+        options = ReadOptions.of(self._with_catalog_options(schema))
         own = from_arrow_schema(schema_of(options))
         if _columns(schema) != _columns(own):
             raise UsageError(
@@ -81,11 +81,11 @@ class SiltstoneSource(datasource.DataSource):
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """For ``readStream``."""
-        return StreamReader(ReadOptions.of(self._with_kept(schema), is_streaming=True))
+        return StreamReader(ReadOptions.of(self._with_catalog_options(schema), is_streaming=True))
 
-    def _with_kept(self, schema: StructType) -> dict[str, str]:
+    def _with_catalog_options(self, schema: StructType) -> dict[str, str]:
         """The query's options over those that its table was made with."""
-        kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA, {}) if schema.fields else {}
+        kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
         return kept | _lower_names(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
@@ -112,10 +112,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def pushed_filters_of(filters: Sequence[Filter]) -> PushedFilters:
     """What all filters together leave; those that do not bound where a row may be are passed over."""
-    return functools.reduce(PushedFilters.__and__, map(_left_by, filters), NO_FILTERS)
+    return functools.reduce(PushedFilters.__and__, map(_pushed_filter_of, filters), NO_FILTERS)
 
 
-def _left_by(condition: Filter) -> PushedFilters:
+def _pushed_filter_of(condition: Filter) -> PushedFilters:
     value: Any = getattr(condition, "value", None)
     match ".".join(getattr(condition, "attribute", ())).lower(), condition:
         case "topic", datasource.EqualTo() | datasource.EqualNullSafe():
@@ -129,7 +129,7 @@ def _left_by(condition: Filter) -> PushedFilters:
         case "offset", datasource.In() if numbers := [item for item in value if isinstance(item, int)]:
             return PushedFilters(start_offset=min(numbers), end_offset=max(numbers) + 1)
         case "offset", _ if isinstance(value, int):
-            return _offsets_left(condition, value)
+            return _pushed_offsets_of(condition, value)
         case (
             "timestamp",
             datasource.GreaterThan()
@@ -142,7 +142,7 @@ def _left_by(condition: Filter) -> PushedFilters:
     return NO_FILTERS
 
 
-def _offsets_left(condition: Filter, value: int) -> PushedFilters:
+def _pushed_offsets_of(condition: Filter, value: int) -> PushedFilters:
     match condition:
         case datasource.EqualTo() | datasource.EqualNullSafe():
             return PushedFilters(start_offset=value, end_offset=value + 1)
@@ -157,7 +157,7 @@ def _offsets_left(condition: Filter, value: int) -> PushedFilters:
     return NO_FILTERS
 
 
-class _Pushing:
+class _PushFilters:
     """``pushFilters`` that Spark does not refuse where pushing filters is off (the default).
 
     Spark plans a query in one of two ways. With ``spark.sql.python.filterPushdown.enabled`` it calls
@@ -186,7 +186,7 @@ class BatchReader(datasource.DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self.pushed_filters = NO_FILTERS
-        self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
         """One a split; a split without pieces where there is nothing to read."""

@@ -408,7 +408,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("endingOffsets", _offset_limit, "ending"),
     Option("endingOffsetsByTimestamp", _times_by_partition, "ending"),
     Option("endingTimestamp", _time_for_every_partition, "ending"),
-    Option("startingOffsetsByTimestampStrategy", _boolean_of("latest", "error"), "latest_without_match"),
+    Option(
+        "startingOffsetsByTimestampStrategy", _boolean_of("latest", "error"), "starts_at_latest_without_match"
+    ),
     Option("failOnDataLoss", _boolean, "fail_on_data_loss"),
     Option("minPartitions", whole_number(minimum=1), "min_partitions"),
     Option("maxPartitionBytes", size_bytes, "max_partition_bytes"),
@@ -421,8 +423,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("asOfOffset", _as_of_offset, "as_of"),
     Option("asOfTimestamp", _time_for_every_partition, "as_of"),
     Option("isolation", one_of(READ_COMMITTED, READ_UNCOMMITTED), "isolation"),
-    Option("badBatches", _boolean_of("quarantine", "fail"), "quarantine"),
-    Option("includeBatchMetadata", _boolean, "batch_metadata"),
+    Option("badBatches", _boolean_of("quarantine", "fail"), "quarantine_bad_batches"),
+    Option("includeBatchMetadata", _boolean, "include_batch_metadata"),
     Option("table", one_of(RECORDS_TABLE, *map(str.lower, _OTHER_TABLES)), "table"),
     Option("maxOffsetsPerTrigger", whole_number(minimum=1), "max_offsets_per_trigger"),
     Option("minOffsetsPerTrigger", whole_number(minimum=1), "min_offsets_per_trigger"),
