@@ -149,8 +149,9 @@ class _FileExchange:
             self._in_memory.setdefault((stage, task), []).append(copied)
             return
         if task not in self._open_files:
-            self._open_files[task] = files.Writer(self._folder / f"{stage}.{self._worker}.{task}",
-            lasting=False)
+            self._open_files[task] = files.Writer(
+                self._folder / f"{stage}.{self._worker}.{task}", lasting=False
+            )
         # Size and CRC32C before each row: the reader refuses a row that is cut or changed.
         data = row.serialize()
         self._open_files[task].write(_ROW_HEADER.pack(data.size, crc32c(data), 0))
@@ -231,10 +232,11 @@ def _run_stages(
         is_last = stage_number == len(stages) - 1
         for task in range(worker, stage.tasks, workers):
             # A task of the first stage gets its number, in a row as from ``spark.range``.
-            number_row = pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())}) batches:
-            Iterable[pa.RecordBatch] = exchange.received(stage_number, task) if stage_number else
-            (number_row,) claim = (functools.partial(exchange.claim, stage_number),) if stage.needs_claim else
-            () for batch in stage.function(*stage.arguments, *claim, batches):
+            number_row = pa.RecordBatch.from_pydict({"id": pa.array([task], pa.int64())})
+            received = exchange.received(stage_number, task)
+            batches: Iterable[pa.RecordBatch] = received if stage_number else (number_row,)
+            claim = (functools.partial(exchange.claim, stage_number),) if stage.needs_claim else ()
+            for batch in stage.function(*stage.arguments, *claim, batches):
                 if is_last:
                     yield batch
                 else:
@@ -243,13 +245,14 @@ def _run_stages(
             exchange.finish_stage(stage_number)
 
 
-def first_unfinished_stage(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int,
-int]]:
+def first_unfinished_stage(
+    folder: Path, stages: Sequence[Stage], workers: int
+) -> Iterator[tuple[str, int, int]]:
     """The first unfinished stage: (its name, workers that have finished it, all workers).
 
     The last stage has no marks, so no worker counts as finished there."""
     for stage_number, stage in enumerate(stages):
-        done = sum(files.exists(folder / f"{level}.{worker}") for worker in range(workers))
+        done = sum(files.exists(folder / f"{stage_number}.{worker}") for worker in range(workers))
         if done < workers:
             yield stage.name, done, workers
             return

@@ -26,8 +26,8 @@ from siltstone.spark.tasks import (
     Batches,
     all_or_each,
     by_bucket,
-    run_by_bucket,
     neighbour_lists,
+    run_by_bucket,
     task_numbers,
 )
 
@@ -101,9 +101,19 @@ class SparkObserver:
         if not segment_lists:
             return statistics
         observe_segments = functools.partial(observe_task, list(works), segment_lists, buckets)
-        count_keys_of_buckets = functools.partial(count_keys_task, list(works), top) numbers =
-        (len(segment_lists), len(segment_lists), self._workers) for log, part in run_by_bucket(self._session,
-        "explain", *numbers, observe_segments, count_keys_of_buckets, LogStatistics):
+        count_keys_of_buckets = functools.partial(count_keys_task, list(works), top)
+        inputs = len(segment_lists)
+        reports = run_by_bucket(
+            self._session,
+            "explain",
+            inputs,
+            inputs,
+            self._workers,
+            observe_segments,
+            count_keys_of_buckets,
+            LogStatistics,
+        )
+        for log, part in reports:
             statistics[works[log][0].name].merge(part, top)
         return statistics
 

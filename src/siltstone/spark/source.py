@@ -1,7 +1,7 @@
-"""Siltstone as a data source of Spark, ``format("siltstone")``: Spark's names for ``siltstone.tables``.
+"""Siltstone as a data source of Spark, ``format("siltstone")``: Spark's interfaces over ``siltstone.tables``.
 
-Spark finds ``SiltstoneSource`` by the top-level module ``pyspark_siltstone``. It plans a query in a process
-beside the driver, ships the reader or writer, and calls ``read`` and ``write`` in the tasks.
+Spark finds ``SiltstoneSource`` by the top-level module ``pyspark_siltstone``. Spark plans a query in a Python
+process beside the driver, ships the reader or writer to the tasks, and calls ``read`` or ``write`` there.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _METADATA_KEY = "siltstone"
 class SiltstoneSource(datasource.DataSource):
     """Log directories as tables; ``ReadOptions`` and ``WriteOptions`` list the options.
 
-    A table in Spark's catalog brings its location and options only when it is made (Spark 4.3: a query of it
-    comes with none of them). A query does bring the schema that we gave then: its metadata keeps them.
+    Spark passes the location and options of a table in its catalog only when the table is created (in Spark
+    4.3 a query of the table has none of them). A query has the schema that ``schema`` returned at that time,
+    so the options are stored in the metadata of the schema.
     """
 
     @classmethod
@@ -53,11 +54,12 @@ class SiltstoneSource(datasource.DataSource):
         return "siltstone"
 
     def schema(self) -> StructType:
-        """The schema of Spark's Kafka source, of the columns asked for."""
+        """The schema of the requested columns; for records, that of Spark's Kafka source."""
         try:
             options = ReadOptions.of(self.options)
         except UsageError as error:
-            # Spark does not say what a schema is for; the error that counts is that of a batch query.
+            # Spark does not say whether the schema is for a batch query or a stream. If the options fit
+            # neither, the error is that of a batch query.
             try:
                 options = ReadOptions.of(self.options, is_streaming=True)
             except UsageError:
@@ -69,7 +71,7 @@ class SiltstoneSource(datasource.DataSource):
         return schema
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
-        """For a batch query. Raises UsageError for a schema that is not the table's."""
+        """The reader of a batch query. Raises UsageError for a schema that is not the table's."""
         options = ReadOptions.of(self._with_catalog_options(schema))
         own = from_arrow_schema(schema_of(options))
         if _columns(schema) != _columns(own):
@@ -80,20 +82,21 @@ class SiltstoneSource(datasource.DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
-        """For ``readStream``."""
+        """The reader of a ``readStream``."""
         return StreamReader(ReadOptions.of(self._with_catalog_options(schema), is_streaming=True))
 
     def _with_catalog_options(self, schema: StructType) -> dict[str, str]:
-        """The query's options over those that its table was made with."""
+        """The query's options, over those that its table in the catalog was created with."""
         kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
         return kept | _lower_names(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
-        """For ``df.write``. Raises UsageError, DirectoryLockedError, what opening a directory raises."""
+        """The writer of a ``df.write``. Raises UsageError, DirectoryLockedError, and what opening a directory
+        raises."""
         return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
-        """For ``df.writeStream``. Raises as ``writer`` does."""
+        """The writer of a ``df.writeStream``. Raises as ``writer`` does."""
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
@@ -105,17 +108,18 @@ def _columns(schema: StructType) -> list[tuple[str, DataType]]:
     return [(field.name, field.dataType) for field in schema.fields]
 
 
-# Spark's filters as a ``PushedFilters``: they only make a query read less, Spark applies all of them again.
+# Spark's filters become ``PushedFilters``. They only let a query read less: Spark applies all of them again.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def pushed_filters_of(filters: Sequence[Filter]) -> PushedFilters:
-    """What all filters together leave; those that do not bound where a row may be are passed over."""
+    """The topics, partitions, offsets and times to which all filters together restrict a query."""
     return functools.reduce(PushedFilters.__and__, map(_pushed_filter_of, filters), NO_FILTERS)
 
 
 def _pushed_filter_of(condition: Filter) -> PushedFilters:
+    """The restriction by one filter of Spark; none for a filter on other columns or of another kind."""
     value: Any = getattr(condition, "value", None)
     match ".".join(getattr(condition, "attribute", ())).lower(), condition:
         case "topic", datasource.EqualTo() | datasource.EqualNullSafe():
@@ -137,7 +141,7 @@ def _pushed_filter_of(condition: Filter) -> PushedFilters:
             | datasource.EqualTo()
             | datasource.EqualNullSafe(),
         ) if isinstance(value, datetime) and value.tzinfo is not None:
-            # Only a lower bound helps: a log may hold early records anywhere.
+            # A latest time would restrict no offsets: an early record may be anywhere in a log.
             return PushedFilters(from_timestamp_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return NO_FILTERS
 
@@ -158,11 +162,12 @@ def _pushed_offsets_of(condition: Filter, value: int) -> PushedFilters:
 
 
 class _PushFilters:
-    """``pushFilters`` that Spark does not refuse where pushing filters is off (the default).
+    """A ``pushFilters`` method that Spark also accepts if pushing filters is off (the default).
 
-    Spark plans a query in one of two ways. With ``spark.sql.python.filterPushdown.enabled`` it calls
-    ``pushFilters``. Without, it fails when the method is not the one of the base class, judged by its
-    ``__func__``: this one shows that, since to leave filters to Spark is all that it does in any case.
+    If ``spark.sql.python.filterPushdown.enabled`` is set, Spark calls ``pushFilters``. If not, Spark fails
+    unless the method's ``__func__`` is that of the base class, since filters that only a reader applies would
+    be lost. This reader leaves all filters to Spark, so nothing is lost: it shows the ``__func__`` of the
+    base class.
     """
 
     __func__: Any = staticmethod(datasource.DataSourceReader.pushFilters)
@@ -181,7 +186,7 @@ def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Record
 
 
 class BatchReader(datasource.DataSourceReader):
-    """Reads a table. Filters are used to read less and are all left for Spark to apply."""
+    """Reads a table in a batch query. It uses filters to read less, and leaves all of them to Spark, too."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -189,7 +194,7 @@ class BatchReader(datasource.DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
-        """One a split; a split without pieces where there is nothing to read."""
+        """The splits of the table; an empty split if there is nothing to read, since Spark needs one."""
         splits = plan(self._options, self.pushed_filters) or [TaskSplit(pieces=())]
         return [InputPartition(split) for split in splits]
 
@@ -210,7 +215,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     @cached_property
     def _follower(self) -> Follower:
-        """Made where it is needed: not in the tasks."""
+        """Created at its first use, on the driver: tasks do not need it."""
         return Follower(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -228,15 +233,15 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if maximum is None else ReadMaxRows(maximum)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The logs' ends, for the query's progress."""
+        """The ends of the logs, for the progress of the query."""
         return offsets_to_json(self._follower.log_ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave what is appended from now on to the next run."""
+        """Leave records that are appended from now on to the next run of the query."""
         self._follower.stop_at_current_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One a split."""
+        """The splits of a micro-batch."""
         return [
             InputPartition(split)
             for split in self._follower.splits(offsets_from_json(start), offsets_from_json(end))
@@ -247,13 +252,14 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return _read(partition, self._options)
 
 
-# Writing: tasks stage batches, the driver commits. Spark ships the writer to the tasks and to the commit; for
-# a stream's commit it makes another one, which knows only what the tasks' messages say.
+# Writing: tasks stage batches, the driver commits them. Spark ships the writer to the tasks, and to the
+# commit of a job. For a stream's commit Spark makes another writer, which knows only what the messages of
+# tasks have.
 
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task reports to the driver; ``query_id``: of a stream."""
+    """What one task reports to the driver; ``query_id``: the id of the stream, None for a job."""
 
     staged: StagedOutput
     query_id: str | None = None
@@ -268,6 +274,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+    """In a task: stage its rows."""
     freeze_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
@@ -276,7 +283,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
 
 
 def _staged_of(messages: Messages) -> list[StagedOutput]:
-    """What the tasks that ended have staged."""
+    """What the successful tasks have staged; the others have no message."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
