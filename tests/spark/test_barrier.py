@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.spark import jobs
-from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, first_unfinished_stage
+from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, unfinished_stage
 from siltstone.spark.jobs import (
     BARRIER_BYTES,
     Job,
@@ -141,7 +141,7 @@ def test_every_row_comes_to_its_task_once(
 ) -> None:
     found = on_threads(tmp_path, stages(3, tasks), workers, memory_bytes)
     assert told(found) == expected(3, tasks)
-    assert list(first_unfinished_stage(tmp_path, stages(3, tasks)[:2], workers)) == []
+    assert list(unfinished_stage(tmp_path, stages(3, tasks)[:2], workers)) == []
 
 
 def test_what_stays_with_its_worker_does_not_go_through_a_file(

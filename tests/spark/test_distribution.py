@@ -12,7 +12,7 @@ from siltstone.compaction.engine import small_work
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import distribute_logs
 from siltstone.spark.internals import WORKER_EXITED
-from siltstone.spark.tasks import job_error, merge_buckets_and_tasks, smaller_buckets
+from siltstone.spark.tasks import job_error, merge_shape, smaller_buckets
 
 MIB = 1 << 20
 
@@ -61,7 +61,7 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
     """A merge takes three and a half times its entries; ``enough`` buckets let each take all memory."""
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merge_buckets_and_tasks(enough, workers, entries, memory)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
     assert tasks <= buckets and tasks >= workers
     assert tasks == workers or entries / (tasks - 1) > memory / 2
     held = entries / tasks if buckets > tasks else 0
@@ -73,7 +73,7 @@ def test_merging_tasks_are_few_and_hold_what_they_may(workers: int, entries_mib:
 def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> None:
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
-    buckets, tasks = merge_buckets_and_tasks(enough, workers, entries, memory)
+    buckets, tasks = merge_shape(enough, workers, entries, memory)
     more = smaller_buckets(buckets, tasks, entries)
     assert more == buckets or more % tasks == 0
     assert more >= buckets and entries <= more * 32 * MIB

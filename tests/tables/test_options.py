@@ -9,7 +9,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.log.fetch import EARLIEST
 from siltstone.log.names import TopicPartition
-from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size_bytes, time_ms
+from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size, time_ms
 from siltstone.tables.writing import WRITE_OPTIONS
 from tests.support.errors import raises_error
 from tests.support.golden_sets import REPOSITORY
@@ -104,7 +104,7 @@ def test_one_time_for_all_precedes_times_by_partition_and_these_precede_offsets(
 
 
 def test_sizes_times_and_durations_have_units() -> None:
-    assert [size_bytes(text) for text in ("1", "64k", "128m", "1g")] == [1, 1 << 16, 128 << 20, 1 << 30]
+    assert [size(text) for text in ("1", "64k", "128m", "1g")] == [1, 1 << 16, 128 << 20, 1 << 30]
     assert [duration_ms(text) for text in ("500", "500ms", "10s", "15m", "1h")] == [
         500,
         500,

@@ -69,8 +69,8 @@ from siltstone.spark.tasks import (
     Batches,
     engine_errors,
     is_alive,
-    merge_buckets_and_tasks,
-    neighbour_lists,
+    merge_shape,
+    neighbours,
     smaller_buckets,
     task_numbers,
 )
@@ -85,7 +85,7 @@ from siltstone.spark.tasks import (
 # In a barrier stage each worker begins with its own groups, and then takes groups that no worker has claimed.
 # ``compaction.broadcast`` does the work.
 
-GroupLists = Sequence[Sequence[int]]
+Groups = Sequence[Sequence[int]]
 """Neighbouring groups for each task, by their index in ``work.groups``."""
 Claim = Callable[[int], bool]
 """Claims a group for this worker; False if another worker has it."""
@@ -107,7 +107,7 @@ def dirty_task(
             yield from (Row(target=task, kind=rows.TRIGGER).batch() for task in range(lookup_tasks))
 
 
-def _dirty_report_and_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
+def _dirty_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
     """The sum of the reports, and the entries, of the tasks that read dirty segments."""
     extracted = Extracted()
     for row in arrived:
@@ -117,23 +117,21 @@ def _dirty_report_and_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[E
 
 
 def shared_lookup_task(
-    work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: GroupLists, batches: Batches
+    work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: Groups, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Rewrite neighbouring groups by the map that the driver has broadcast."""
     for number in task_numbers(batches):
         yield from _clean_groups_by_map(work, shared.value, inputs[number])
 
 
-def lookup_task(
-    work: LogWork, inputs: GroupLists, claim: Claim, batches: Batches
-) -> Iterator[pa.RecordBatch]:
+def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Build the offset map from the dirty entries that arrive, and rewrite the groups that ``claim`` grants.
 
     The task begins with its own groups, and then tries those of other tasks from the end, where these come
     last. If reading failed or found transactions, it only reports that."""
     arrived = list(rows_of(batches))
     (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
-    extracted, entries = _dirty_report_and_entries(arrived)
+    extracted, entries = _dirty_entries(arrived)
     if extracted.failure is not None or extracted.transactional:
         yield report_row(rows.EXTRACTED, extracted).batch()
         return
@@ -155,15 +153,9 @@ def _clean_groups_by_map(
 
 def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
     """The log's report from the tasks of a barrier stage; None if the log has transactions."""
-    failed_extraction = next(
-        (report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None
-    )
-    if failed_extraction is not None:
-        return (
-            LogReport(name=work.name, extracted=failed_extraction)
-            if failed_extraction.failure is not None
-            else None
-        )
+    stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
+    if stopped is not None:
+        return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
     groups = (report_of(row, LogReport) for row in reports if row.kind == rows.JOINED)
     return merge_group_reports(work, keys, groups)
@@ -392,7 +384,7 @@ class SparkEngine(SparkWorkers):
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
         dirty = dirty_splits(work, self._parallelism) or [[]]
         sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
-        inputs = neighbour_lists(sizes, min(len(sizes), self._parallelism))
+        inputs = neighbours(sizes, min(len(sizes), self._parallelism))
         if self._uses_barrier(work.size):
             stages = (
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
@@ -405,11 +397,11 @@ class SparkEngine(SparkWorkers):
         return self._join_in_two_jobs(work, dirty, inputs)
 
     def _join_in_two_jobs(
-        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], inputs: GroupLists
+        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], inputs: Groups
     ) -> LogReport | None:
         """The broadcast join in two jobs: the driver builds the map from the first one's entries, and
         broadcasts it for the second. None if the log has transactions."""
-        extracted, entries = _dirty_report_and_entries(
+        extracted, entries = _dirty_entries(
             self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0)
         )
         if extracted.failure is not None:
@@ -447,9 +439,7 @@ class SparkEngine(SparkWorkers):
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
         entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_buckets_and_tasks(
-            min_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes
-        )
+        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, entry_bytes)
         inputs = self._splits_of_tasks(work)
         stages = (

@@ -40,7 +40,7 @@ from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import SparkWorkers, attempt_name
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.tasks import Batches, merge_buckets_and_tasks, neighbour_lists, task_numbers
+from siltstone.spark.tasks import Batches, merge_shape, neighbours, task_numbers
 
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of new records for a task that extracts entries."""
@@ -142,9 +142,7 @@ class SparkCompactionEngine(SparkWorkers):
             return _sum_of_reports(self._run_numbered(work.name, 1, compact_whole_task, work))
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
         entry_bytes = _WORD_BYTES * work.words * (work.end - work.first)
-        buckets, tasks = merge_buckets_and_tasks(
-            min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes
-        )
+        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
         source_lists = self._source_lists(work.sources)
         rewrite_tasks = max(1, min(len(work.groups), self._parallelism))
@@ -168,7 +166,7 @@ class SparkCompactionEngine(SparkWorkers):
         """For each task that extracts entries, the indexes of neighbouring sources of about the same size."""
         sizes = [source.length for source in sources]
         tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
-        return neighbour_lists(sizes, tasks) or [[]]
+        return neighbours(sizes, tasks) or [[]]
 
 
 def _sum_of_reports(reports: Iterable[Row]) -> Compacted:

@@ -112,7 +112,7 @@ class _FileExchange:
         self._folder, self._worker, self._workers = folder, worker, workers
         self._free_bytes = memory_bytes
         self._in_memory: dict[tuple[int, int], list[pa.RecordBatch]] = {}
-        self._open_files: dict[int, files.Writer] = {}
+        self._files: dict[int, files.Writer] = {}
 
     def begin(self) -> None:
         """Make the ``begun`` mark. Raises WorkerAbortedError if this worker has begun before."""
@@ -148,21 +148,19 @@ class _FileExchange:
             copied = pa.ipc.read_record_batch(row.serialize(), ARROW_SCHEMA)
             self._in_memory.setdefault((stage, task), []).append(copied)
             return
-        if task not in self._open_files:
-            self._open_files[task] = files.Writer(
-                self._folder / f"{stage}.{self._worker}.{task}", lasting=False
-            )
+        if task not in self._files:
+            self._files[task] = files.Writer(self._folder / f"{stage}.{self._worker}.{task}", lasting=False)
         # Size and CRC32C before each row: the reader refuses a row that is cut or changed.
         data = row.serialize()
-        self._open_files[task].write(_ROW_HEADER.pack(data.size, crc32c(data), 0))
-        self._open_files[task].write(data)
+        self._files[task].write(_ROW_HEADER.pack(data.size, crc32c(data), 0))
+        self._files[task].write(data)
 
     def finish_stage(self, stage: int) -> None:
         """Mark the stage as finished by this worker, and wait for the others. Raises WorkerAbortedError."""
         # The files are complete before the mark: a worker that sees all marks may read all files.
-        for writer in self._open_files.values():
+        for writer in self._files.values():
             writer.close()
-        self._open_files.clear()
+        self._files.clear()
         self._mark(f"{stage}.{self._worker}")
         # Look again after 1 ms at first, since most workers finish a stage together, and later after 10 ms.
         waiting, polls = set(range(self._workers)), 0
@@ -245,9 +243,7 @@ def _run_stages(
             exchange.finish_stage(stage_number)
 
 
-def first_unfinished_stage(
-    folder: Path, stages: Sequence[Stage], workers: int
-) -> Iterator[tuple[str, int, int]]:
+def unfinished_stage(folder: Path, stages: Sequence[Stage], workers: int) -> Iterator[tuple[str, int, int]]:
     """The first unfinished stage: (its name, workers that have finished it, all workers).
 
     The last stage has no marks, so no worker counts as finished there."""

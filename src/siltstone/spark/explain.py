@@ -22,14 +22,7 @@ from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
-from siltstone.spark.tasks import (
-    Batches,
-    all_or_each,
-    by_bucket,
-    neighbour_lists,
-    run_by_bucket,
-    task_numbers,
-)
+from siltstone.spark.tasks import Batches, all_or_each, by_bucket, neighbours, run_by_bucket, task_numbers
 
 Works = Sequence[tuple[LogWork, Bins]]
 """Each log, and the bins of its histograms."""
@@ -94,26 +87,17 @@ class SparkObserver:
 
     def _observe(self, works: Works, top: int) -> dict[str, LogStatistics]:
         segment_lists = [
-            (log, segments) for log, (work, _) in enumerate(works) for segments in self._segment_lists(work)
+            (log, part) for log, (work, _) in enumerate(works) for part in self._segment_lists(work)
         ]
         buckets = [self._buckets(work) for work, _ in works]
         statistics = {work.name: LogStatistics() for work, _ in works}
         if not segment_lists:
             return statistics
-        observe_segments = functools.partial(observe_task, list(works), segment_lists, buckets)
-        count_keys_of_buckets = functools.partial(count_keys_task, list(works), top)
+        first = functools.partial(observe_task, list(works), segment_lists, buckets)
+        second = functools.partial(count_keys_task, list(works), top)
         inputs = len(segment_lists)
-        reports = run_by_bucket(
-            self._session,
-            "explain",
-            inputs,
-            inputs,
-            self._workers,
-            observe_segments,
-            count_keys_of_buckets,
-            LogStatistics,
-        )
-        for log, part in reports:
+        shape = (inputs, inputs, self._workers)  # inputs, tasks of the first stage, tasks of the second
+        for log, part in run_by_bucket(self._session, "explain", *shape, first, second, LogStatistics):
             statistics[works[log][0].name].merge(part, top)
         return statistics
 
@@ -123,6 +107,4 @@ class SparkObserver:
 
     def _segment_lists(self, work: LogWork) -> list[list[int]]:
         """The indexes of neighbouring segments, about 64 MiB in each list."""
-        return neighbour_lists(
-            [segment.size for segment in work.segments], math.ceil(work.size / _TASK_BYTES)
-        )
+        return neighbours([segment.size for segment in work.segments], math.ceil(work.size / _TASK_BYTES))

@@ -34,7 +34,7 @@ PRIVATE_USES = {
         '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
     },
     "pyspark.core.context:SparkContext._ensure_initialized": {
-        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret",
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
         "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
@@ -51,17 +51,17 @@ PRIVATE_USES = {
         '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
     },
     "pyspark.sql.session:SparkSession.Builder": {
-        "self._options: Dict[str, Any] = {}": "the settings that Java is started with",
+        "self._options: Dict[str, Any] = {}": "the settings that Java is started with"
     },
     "pyspark.daemon": {
-        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument",
+        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument"
     },
     "pyspark.daemon:manager": {"": "spark.daemon is this function with imports before it"},
     "pyspark.worker:main": {"": "imported before workers are forked"},
     "pyspark.sql.worker.plan_data_source_read": {
         'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
             "the source's reader passes for one without pushFilters where pushing is off"
-        ),
+        )
     },
     "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
     "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress
-from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, first_unfinished_stage
+from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, unfinished_stage
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
@@ -129,10 +129,8 @@ class SparkWorkers:
     ) -> list[Row]:
         """Run a job of one stage (``stage_over_numbers``). Returns its reports. Raises EngineError if the job
         fails."""
-        make_frame = functools.partial(
-            stage_over_numbers, self._session, count, function, *arguments, tasks=tasks
-        )
-        return collect(self._session, make_frame, title, self._progress)
+        frame = functools.partial(stage_over_numbers, self._session, count, function, *arguments, tasks=tasks)
+        return collect(self._session, frame, title, self._progress)
 
 
 def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
@@ -193,13 +191,13 @@ def run_in_barrier(
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
         arguments = (tuple(job.stages), workers, folder, memory_bytes)
 
-        make_frame = functools.partial(
+        frame = functools.partial(
             stage_over_numbers, session, workers, barrier_task, *arguments, barrier=True
         )
-        stage_progress = functools.partial(first_unfinished_stage, Path(folder), job.stages, workers)
+        stage_progress = functools.partial(unfinished_stage, Path(folder), job.stages, workers)
         reports = None
         with contextlib.suppress(EngineError):
-            reports = collect(session, make_frame, job.title, progress, stage_progress)
+            reports = collect(session, frame, job.title, progress, stage_progress)
     # The folder is removed, so a worker that still waits stops. Staged files can be removed only after that.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports

@@ -220,10 +220,7 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
         "spark.authenticate": "true",
     }
     if is_local(master) or master.startswith("local-cluster"):
-        settings |= {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-        }
+        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if is_local(master):
         settings[internals.DAEMON_SETTING] = daemon.__name__

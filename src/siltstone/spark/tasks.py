@@ -62,9 +62,7 @@ def in_worker(
     return function(*arguments)
 
 
-def merge_buckets_and_tasks(
-    buckets: int, workers: int, entry_bytes: int, memory_bytes: int
-) -> tuple[int, int]:
+def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
     ``buckets``: enough for one bucket in a task; ``entry_bytes``: the key entries of all buckets. A task
@@ -85,7 +83,7 @@ def smaller_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
     return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _ENTRY_BYTES_PER_BUCKET)))
 
 
-def neighbour_lists(sizes: Sequence[int], tasks: int) -> list[list[int]]:
+def neighbours(sizes: Sequence[int], tasks: int) -> list[list[int]]:
     """Distribute the indexes of ``sizes`` over up to ``tasks`` lists of neighbours of about the same size."""
     total, bytes_before = sum(sizes), 0
     lists: list[list[int]] = [[] for _ in range(tasks)]
@@ -271,18 +269,16 @@ def all_or_each(
     session: SparkSession,
     logs: Sequence[Log],
     run: Callable[[Sequence[Log]], dict[str, Report]],
-    report_failure: Callable[[Log, EngineError], dict[str, Report]],
+    failed: Callable[[Log, EngineError], dict[str, Report]],
 ) -> dict[str, Report]:
     """``run`` all logs in one job and, if that fails, each log in a job of its own. Returns results by name.
 
-    ``report_failure`` makes the result of a log whose own job fails. Raises EngineError if Spark is gone."""
+    ``failed`` makes the result of a log whose own job fails. Raises EngineError if Spark is gone."""
     try:
         return run(logs)
     except EngineError as error:
         if not is_alive(session):
             raise
         if len(logs) == 1:
-            return report_failure(logs[0], error)
-    return {
-        name: done for log in logs for name, done in all_or_each(session, [log], run, report_failure).items()
-    }
+            return failed(logs[0], error)
+    return {name: done for log in logs for name, done in all_or_each(session, [log], run, failed).items()}

@@ -115,8 +115,8 @@ def _validity(is_null: Flags) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
 
 
-def bytes_array(data: Bytes, start: Int32, size: Int32, arrow_type: pa.DataType | None = None) -> pa.Array:
-    """Spans as an Arrow array of ``arrow_type``, binary by default; a size of -1 is null."""
+def bytes_array(data: Bytes, start: Int32, size: Int32, dtype: pa.DataType | None = None) -> pa.Array:
+    """Spans as an Arrow array of ``dtype``, binary by default; a size of -1 is null."""
     offsets = np.empty(len(size) + 1, np.int32)
     total, nulls = _running_sums(size, offsets)
     assert total < 1 << 31, "Arrow's offsets are int32"
@@ -124,7 +124,7 @@ def bytes_array(data: Bytes, start: Int32, size: Int32, arrow_type: pa.DataType 
     gather(data, start, size, offsets, out)
     validity = _validity(size < 0) if nulls else None
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.Array.from_buffers(arrow_type or pa.binary(), len(size), buffers, nulls)
+    return pa.Array.from_buffers(dtype or pa.binary(), len(size), buffers, nulls)
 
 
 def headers_array(columns: RecordColumns) -> pa.Array:
@@ -238,9 +238,7 @@ _DDL_TYPES = {
 
 def fields_of(ddl: str) -> dict[str, pa.DataType]:
     """Arrow's types by column, from Spark's DDL such as ``"offset long, codec string"``."""
-    return {
-        name: _DDL_TYPES[arrow_type] for name, arrow_type in (column.split() for column in ddl.split(","))
-    }
+    return {name: _DDL_TYPES[dtype] for name, dtype in (column.split() for column in ddl.split(","))}
 
 
 BATCH_COLUMN, BAD_COLUMN = "batch", "badBatch"
@@ -252,13 +250,9 @@ BATCH_FIELDS = pa.struct(
     ).items()
 )
 """``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
-_HEADER_FIELD_BY_COLUMN = {
-    re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()
-}
+_HEADER_FIELD = {re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()}
 _HEADER_FIELDS = {
-    field.name: _HEADER_FIELD_BY_COLUMN[field.name]
-    for field in BATCH_FIELDS
-    if field.name in _HEADER_FIELD_BY_COLUMN
+    field.name: _HEADER_FIELD[field.name] for field in BATCH_FIELDS if field.name in _HEADER_FIELD
 }
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
@@ -374,7 +368,7 @@ def to_batches(
     the records after it (``log.ledger.reading``). Only the requested columns are made. Raises UsageError and
     LedgerError at the call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
     """
-    table_schema = schema(columns, include_headers=include_headers)
+    out_schema = schema(columns, include_headers=include_headers)
     if view not in VIEWS or tombstones not in ("drop", "keep"):
         advice = f"set view to {' or '.join(VIEWS)}, tombstones to drop or keep"
         raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
@@ -394,7 +388,7 @@ def to_batches(
         batch
         for polled in parts
         for batch in record_batches(
-            polled.columns, polled.batches, table_schema, source, batch_bytes=batch_bytes
+            polled.columns, polled.batches, out_schema, source, batch_bytes=batch_bytes
         )
     )
 
@@ -403,8 +397,8 @@ def to_arrow(
     log: TopicLog, start: int | None = None, end: int | None = None, **options: Unpack[BatchOptions]
 ) -> pa.Table:
     """All of ``to_batches`` as one table, in chunks that may be more than 2 GiB together."""
-    table_schema = schema(options.get("columns"), include_headers=options.get("include_headers", False))
-    return pa.Table.from_batches(to_batches(log, start, end, **options), table_schema)
+    out_schema = schema(options.get("columns"), include_headers=options.get("include_headers", False))
+    return pa.Table.from_batches(to_batches(log, start, end, **options), out_schema)
 
 
 def _compacted_view(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[Polled]:
@@ -431,12 +425,10 @@ def _closing(reader: CompactedReader) -> Iterator[Polled]:
         yield from reader
 
 
-def _last_of_keys(
-    first_reader: LogReader, second_reader: LogReader, keep_tombstones: bool
-) -> Iterator[Polled]:
+def _last_of_keys(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[Polled]:
     """The last record of each key: the first reader finds their offsets, the second reads the records."""
-    retained = last_offsets_of_keys(first_reader)
-    for polled in second_reader:
+    retained = last_offsets_of_keys(first)
+    for polled in second:
         rows = matching_rows(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
@@ -454,7 +446,7 @@ def matching_rows(present: Int64, offsets: Int64) -> Int64:
 def record_batches(
     columns: Any,
     batches: BatchHeaders,
-    table_schema: pa.Schema,
+    out_schema: pa.Schema,
     source: RecordSource,
     *,
     batch_bytes: int,
@@ -462,7 +454,7 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Split records (at least one) into Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows.
 
-    ``columns``: ``RecordColumns``, or others with the fields that the columns of ``table_schema`` need;
+    ``columns``: ``RecordColumns``, or others with the fields that the columns of ``out_schema`` need;
     ``columns.batch`` has the row in ``batches`` of each record. Decompressed records may be many times as
     large as the window that they were read from. An Arrow batch has at most 2 GiB of keys, and of values.
     """
@@ -475,5 +467,5 @@ def record_batches(
         edges |= set((np.flatnonzero(np.diff(batch_number)) + 1).tolist())
     for start, end in itertools.pairwise(sorted(edges)):
         part = columns if end - start == count else select(columns, slice(start, end))
-        arrays = [_COLUMNS[name][1](part, batches, source) for name in table_schema.names]
-        yield pa.RecordBatch.from_arrays(arrays, schema=table_schema)
+        arrays = [_COLUMNS[name][1](part, batches, source) for name in out_schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=out_schema)

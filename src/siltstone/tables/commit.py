@@ -257,10 +257,10 @@ class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
     writes: list[Write]
 
 
-def load_writes(log_directory: Path) -> list[Write]:
+def load_writes(root: Path) -> list[Write]:
     """The writes to a log directory, the oldest first; none if the file is missing. Raises
     CorruptFileError."""
-    path = log_directory / WRITES_FILE
+    path = root / WRITES_FILE
     try:
         return msgspec.json.decode(files.read_bytes(path), type=_WritesFile).writes
     except FileNotFoundError:
@@ -280,17 +280,17 @@ def find_write(writes: list[Write], write_id: str, epoch: int) -> Write | None:
     return next((write for write in writes if write.write_id == write_id and write.epoch >= epoch), None)
 
 
-def store_write(log_directory: Path, writes: list[Write], write: Write) -> list[Write]:
+def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
     """Add ``write`` to the file, durably, in place of an earlier one with its id; returns the new list.
 
     Raises OSError."""
     others = [other for other in writes if other.write_id != write.write_id]
     kept = [other for other in others if other.is_named or not other.is_done]
-    return _replace_file(log_directory, [*kept[-WRITES_MAX + 1 :], write])
+    return _replace_file(root, [*kept[-WRITES_MAX + 1 :], write])
 
 
-def _replace_file(log_directory: Path, writes: list[Write]) -> list[Write]:
-    files.replace(log_directory / WRITES_FILE, msgspec.json.encode(_WritesFile(writes=writes)) + b"\n")
+def _replace_file(root: Path, writes: list[Write]) -> list[Write]:
+    files.replace(root / WRITES_FILE, msgspec.json.encode(_WritesFile(writes=writes)) + b"\n")
     return writes
 
 
@@ -303,22 +303,18 @@ _WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
 
 
-def commit_write(
-    manager: LogManager, log_directory: Path, staged: Iterable[StagedOutput], write: Write
-) -> Write:
+def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput], write: Write) -> Write:
     """Append the staged batches in the order of the tasks, unless a write with this id was committed before.
 
-    ``manager`` has opened and locked ``log_directory`` (step 1); ``write`` has no ranges yet. Returns the
+    ``manager`` has opened and locked ``root`` (step 1); ``write`` has no ranges yet. Returns the
     entry of this write, or of the earlier one that it repeats. Raises SiltstoneError, OSError: the logs are
     then as before, or the next write completes this one.
     """
     staged_outputs = sorted((file for file in staged if file.record_count), key=lambda file: file.task)
-    writes = _complete_interrupted(manager, log_directory)
+    writes = _complete_interrupted(manager, root)
     committed = find_write(writes, write.write_id, write.epoch)
     if committed is None:
-        committed = _write_and_append(
-            manager, log_directory, writes, _with_ranges(manager, staged_outputs, write)
-        )
+        committed = _write_and_append(manager, root, writes, _with_ranges(manager, staged_outputs, write))
     else:
         _logger.info(
             "write %s, epoch %d was committed before; nothing is appended", write.write_id, write.epoch
@@ -328,13 +324,13 @@ def commit_write(
     return committed
 
 
-def _complete_interrupted(manager: LogManager, log_directory: Path) -> list[Write]:
+def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
     Raises DirectoryRefusedError if a log was cleaned, or its start moved, since. It is then unknown which
     batches of the write were in the log.
     """
-    writes = load_writes(log_directory)
+    writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
         _logger.warning(
             "write %s, epoch %d was interrupted; its missing batches are appended now",
@@ -342,9 +338,9 @@ def _complete_interrupted(manager: LogManager, log_directory: Path) -> list[Writ
             write.epoch,
         )
         for topic_partition, before in write.ends_before().items():
-            _refuse_changed_log(manager, log_directory, topic_partition, before, write)
+            _refuse_changed_log(manager, root, topic_partition, before, write)
         _append(manager, write, is_resuming=True)
-        writes = store_write(log_directory, writes, replace(write, is_done=True, staged=()))
+        writes = store_write(root, writes, replace(write, is_done=True, staged=()))
         discard_staged(write.staged)
     return writes
 
@@ -367,19 +363,19 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
     return replace(write, ranges=ranges, staged=tuple(staged))
 
 
-def _write_and_append(manager: LogManager, log_directory: Path, writes: list[Write], write: Write) -> Write:
+def _write_and_append(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
     """Steps 4 to 6. A write without records gets an entry only if its id can be used again."""
     if not write.staged and not write.is_named:
         return replace(write, is_done=True)
     if write.staged:
-        writes = store_write(log_directory, writes, write)
+        writes = store_write(root, writes, write)
         try:
             _append(manager, write)
         except (SiltstoneError, OSError):
-            _roll_back(manager, log_directory, writes, write)
+            _roll_back(manager, root, writes, write)
             raise
     completed = replace(write, is_done=True, staged=())
-    store_write(log_directory, writes, completed)
+    store_write(root, writes, completed)
     return completed
 
 
@@ -420,7 +416,7 @@ def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
 
 
 def _refuse_changed_log(
-    manager: LogManager, log_directory: Path, topic_partition: TopicPartition, before: int, write: Write
+    manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
     """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it."""
     log = manager.get(topic_partition)
@@ -432,22 +428,22 @@ def _refuse_changed_log(
             "not known",
             path=str(topic_partition),
             advice=f"check the records from offset {before} on, then remove the entry from "
-            f"{log_directory / WRITES_FILE}",
+            f"{root / WRITES_FILE}",
         )
 
 
-def _roll_back(manager: LogManager, log_directory: Path, writes: list[Write], write: Write) -> None:
+def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
     """Truncate the logs to their ends before the write; if that fails, the next write completes this one."""
     try:
         for topic_partition, before in write.ends_before().items():
             manager.truncate_to(topic_partition, before)
-        _replace_file(log_directory, [other for other in writes if other.write_id != write.write_id])
+        _replace_file(root, [other for other in writes if other.write_id != write.write_id])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
             "write %s cannot be rolled back (%s); the next write to %s completes it",
             write.write_id,
             error,
-            log_directory,
+            root,
         )
 
 

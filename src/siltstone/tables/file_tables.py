@@ -112,15 +112,13 @@ def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
     """The rows of the split's files. Raises CorruptFileError unless ``badBatches=quarantine``, OSError."""
     schema, columns = schema_of(options), list(fields_of(FILE_TABLES[options.table][1]))
     rows = (
-        row
-        for path, topic_partition in split.paths
-        for row in _rows_of_file(path, topic_partition, columns, options)
+        row for path, topic_partition in split.paths for row in _rows(path, topic_partition, columns, options)
     )
     while batch := list(itertools.islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(batch, schema=schema)
 
 
-def _rows_of_file(
+def _rows(
     path: str, topic_partition: TopicPartition | None, columns: list[str], options: ReadOptions
 ) -> Iterator[Row]:
     for row in dump_file(identify(path), DumpOptions()):

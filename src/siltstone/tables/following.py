@@ -187,16 +187,14 @@ class Follower:
                 ranges.append(snapshot_range(logs[topic_partition], offset_range))
         return split_ranges(ranges, self._options)
 
-    def _report_losses(self, offsets: Offsets, log_ends: Offsets) -> None:
+    def _report_losses(self, offsets: Offsets, ends: Offsets) -> None:
         for topic_partition, offset in offsets.items():
-            if topic_partition not in log_ends and self._final_offsets is None:
+            if topic_partition not in ends and self._final_offsets is None:
                 self._report_loss(
                     topic_partition, f"the partition was deleted; the stream was at offset {offset}"
                 )
-            elif log_ends.get(topic_partition, offset) < offset:
-                reason = (
-                    f"the log ends at offset {log_ends[topic_partition]}, below the stream's offset {offset}"
-                )
+            elif ends.get(topic_partition, offset) < offset:
+                reason = f"the log ends at offset {ends[topic_partition]}, below the stream's offset {offset}"
                 self._report_loss(topic_partition, reason)
 
     def _report_loss(self, topic_partition: TopicPartition, reason: str) -> None:
@@ -225,7 +223,7 @@ class Follower:
                 listed = sorted(files.list_files(logs.directory_of(topic_partition)).items())
                 state = (
                     checkpoints,
-                    [(name, status.size, status.inode) for name, status in listed if ".log" in name],
+                    [(name, file.size, file.inode) for name, file in listed if ".log" in name],
                 )
                 known = self._opened.get(topic_partition)
                 logs_by_partition[topic_partition] = (

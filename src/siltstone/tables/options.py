@@ -103,7 +103,7 @@ def directory_path(text: str) -> str:
     return unquote(uri.path)
 
 
-def whole_number(minimum: int = 0) -> Callable[[str], int]:
+def number(minimum: int = 0) -> Callable[[str], int]:
     """A parser of whole numbers of at least ``minimum``."""
     expected_type = Annotated[int, msgspec.Meta(ge=minimum)]
 
@@ -132,7 +132,7 @@ def _boolean_of(true_word: str, false_word: str) -> Callable[[str], bool]:
     return lambda text: one_of(true_word, false_word)(text) == true_word
 
 
-def size_bytes(text: str) -> int:
+def size(text: str) -> int:
     """Bytes, with Spark's units: ``128m``, ``1g``, ``65536``."""
     return _quantity(text, _SIZE_UNITS, 1, "a size such as 128m")
 
@@ -277,7 +277,7 @@ class ReadOptions:
     """What a query reads. ``paths``: log directories of one broker, or the directory of one partition.
 
     ``starting``, ``ending``: None is the log start offset, or the end that a consumer can read to. ``as_of``:
-    read the log as it was after this offset, or at this time in ms. ``starts_at_latest_without_match``: if no
+    read the log as it was after this offset, or at this time in ms. ``latest_if_no_match``: if no
     record is as late as the starting time, start at the end; otherwise that is an error.
     ``fail_on_data_loss``: deleted offsets are an error. None for a bound of a split (``*_partition*``) or of
     a micro-batch (``*_per_trigger``) is no bound. ``columns`` None: all but the headers. ``view``: every
@@ -292,7 +292,7 @@ class ReadOptions:
     starting: OffsetLimit | None = None
     ending: OffsetLimit | None = None
     as_of: OffsetLimit | None = None
-    starts_at_latest_without_match: bool = False
+    latest_if_no_match: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_partition_bytes: int = 128 << 20
@@ -378,11 +378,8 @@ def _time_for_every_partition(text: str) -> OffsetLimit:
 
 def _as_of_offset(text: str) -> OffsetLimit:
     """An offset for every partition, or JSON by partition."""
-    return (
-        _limits_by_partition(text, 0)
-        if text.strip().startswith("{")
-        else OffsetLimit(every_partition=whole_number()(text))
-    )
+    is_json = text.strip().startswith("{")
+    return _limits_by_partition(text, 0) if is_json else OffsetLimit(every_partition=number()(text))
 
 
 def _pattern(text: str) -> str:
@@ -408,14 +405,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("endingOffsets", _offset_limit, "ending"),
     Option("endingOffsetsByTimestamp", _times_by_partition, "ending"),
     Option("endingTimestamp", _time_for_every_partition, "ending"),
-    Option(
-        "startingOffsetsByTimestampStrategy", _boolean_of("latest", "error"), "starts_at_latest_without_match"
-    ),
+    Option("startingOffsetsByTimestampStrategy", _boolean_of("latest", "error"), "latest_if_no_match"),
     Option("failOnDataLoss", _boolean, "fail_on_data_loss"),
-    Option("minPartitions", whole_number(minimum=1), "min_partitions"),
-    Option("maxPartitionBytes", size_bytes, "max_partition_bytes"),
-    Option("maxRecordsPerPartition", whole_number(minimum=1), "max_records_per_partition"),
-    Option("maxDecompressedMessageBytes", size_bytes, "max_decompressed_message_bytes"),
+    Option("minPartitions", number(minimum=1), "min_partitions"),
+    Option("maxPartitionBytes", size, "max_partition_bytes"),
+    Option("maxRecordsPerPartition", number(minimum=1), "max_records_per_partition"),
+    Option("maxDecompressedMessageBytes", size, "max_decompressed_message_bytes"),
     Option("includeHeaders", _boolean, "include_headers"),
     Option("columns", comma_separated, "columns"),
     Option("view", one_of(*VIEWS), "view"),
@@ -426,8 +421,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("badBatches", _boolean_of("quarantine", "fail"), "quarantine_bad_batches"),
     Option("includeBatchMetadata", _boolean, "include_batch_metadata"),
     Option("table", one_of(RECORDS_TABLE, *map(str.lower, _OTHER_TABLES)), "table"),
-    Option("maxOffsetsPerTrigger", whole_number(minimum=1), "max_offsets_per_trigger"),
-    Option("minOffsetsPerTrigger", whole_number(minimum=1), "min_offsets_per_trigger"),
+    Option("maxOffsetsPerTrigger", number(minimum=1), "max_offsets_per_trigger"),
+    Option("minOffsetsPerTrigger", number(minimum=1), "min_offsets_per_trigger"),
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
 )
 """Every option for reading, in Spark's spelling. If several are set for one field, the last one in this list

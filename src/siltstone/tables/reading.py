@@ -4,7 +4,7 @@
 
     file ─ windows ─► batches of the piece ─ decode ─► columns ─ rows of the piece ─► Arrow batches
 
-``decode_piece`` returns the columns themselves. All windows share one buffer, so columns are valid until the
+``decode`` returns the columns themselves. All windows share one buffer, so columns are valid until the
 next ones are requested; Arrow's buffers are copies. A query decodes only what it needs: for ``offset`` and
 ``timestamp`` the first fields of each record, for ``view=latest`` the last record of each key. The second
 half of the module reads damaged files (``badBatches=quarantine``).
@@ -76,7 +76,7 @@ from siltstone.tables.splits import (
     OffsetRange,
     TaskSplit,
     decode_offsets,
-    offsets_between,
+    offsets_in,
     overlapping_transactions,
     readable_end,
     reopen_log,
@@ -112,29 +112,25 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     Raises CorruptRecordError; OffsetOutOfRangeError if records were deleted since the query was planned and
     ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left.
     """
-    table_schema = record_schema(options)
+    out_schema = record_schema(options)
     decoder: Decoder[Any] = decode_records
-    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(table_schema.names):
+    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
         if piece.retained is not None:
             chunks: Iterator[Chunk[Any]] = _read_retained(piece, decode_offsets(piece.retained), options)
         else:
-            chunks = _without_superseded(piece, decode_piece(piece, options, decoder))
+            chunks = _without_superseded(piece, decode(piece, options, decoder))
         for chunk in chunks:
-            yield from _arrow_batches(chunk, table_schema)
+            yield from _arrow_batches(chunk, out_schema)
 
 
-def _arrow_batches(chunk: Chunk[Any], table_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(chunk: Chunk[Any], out_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     columns, batches, source = chunk
-    return record_batches(
-        columns, batches, table_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS
-    )
+    return record_batches(columns, batches, out_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
 
 
-def decode_piece(
-    piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]
-) -> Iterator[Chunk[Columns]]:
+def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
     """The records in a piece's offsets, decoded by ``decoder``, without those of aborted transactions.
 
     A chunk has at least one record, and is valid until the next one is requested. The caller applies
@@ -221,7 +217,7 @@ def _decode_retained(
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
         some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    own = offsets_between(
+    own = offsets_in(
         retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1
     )
     chosen_offsets = ChosenOffsets(
@@ -335,7 +331,7 @@ def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
 # row of the piece in whose offsets it begins, so each is reported once.
 
 OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
-_SEARCH_WINDOW_BYTES = 4 << 20
+_SEARCH_BYTES = 4 << 20
 """The window in which batches are read, and searched for, in a damaged file."""
 _BATCH_BYTES_MAX = 1 << 30
 
@@ -345,7 +341,7 @@ def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.Recor
 
     Raises as ``read_records``, but no CorruptRecordError.
     """
-    table_schema = record_schema(options)
+    out_schema = record_schema(options)
     for planned in split.pieces:
         for piece, reader in open_pieces(planned, options):
             for part in _chunks_and_bad_batches(piece, reader, options.max_decompressed_message_bytes):
@@ -353,9 +349,9 @@ def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.Recor
                     columns, batches, source = part
                     rows = _rows_of_piece(piece, columns, batches)
                     if len(rows):
-                        yield from _arrow_batches((select(columns, rows), batches, source), table_schema)
+                        yield from _arrow_batches((select(columns, rows), batches, source), out_schema)
                 elif piece.start <= part.offset < piece.end:
-                    yield _row_of_bad_batch(part, table_schema)
+                    yield _row_of_bad_batch(part, out_schema)
 
 
 def _rows_of_piece(piece: FilePiece, columns: RecordColumns, batches: BatchHeaders) -> Int64:
@@ -388,33 +384,32 @@ class BadBatch:
     header: BatchHeaders
 
 
-def _row_of_bad_batch(bad_batch: BadBatch, table_schema: pa.Schema) -> pa.RecordBatch:
+def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
     values = {
-        "topic": bad_batch.source.topic_partition.topic,
-        "partition": bad_batch.source.topic_partition.partition,
-        "offset": bad_batch.offset,
-        BAD_COLUMN: bad_batch.reason,
+        "topic": bad.source.topic_partition.topic,
+        "partition": bad.source.topic_partition.partition,
+        "offset": bad.offset,
+        BAD_COLUMN: bad.reason,
         BATCH_COLUMN: {
-            "file": bad_batch.source.path,
-            "position": bad_batch.position,
-            "size": min(bad_batch.size, (1 << 31) - 1),
+            "file": bad.source.path,
+            "position": bad.position,
+            "size": min(bad.size, (1 << 31) - 1),
             "crcValid": False,
         },
     }
-    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in table_schema}
-    if BATCH_COLUMN in arrays and len(bad_batch.header):
-        is_valid = np.array([bad_batch.reason != BAD_CHECKSUM])
-        first = bad_batch.header["base_offset"].astype(np.int64)
-        arrays[BATCH_COLUMN] = batch_structs(
-            bad_batch.header, is_valid, bad_batch.source, np.zeros(1, np.int32), first
-        )
-    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=table_schema)
+    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in out_schema}
+    if BATCH_COLUMN in arrays and len(bad.header):
+        is_valid = np.array([bad.reason != BAD_CHECKSUM])
+        first = bad.header["base_offset"].astype(np.int64)
+        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, np.zeros(1, np.int32), first)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=out_schema)
 
 
-_ChunksAndBadBatches = Iterator[Chunk[RecordColumns] | BadBatch]
+_Parts = Iterator[Chunk[RecordColumns] | BadBatch]
+"""Chunks of sound batches with their records, and bad batches."""
 
 
-def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) -> _ChunksAndBadBatches:
+def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
     """The piece's bytes in order: chunks of sound batches with their records, and bad batches.
 
     ``limit``: the most bytes that one batch may decompress to. Columns are valid until the next are
@@ -426,9 +421,7 @@ def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) 
     position, offset, bad_checksum_at = piece.position, piece.start, -1
     while position < end:
         try:
-            for window in windows(
-                reader, start=position, end=end, window_size=_SEARCH_WINDOW_BYTES, verify=False
-            ):
+            for window in windows(reader, start=position, end=end, window_size=_SEARCH_BYTES, verify=False):
                 for part in _parts_of_window(source._replace(origin=window.origin), window, offset, limit):
                     bad_checksum_at = -1
                     if not isinstance(part, BadBatch):
@@ -454,23 +447,21 @@ def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) 
             bad_checksum_at = -1
 
 
-def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: int) -> _ChunksAndBadBatches:
+def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: int) -> _Parts:
     """The window's batches in order: chunks of sound batches with their records, and each bad batch.
 
     ``offset``: the least that the first batch may begin at."""
     is_valid = checksums_hold(window.data, window.batches)
     is_sound = is_valid & ~_out_of_order(window.batches, is_valid, offset)
     first = 0
-    for bad_row in [*np.flatnonzero(~is_sound).tolist(), len(is_valid)]:
-        if bad_row > first:
-            for part in slices_within(window.data, window.batches[first:bad_row]):
+    for row in [*np.flatnonzero(~is_sound).tolist(), len(is_valid)]:
+        if row > first:
+            for part in slices_within(window.data, window.batches[first:row]):
                 yield from _decoded_or_bad(source, window, first + part.start, first + part.stop, limit)
-            offset = max(offset, int(window.batches["last_offset"][bad_row - 1]) + 1)
-        if bad_row < len(is_valid):
-            yield _bad_batch(
-                source, window, bad_row, OUT_OF_ORDER if is_valid[bad_row] else BAD_CHECKSUM, offset
-            )
-        first = bad_row + 1
+            offset = max(offset, int(window.batches["last_offset"][row - 1]) + 1)
+        if row < len(is_valid):
+            yield _bad_batch(source, window, row, OUT_OF_ORDER if is_valid[row] else BAD_CHECKSUM, offset)
+        first = row + 1
 
 
 def _out_of_order(batches: BatchHeaders, is_valid: Flags, offset: int) -> Flags:
@@ -492,9 +483,7 @@ def _out_of_order(batches: BatchHeaders, is_valid: Flags, offset: int) -> Flags:
     return is_wrong
 
 
-def _decoded_or_bad(
-    source: RecordSource, window: Window, start: int, end: int, limit: int
-) -> _ChunksAndBadBatches:
+def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, limit: int) -> _Parts:
     """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad
     batch."""
     scratch, stop = Scratch(), end
@@ -541,7 +530,7 @@ def find_next_batch(reader: files.Reader, start: int, end: int, offset: int) -> 
     base offset of at least ``offset``; ``end`` if there is none."""
     position = start
     while position + BATCH_OVERHEAD <= end:
-        data = np.empty(min(_SEARCH_WINDOW_BYTES, end - position), np.uint8)
+        data = np.empty(min(_SEARCH_BYTES, end - position), np.uint8)
         data = data[: reader.read_into(data, position)]
         if len(data) < BATCH_OVERHEAD:
             break

@@ -74,7 +74,7 @@ def decode_offsets(encoded: bytes) -> Int64:
     return np.asarray(payload.astype(np.int64) + base)
 
 
-def offsets_between(offsets: Int64, start: int, end: int) -> Int64:
+def offsets_in(offsets: Int64, start: int, end: int) -> Int64:
     """The ascending ``offsets`` that are in ``[start, end)``."""
     low, high = np.searchsorted(offsets, [start, end]).tolist()
     return offsets[low:high]
@@ -182,7 +182,7 @@ def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
     start = _offset_of_limit(log, starting, options)
     if start is not None:
         return start
-    if options.starts_at_latest_without_match:
+    if options.latest_if_no_match:
         return readable_end(log, options.isolation)
     raise UsageError(
         f"no record has a timestamp of {starting.value_for(log.topic_partition)} ms or later",
@@ -274,7 +274,7 @@ class SnapshotRange:
     topic_partition: TopicPartition
     directory: str
     log_view: LogView
-    offset_range: OffsetRange
+    offsets: OffsetRange
     superseded: Int64 | None = None
 
 
@@ -287,13 +287,10 @@ class TaskSplit:
     paths: tuple[tuple[str, TopicPartition | None], ...] = ()
 
 
-def snapshot_range(log: ReadOnlyLog, offset_range: OffsetRange) -> SnapshotRange:
+def snapshot_range(log: ReadOnlyLog, offsets: OffsetRange) -> SnapshotRange:
     """Offsets of a log, to read from the segments that it has now."""
     return SnapshotRange(
-        topic_partition=log.topic_partition,
-        directory=str(log.directory),
-        log_view=log.view,
-        offset_range=offset_range,
+        topic_partition=log.topic_partition, directory=str(log.directory), log_view=log.view, offsets=offsets
     )
 
 
@@ -302,12 +299,10 @@ def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
     split_bytes = _split_bytes([piece for _, piece in whole], options)
     cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
-    max_offsets = options.max_records_per_partition
-    if max_offsets is not None:
-        cut = [
-            (segment, part) for segment, piece in cut for part in _cut_by_offsets(segment, piece, max_offsets)
-        ]
-    groups = _group_neighbours([piece for _, piece in cut], split_bytes, max_offsets)
+    limit = options.max_records_per_partition
+    if limit is not None:
+        cut = [(segment, part) for segment, piece in cut for part in _cut_by_offsets(segment, piece, limit)]
+    groups = _group_neighbours([piece for _, piece in cut], split_bytes, limit)
     minimum_splits = options.min_partitions or 1
     if len(groups) < minimum_splits:
         groups = [[piece] for piece in _halve_largest(cut, minimum_splits)]
@@ -331,7 +326,7 @@ def _split_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
 
 def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
     """One piece for each segment that has some of the offsets."""
-    log_view, offset_range = log_range.log_view, log_range.offset_range
+    log_view, offset_range = log_range.log_view, log_range.offsets
     aborted = aborted_transactions(log_view, offset_range) if isolation == READ_COMMITTED else ()
     for index, segment in enumerate(log_view.segments):
         next_base = _next_base_offset(log_view, index)
@@ -358,20 +353,14 @@ def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[
             end_position=end_position,
             size=end_position - first.position,
             aborted=aborted,
-            superseded=None
-            if superseded is None
-            else encode_offsets(offsets_between(superseded, start, end)),
+            superseded=None if superseded is None else encode_offsets(offsets_in(superseded, start, end)),
         )
         yield segment, piece
 
 
-def _next_base_offset(log_view: LogView, index: int) -> int:
+def _next_base_offset(view: LogView, index: int) -> int:
     """The base offset of the next segment; the log's end after the last segment."""
-    return (
-        log_view.segments[index + 1].base_offset
-        if index + 1 < len(log_view.segments)
-        else log_view.log_end_offset
-    )
+    return view.segments[index + 1].base_offset if index + 1 < len(view.segments) else view.log_end_offset
 
 
 def _is_above(batch: BatchPosition, end: int) -> bool:
@@ -410,11 +399,7 @@ def overlapping_transactions(
     aborted: tuple[AbortedTransaction, ...], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
     """The transactions that may have records in ``[start, end)``."""
-    return tuple(
-        transaction
-        for transaction in aborted
-        if transaction.last_offset >= start and transaction.first_offset < end
-    )
+    return tuple(entry for entry in aborted if entry.last_offset >= start and entry.first_offset < end)
 
 
 def _cut_by_bytes(segment: LiveSegment, piece: FilePiece, split_bytes: int) -> Iterator[FilePiece]:
@@ -471,18 +456,14 @@ def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePi
 
 
 def _group_neighbours(
-    pieces: Iterable[FilePiece], split_bytes: int, max_offsets: int | None
+    pieces: Iterable[FilePiece], split_bytes: int, limit: int | None
 ) -> list[list[FilePiece]]:
-    """Neighbouring pieces in groups of at most ``split_bytes`` and ``max_offsets``; a group is a split."""
+    """Neighbouring pieces in groups of at most ``split_bytes`` and ``limit``; a group is a split."""
     groups: list[list[FilePiece]] = []
     size = records = 0
     for piece in pieces:
         span = piece.end - piece.start
-        if (
-            groups
-            and size + piece.size <= split_bytes
-            and (max_offsets is None or records + span <= max_offsets)
-        ):
+        if groups and size + piece.size <= split_bytes and (limit is None or records + span <= limit):
             groups[-1].append(piece)
         else:
             groups.append([piece])

@@ -45,7 +45,7 @@ from siltstone.log.reading import AtTime
 from siltstone.log.segments import list_segments
 from siltstone.tables import file_tables
 from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, LOG_VIEW, RECORDS_TABLE, ReadOptions
-from siltstone.tables.reading import decode_piece, read_quarantine, read_records, record_schema
+from siltstone.tables.reading import decode, read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     NO_FILTERS,
     FilePiece,
@@ -57,7 +57,7 @@ from siltstone.tables.splits import (
     aborted_transactions,
     encode_offsets,
     offset_ranges,
-    offsets_between,
+    offsets_in,
     open_logs,
     partition_directories,
     readable_end,
@@ -91,10 +91,8 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
         logs: Logs = open_logs(options)
         if options.view == COMPACTED_VIEW:
             # Ledgers stay open while the query is planned; a task notices if their files were deleted since.
-            compacted_logs = [
-                stack.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()
-            ]
-            logs = {log.topic_partition: log for log in compacted_logs}
+            compacted = [stack.enter_context(contextlib.closing(CompactedLog(log))) for log in logs.values()]
+            logs = {log.topic_partition: log for log in compacted}
         ranges = offset_ranges(logs, options)
         selected = filters.select(logs)
         ranges_to_read = [
@@ -113,12 +111,8 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
     return splits
 
 
-def _ranges_to_read(log: ReadOnlyLog, offset_range: OffsetRange) -> list[SnapshotRange]:
-    return (
-        log.ranges_to_read(offset_range)
-        if isinstance(log, CompactedLog)
-        else [snapshot_range(log, offset_range)]
-    )
+def _ranges_to_read(log: ReadOnlyLog, offsets: OffsetRange) -> list[SnapshotRange]:
+    return log.ranges_to_read(offsets) if isinstance(log, CompactedLog) else [snapshot_range(log, offsets)]
 
 
 def read_split(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -279,20 +273,17 @@ def find_last_offsets_of_keys(
     size = sum(piece.size for piece in pieces)
     buckets = max(cores, -(-size // (_RECORD_BYTES_MIN * _BUCKET_ENTRIES_MAX)))
     hash_key = (secrets.randbits(64), secrets.randbits(64))
-    with (
-        contextlib.closing(_KeyEntries(buckets, memory_bytes)) as key_entries,
-        ThreadPoolExecutor(cores) as pool,
-    ):
+    with contextlib.closing(_KeyEntries(buckets, memory_bytes)) as entries, ThreadPoolExecutor(cores) as pool:
 
         def collect(piece: FilePiece) -> None:
             capacity = max(piece.size // ENTRY_BYTES, _COLLECTOR_ENTRIES_MIN)
             collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=buckets, capacity=capacity)
-            for columns, *_ in decode_piece(piece, log_options, decode_record_keys):
-                key_entries.add(collector.add(columns, columns.key_size >= 0))
-            key_entries.add(collector.finish())
+            for columns, *_ in decode(piece, log_options, decode_record_keys):
+                entries.add(collector.add(columns, columns.key_size >= 0))
+            entries.add(collector.finish())
 
         list(pool.map(collect, pieces))
-        last_offsets = list(pool.map(key_entries.last_offsets, range(buckets)))
+        last_offsets = list(pool.map(entries.last_offsets, range(buckets)))
     return np.sort(np.concatenate([np.empty(0, np.int64), *last_offsets]))
 
 
@@ -303,7 +294,7 @@ def _with_retained(splits: list[TaskSplit], retained: Mapping[TopicPartition, In
         pieces = tuple(
             dataclasses.replace(piece, retained=encode_offsets(own))
             for piece in split.pieces
-            if len(own := offsets_between(retained[piece.topic_partition], piece.start, piece.end))
+            if len(own := offsets_in(retained[piece.topic_partition], piece.start, piece.end))
         )
         result += [TaskSplit(pieces=pieces)] if pieces else []
     return result
@@ -344,25 +335,22 @@ class CompactedLog(ReadOnlyLog):
             return None
         return TimestampAndOffset(offset=offset, timestamp=-1, leader_epoch=-1)
 
-    def ranges_to_read(self, offset_range: OffsetRange) -> list[SnapshotRange]:
+    def ranges_to_read(self, offsets: OffsetRange) -> list[SnapshotRange]:
         """Where to read the offsets, in order: from the runs of the ledger, then from the log."""
         if self._opened_ledger is None:
-            return [snapshot_range(self, offset_range)]
+            return [snapshot_range(self, offsets)]
         ranges = [
             SnapshotRange(
                 topic_partition=self.topic_partition,
                 directory=str(part.view.segments[0].directory),
                 log_view=part.view,
-                offset_range=offset_range,
+                offsets=offsets,
                 superseded=part.superseded,
             )
             for part in self._opened_ledger.parts
         ]
         horizon = max(self._opened_ledger.ledger.horizon, self.view.log_start_offset)
-        return [
-            *ranges,
-            snapshot_range(self, OffsetRange(max(offset_range.start, horizon), offset_range.end)),
-        ]
+        return [*ranges, snapshot_range(self, OffsetRange(max(offsets.start, horizon), offsets.end))]
 
     def close(self) -> None:
         """Release the ledger."""

@@ -50,15 +50,7 @@ from siltstone.tables.commit import (
     load_writes,
     remove_staged,
 )
-from siltstone.tables.options import (
-    IGNORED_OPTIONS,
-    SET_PATH,
-    Option,
-    one_of,
-    parse_options,
-    size_bytes,
-    whole_number,
-)
+from siltstone.tables.options import IGNORED_OPTIONS, SET_PATH, Option, number, one_of, parse_options, size
 
 DEFAULT_BATCH_BYTES = 256 << 10
 _PENDING_BYTES_MAX = 64 << 20
@@ -71,9 +63,9 @@ _STREAM_OPTIONS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 WRITE_OPTIONS: tuple[Option, ...] = (
     Option("path", str, "path"),
     Option("topic", str, "topic"),
-    Option("partitions", whole_number(minimum=1), "partitions"),
+    Option("partitions", number(minimum=1), "partitions"),
     Option("compression", one_of(*CODEC_NAMES), "compression"),
-    Option("batchSize", size_bytes, "batch_bytes"),
+    Option("batchSize", size, "batch_bytes"),
     Option("writeId", str, "write_id"),
 )
 """Every option for writing."""
@@ -166,7 +158,7 @@ def plan_write(
         )
     only_partition = next(iter(directory.partitions)) if directory.is_partial else None
     topic = options.topic or (only_partition.topic if only_partition else None)
-    topics = _topic_targets(directory, options, topic)
+    topics = _targets(directory, options, topic)
     first = min(
         topic_partition for topic_partition in directory.partitions if topic_partition.topic == topics[0].name
     )
@@ -207,9 +199,7 @@ def _create_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None
             manager.topics.create(topic, partitions)
 
 
-def _topic_targets(
-    directory: LogDirectory, options: WriteOptions, topic: str | None
-) -> tuple[TopicTarget, ...]:
+def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
     """The target of this topic, or of all topics that may be written to if it is None."""
     partitions_by_topic: dict[str, list[int]] = {}
     for topic_partition in sorted(directory.partitions):
@@ -225,14 +215,12 @@ def _topic_targets(
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(listed=registered, cluster=cluster, broker=broker)
     return tuple(
-        _topic_target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        _target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
         for name, partitions in partitions_by_topic.items()
     )
 
 
-def _topic_target(
-    name: str, partitions: tuple[int, ...], config: LogConfig, options: WriteOptions
-) -> TopicTarget:
+def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
     topic_codec = config.compression_type
     codec = (options.compression or "none") if topic_codec == "producer" else topic_codec
     batch_bytes_max = min(config.max_message_bytes, config.segment_bytes)
@@ -429,7 +417,7 @@ IGNORED_COLUMNS = ("offset", "timestampType")
 """Columns of a table that was read: the log assigns them itself."""
 _BUFFER_BYTES_MIN = 16 << 10
 _SECONDS_MAX = LONG_MAX // 1000
-_UNITS_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
+_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 BY_KEY = -1 << 63
@@ -483,9 +471,7 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     times = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
     # Seconds whose milliseconds do not fit into 64 bits become the nearest that do.
-    times = (
-        np.clip(times, -_SECONDS_MAX, _SECONDS_MAX) * 1000 if unit == "s" else times // _UNITS_PER_MS[unit]
-    )
+    times = np.clip(times, -_SECONDS_MAX, _SECONDS_MAX) * 1000 if unit == "s" else times // _PER_MS[unit]
     if column.null_count:
         times[np.asarray(column.is_null())] = now_ms
     return times
@@ -534,61 +520,58 @@ class BatchBuilder:
         self._codec, self._bytes_max, self._append = codec, records_bytes_max, append
         self._buffer = np.empty(0, np.uint8)
         self.pending_bytes = 0
-        self._record_count = 0
+        self._count = 0
         self._base_timestamp = self._max_timestamp = 0
 
-    def add(self, rows: Rows, row_numbers: Int64) -> None:
+    def add(self, rows: Rows, chosen: Int64) -> None:
         """Encode these rows, in this order."""
         # Upper bounds of the encoded sizes: a record's varints take RECORD_ROOM bytes at most.
         sizes = RECORD_ROOM + sum(
-            np.maximum(part.size[row_numbers], 0).astype(np.int64)
+            np.maximum(part.size[chosen], 0).astype(np.int64)
             for part in (rows.keys, rows.values, rows.headers)
         )
         ends = np.cumsum(sizes)
         first = 0
-        while first < len(row_numbers):
+        while first < len(chosen):
             before = int(ends[first - 1]) if first else 0
             end = int(np.searchsorted(ends, before + self._bytes_max - self.pending_bytes, side="right"))
-            if end <= first and self._record_count == 0:
+            if end <= first and self._count == 0:
                 end = first + 1  # A record over the limit is a batch by itself.
             if end > first:
-                self._encode(rows, row_numbers[first:end], int(ends[end - 1]) - before)
-            if end < len(row_numbers):
+                self._encode(rows, chosen[first:end], int(ends[end - 1]) - before)
+            if end < len(chosen):
                 self.flush()
             first = max(end, first)
 
-    def _encode(self, rows: Rows, row_numbers: Int64, encoded_bytes_max: int) -> None:
-        if self.pending_bytes + encoded_bytes_max > len(self._buffer):
+    def _encode(self, rows: Rows, chosen: Int64, size_max: int) -> None:
+        if self.pending_bytes + size_max > len(self._buffer):
             larger = np.empty(
-                max(self.pending_bytes + encoded_bytes_max, 2 * len(self._buffer), _BUFFER_BYTES_MIN),
-                np.uint8,
+                max(self.pending_bytes + size_max, 2 * len(self._buffer), _BUFFER_BYTES_MIN), np.uint8
             )
             larger[: self.pending_bytes] = self._buffer[: self.pending_bytes]
             self._buffer = larger
-        times = rows.timestamp[row_numbers]
-        if not self._record_count:
+        times = rows.timestamp[chosen]
+        if not self._count:
             self._base_timestamp = self._max_timestamp = int(times[0])
         self._max_timestamp = max(self._max_timestamp, int(times.max()))
-        deltas = np.arange(self._record_count, self._record_count + len(row_numbers), dtype=np.int64)
-        keys, values, headers = (
-            select_rows(part, row_numbers) for part in (rows.keys, rows.values, rows.headers)
-        )
+        deltas = np.arange(self._count, self._count + len(chosen), dtype=np.int64)
+        keys, values, headers = (select_rows(part, chosen) for part in (rows.keys, rows.values, rows.headers))
         self.pending_bytes = encode_records(
             deltas, times - self._base_timestamp, keys, values, headers, self._buffer, self.pending_bytes
         )
-        self._record_count += len(row_numbers)
+        self._count += len(chosen)
 
     def flush(self) -> None:
         """Finish the batch that is not full yet, if there is one."""
-        if not self._record_count:
+        if not self._count:
             return
         shape, records, count = (
             BatchShape(codec=self._codec),
             self._buffer[: self.pending_bytes],
-            self._record_count,
+            self._count,
         )
         batch = assemble(shape, records, count - 1, self._base_timestamp, self._max_timestamp, count)
-        self.pending_bytes = self._record_count = 0
+        self.pending_bytes = self._count = 0
         self._append(batch, count)
 
 
