@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.spark import jobs
-from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
+from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, unfinished_stage
 from siltstone.spark.jobs import (
     BARRIER_BYTES,
     Job,
@@ -141,7 +141,7 @@ def test_every_row_comes_to_its_task_once(
 ) -> None:
     found = on_threads(tmp_path, stages(3, tasks), workers, memory_bytes)
     assert told(found) == expected(3, tasks)
-    assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
+    assert list(unfinished_stage(tmp_path, stages(3, tasks)[:2], workers)) == []
 
 
 def test_what_stays_with_its_worker_does_not_go_through_a_file(
@@ -280,7 +280,7 @@ def claim_task(
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_pieces_are_shared_out_once(tmp_path: Path, workers: int) -> None:
-    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, claims=True)]
+    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, needs_claim=True)]
     found = on_threads(tmp_path, given, workers, 0)
     assert sorted(row.count for row in found) == list(range(40))
     assert {row.kind for row in found} == {"claimed"}

@@ -237,11 +237,11 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
 
 def _session(master: str, changed: Sequence[Path], spill_dir: Path | None = None) -> Any:
     """A session whose executors see the folders that will be changed. Raises EngineError."""
-    from siltstone.spark.session import is_local, refuse_strange_executors, start_session
+    from siltstone.spark.session import is_local, refuse_unshared_executors, start_session
 
     session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
     for folder in () if is_local(master) else changed:
-        refuse_strange_executors(session, folder)
+        refuse_unshared_executors(session, folder)
     return session
 
 
