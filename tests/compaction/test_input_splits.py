@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import work as splits
-from siltstone.compaction.engine import small_work
+from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import (
     Extracted,
     Group,
@@ -189,7 +189,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
         Group(index=1, first_segment=1, end_segment=2, base_offset=base, end_offset=offset),
     )
     work = replace(
-        small_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
+        warm_up_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
     )
     for tasks in range(1, 20):
         found, runs = Extracted(), splits_by_task(segments, offset, tasks, may_cut=True)

@@ -15,11 +15,11 @@ from siltstone.compaction import keys as collecting
 from siltstone.compaction.keys import (
     EntryBlob,
     KeyCollector,
-    compact_shards,
+    close_gaps_between_shards,
     dedupe,
     merge_bucket,
+    new_hash_table,
     scatter_new,
-    table_for,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
@@ -46,7 +46,7 @@ def rows_of(entries: np.ndarray) -> Rows:
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = entries_of([*before, *rows])
     mine = entries[len(before) :]
-    kept = dedupe(mine, table_for(len(rows)), mine)
+    kept = dedupe(mine, new_hash_table(len(rows)), mine)
     assert rows_of(entries[: len(before)]) == before
     expected = [(*key, offset) for key, offset in plainly(rows).items()]
     assert rows_of(entries[len(before) : len(before) + kept]) == expected
@@ -59,7 +59,7 @@ def test_shards_hold_what_was_put_until_one_is_full(
 ) -> None:
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
     counts, bounds = np.zeros(shards, np.int64), np.empty(shards + 1, np.int64)
-    entries, table = np.empty((shards * room, 2), np.uint64), table_for(room)
+    entries, table = np.empty((shards * room, 2), np.uint64), new_hash_table(room)
     done = scatter_new(entries_of(rows), 0, room, dedupes, entries, counts, table)
     mine: list[Rows] = [[] for _ in range(shards)]
     expected_done = len(rows)
@@ -74,7 +74,7 @@ def test_shards_hold_what_was_put_until_one_is_full(
         each.append(row)
     assert done == expected_done
     assert counts.tolist() == [len(each) for each in mine]
-    compact_shards(entries, room, dedupes, counts, table, bounds)
+    close_gaps_between_shards(entries, room, dedupes, counts, table, bounds)
     for p, each in enumerate(mine):
         wanted = [(*key, offset) for key, offset in plainly(each).items()] if dedupes else each
         assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
@@ -220,7 +220,7 @@ def test_clean_entries_all_arrive() -> None:
     runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
     blobs = collect(runs, first_dirty=1000, capacity=8)
     assert retained_of(blobs, 1) == list(range(20))
-    assert not any(blob.dirty for blob in blobs)
+    assert not any(blob.is_dirty for blob in blobs)
 
 
 def test_offsets_farther_apart_than_32_bits() -> None:

@@ -22,12 +22,12 @@ from siltstone.commands.policies import (
 )
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.explain import (
-    TOP,
+    HOTTEST_KEYS_DEFAULT,
     ExplainOptions,
     Explanation,
     Observer,
     explain_logs,
-    observe_here,
+    observe_in_process,
 )
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
@@ -110,7 +110,7 @@ class ExplainRequest(CleaningOptions):
     """
 
     show_keys: bool = False
-    top: int = TOP
+    top: int = HOTTEST_KEYS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
 
 def _runner(request: ExplainRequest) -> Runner:
     if request.no_spark:
-        return Runner(engine=InProcessEngine(), observer=observe_here)
+        return Runner(engine=InProcessEngine(), observer=observe_in_process)
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 

@@ -29,15 +29,15 @@ from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Flags,
 from siltstone.compaction.keys import (
     EntryBlob,
     dedupe_shards,
-    fill_table,
+    fill_hash_table,
     gather_by_shard,
     hashes_of,
+    new_hash_table,
     slot_of,
-    table_for,
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
-from siltstone.compaction.staging import LogReport, remove_staged, rewrite_by
+from siltstone.compaction.staging import LogReport, remove_staged, rewrite_with_filter
 from siltstone.compaction.work import (
     BatchSlice,
     Extracted,
@@ -49,7 +49,7 @@ from siltstone.compaction.work import (
     splits_by_task,
 )
 
-CLEAN_SHARE = 4
+MIN_CLEAN_TO_DIRTY_RATIO = 4
 """The broadcast join is taken when the clean segments are so many times larger than the dirty ones."""
 _ENTRY_BYTES = 48
 """Memory for an entry of the map, with its part of the tables."""
@@ -139,7 +139,7 @@ class OffsetMap:
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
         """The map of all dirty entries."""
-        entries, _ = dedupe_shards(*gather_by_shard([blob for blob in blobs if blob.dirty], 1, 0, 1))
+        entries, _ = dedupe_shards(*gather_by_shard([blob for blob in blobs if blob.is_dirty], 1, 0, 1))
         return cls(entries)
 
     def __reduce__(self) -> tuple[type[OffsetMap], tuple[Words]]:
@@ -148,9 +148,9 @@ class OffsetMap:
     @cached_property
     def _tables(self) -> tuple[Int32, Words]:
         """(hash table of rows, bit table)."""
-        table = table_for(len(self))
+        table = new_hash_table(len(self))
         table.fill(-1)
-        fill_table(self.entries, 0, len(self), table)
+        fill_hash_table(self.entries, 0, len(self), table)
         bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
         _set_bits(self.entries, bits)
         return table, bits
@@ -172,7 +172,7 @@ class OffsetMap:
 class OffsetMapFilter(RecordFilter):
     """Looks up the keys of one group while it is rewritten.
 
-    ``transactional``: the filter stopped at a batch of a transaction, or at a marker. ``matched``: records
+    ``has_transactions``: the filter stopped at a batch of a transaction, or at a marker. ``matched``: records
     that have the map's offset.
     """
 
@@ -180,7 +180,7 @@ class OffsetMapFilter(RecordFilter):
         self._work, self._map, self._base_offset = work, offset_map, base_offset
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
         self.retained = self._reserved = np.empty(0, np.uint32)
-        self.transactional = False
+        self.has_transactions = False
         self.matched = 0
 
     def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
@@ -189,7 +189,7 @@ class OffsetMapFilter(RecordFilter):
         Raises CorruptRecordError, and CheckFailedError for a dirty record whose key is not in the map.
         """
         if (part.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
-            self.transactional = True
+            self.has_transactions = True
             raise CheckFailedError("a broadcast join found a transaction in the segment", path=part.path)
         window, batches, path, origin = part
         limit = self._work.limits.batch_limit
@@ -226,14 +226,14 @@ class OffsetMapFilter(RecordFilter):
         self.retained = self._reserved[:end]
 
 
-def should_broadcast(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
+def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO) -> bool:
     """Is the dirty section small enough, and is there no reason against it that planning knows?"""
     sizes = [segment.size for segment in work.segments]
     first = first_dirty_segment(work)
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
-    is_simple = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
-    return fits and is_simple and clean > 0 and clean >= clean_share * dirty
+    is_simple = not work.has_message_sets and not work.aborted and work.rules.map_end == LONG_MAX
+    return fits and is_simple and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 
 def first_dirty_segment(work: LogWork) -> int:
@@ -252,7 +252,7 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
     """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
+    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.is_dirty]
 
 
 def clean_group(
@@ -263,15 +263,15 @@ def clean_group(
     A group with transactions is not rewritten: its log needs a shuffle join.
     """
     record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
-    rewritten = rewrite_by(work, group, record_filter, attempt, buffers=buffers)
+    rewritten = rewrite_with_filter(work, group, record_filter, attempt, buffers=buffers)
     done = LogReport(name=work.name)
-    done.extracted.transactional = record_filter.transactional
-    if not record_filter.transactional:
+    done.extracted.has_transactions = record_filter.has_transactions
+    if not record_filter.has_transactions:
         done.extracted.records = rewritten.counts.records_read
         done.extracted.keyless = rewritten.counts.discarded.keyless
         done.extracted.failure = rewritten.failure
-        done.matched_keys, done.groups = record_filter.matched, [rewritten]
-        done.retained_counts[rewritten.group] = rewritten.retained_count
+        done.dirty_keys_met, done.groups = record_filter.matched, [rewritten]
+        done.retained_counts[rewritten.group_index] = rewritten.retained_count
     return done
 
 
@@ -282,14 +282,14 @@ def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogRepo
     for group in groups:
         done.add(group)
     extracted = done.extracted
-    if extracted.transactional and extracted.failure is None:
+    if extracted.has_transactions and extracted.failure is None:
         for rewritten in done.groups:
             remove_staged(rewritten)
         return None
     extracted.failure = extracted.failure or check_keyless(work, extracted)
-    if extracted.failure is None and done.matched_keys != dirty_keys:
-        read = done.matched_keys
+    if extracted.failure is None and done.dirty_keys_met != dirty_keys:
+        read = done.dirty_keys_met
         reason = f"the offset map has {dirty_keys} keys, but the last records of {read} of them were read"
         extracted.failure = failure_of(CheckFailedError(reason, path=work.name))
-    done.groups.sort(key=lambda rewritten: rewritten.group)
+    done.groups.sort(key=lambda rewritten: rewritten.group_index)
     return done

@@ -19,13 +19,13 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.keys import MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     GroupReport,
     LogReport,
     RetainedFile,
-    rewrite_from,
+    rewrite_from_file,
     rewrite_group,
     write_retained,
 )
@@ -58,7 +58,7 @@ class Engine(Protocol):
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean each log in one task: a report a log, in any order."""
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
 
     def gather(self, work: LogWork) -> LogReport:
@@ -75,7 +75,7 @@ class Engine(Protocol):
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
     """How many buckets a merge needs so that each fits the memory for keys: the span of offsets bounds the
     number of records, hence of keys."""
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.limits.memory_bytes))
+    return max(at_least, -(-offset_span(work) * MERGE_BYTES_PER_ENTRY // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -147,17 +147,20 @@ class _Merge:
 
 
 def broadcast_join(
-    work: LogWork, attempt: str, buffers: Buffers, clean_share: float = broadcast.CLEAN_SHARE
+    work: LogWork,
+    attempt: str,
+    buffers: Buffers,
+    min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
 ) -> LogReport | None:
     """The broadcast join in this process; None where it is not faster, and for a log with transactions."""
-    if not broadcast.should_broadcast(work, clean_share):
+    if not broadcast.should_broadcast(work, min_clean_to_dirty_ratio):
         return None
     done = LogReport(name=work.name)
     splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
     entries = broadcast.dirty_entries(work, splits, done.extracted)
     if done.extracted.failure is not None:
         return done
-    if done.extracted.transactional:
+    if done.extracted.has_transactions:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
     groups = [broadcast.clean_group(work, group, offset_map, attempt, buffers) for group in work.groups]
@@ -169,9 +172,11 @@ class InProcessEngine:
 
     workers = 1
 
-    def __init__(self, buckets: int = 1, *, clean_share: float = broadcast.CLEAN_SHARE) -> None:
+    def __init__(
+        self, buckets: int = 1, *, min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO
+    ) -> None:
         self._buckets = buckets
-        self._clean_share = clean_share
+        self._clean_share = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another."""
@@ -179,7 +184,7 @@ class InProcessEngine:
         for work in works:
             yield clean_in_one_task(work, "0", buffers)
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
         buffers = Buffers()
         done = broadcast_join(work, "0", buffers, self._clean_share)
@@ -201,7 +206,7 @@ class InProcessEngine:
         reports: list[GroupReport] = []
         buffers = Buffers()
         for group in groups:
-            reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
+            reports.append(rewrite_from_file(work, group, retained[group.index], "0", buffers))
             if reports[-1].failure is not None:
                 break
         return reports
@@ -216,7 +221,7 @@ END = 20 * len(CODECS)
 """Offset of the last batch."""
 
 
-def small_batches() -> list[bytes]:
+def warm_up_batches() -> list[bytes]:
     """A few batches of every codec, with superseded keys, tombstones and headers, and a transaction's end."""
     batches = []
     for number in range(2 * len(CODECS)):
@@ -236,19 +241,19 @@ def small_batches() -> list[bytes]:
     return [*batches, END.to_bytes(8, "big") + marker.tobytes()[8:]]
 
 
-def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
+def clean_warm_up_log(directory: Path, whole: Engine, spread: Engine) -> None:
     """Make it in an empty directory and clean it both ways, by one worker, and spread over several; and one
     whose keys are looked up."""
-    files.write_new(directory / segment_file(0, "log"), b"".join(small_batches()))
-    (done,) = whole.clean_whole([small_work(directory, "whole")])
+    files.write_new(directory / segment_file(0, "log"), b"".join(warm_up_batches()))
+    (done,) = whole.clean_whole([warm_up_work(directory, "whole")])
     (again,) = whole.clean_whole([_second_pass(directory / "twice")])
-    for done_log in (done, again, spread.clean_spread(small_work(directory, "spread"))):
+    for done_log in (done, again, spread.clean_distributed(warm_up_work(directory, "spread"))):
         assert done_log.extracted.failure is None and done_log.groups[0].failure is None, done_log
 
 
 def _second_pass(directory: Path) -> LogWork:
     """The cleaning of a log in a new directory of which only the last batch is dirty."""
-    *clean, dirty = small_batches()[:-1]
+    *clean, dirty = warm_up_batches()[:-1]
     first = END - 10
     files.make_directory(directory)
     files.write_new(directory / segment_file(0, "log"), b"".join(clean))
@@ -257,12 +262,12 @@ def _second_pass(directory: Path) -> LogWork:
         Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=first),
         Group(index=1, first_segment=1, end_segment=2, base_offset=first, end_offset=END),
     )
-    work = small_work(directory, "staged")
+    work = warm_up_work(directory, "staged")
     rules = replace(work.rules, last_offset=END - 1)
     return replace(work, groups=groups, first_dirty=first, end=END, rules=rules)
 
 
-def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWork:
+def warm_up_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWork:
     """The cleaning of the small log in ``directory``, staged in its folder ``name``, which is made."""
     files.make_directory(directory / name)
     end = END + 1
@@ -280,7 +285,7 @@ def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWor
             drop_keyless=True,
         ),
         limits=TaskLimits(
-            index_interval=4096, index_bytes=1 << 20, window_size=window_size, memory_bytes=1 << 20
+            index_interval_bytes=4096, index_bytes=1 << 20, window_size=window_size, memory_bytes=1 << 20
         ),
         hash_key=(1, 2),
         staging=str(directory / name),

@@ -29,7 +29,7 @@ from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.planning import (
     LogState,
-    Planned,
+    PlannedLog,
     PlanOptions,
     initial_result,
     log_facts,
@@ -39,7 +39,7 @@ from siltstone.compaction.inplace.planning import (
 from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
 from siltstone.compaction.staging import GroupReport, LogReport
-from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
+from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import load_producers
@@ -68,12 +68,12 @@ ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
 RECORD_KINDS = ("records", "control", "tombstones")
 """Records that are counted whether they stay or go: all of them, control records, tombstones."""
-KEYS = ("keys", "dirty_keys")
+KEY_COUNTS = ("keys", "dirty_keys")
 OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
 """The reasons whose records are counted here, too: all but markers, which only a cleaning knows."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
-HORIZONS_MAX = 64
+DELETE_HORIZONS_MAX = 64
 """The most delete horizons that are counted apart; each past cleaning gave about one."""
 NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
 """Instead of a delete horizon: no cleaning gave one yet; it has passed, but the compacted ledger still needs
@@ -129,15 +129,15 @@ class LogStatistics(Summable):
 
     ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``RECORD_KINDS``, and ``discarded``
     and ``discarded_sizes`` by reason: what a cleaning removes now. ``observe`` counts what a segment tells,
-    ``count_keys`` what all records of a key tell: the counts of ``KEYS``, and reasons that depend on the key.
+    ``count_keys`` what all records of a key tell: the counts of ``KEY_COUNTS``, and reasons that depend on the key.
     ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, or
     ``NOT_STAMPED``, ``KEPT_BY_LEDGER``. By bin: ``written``, all bytes; ``discarded_written``, those that go
     whatever their key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the
-    number of their records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the
+    number of their records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCY_STEPS`` steps. ``failure``: why the
     statistics are incomplete.
     """
 
-    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEYS, 0))
+    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
     sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS, 0))
     discarded: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
     discarded_sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
@@ -274,12 +274,12 @@ def _count_records(
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> None:
-    """Count tombstones by horizon; with ``HORIZONS_MAX`` of these a new one counts with the nearest."""
+    """Count tombstones by horizon; with ``DELETE_HORIZONS_MAX`` of these a new one counts with the nearest."""
     values, numbers, counts = np.unique(horizons, return_inverse=True, return_counts=True)
     weights = np.bincount(numbers, weights=sizes, minlength=len(values))
     for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
         waiting = statistics.waiting
-        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= HORIZONS_MAX
+        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= DELETE_HORIZONS_MAX
         nearest = min(waiting, key=lambda other: abs(other - horizon)) if is_full else horizon
         _add(waiting, {nearest: int(count)})
         _add(statistics.waiting_sizes, {nearest: int(size)})
@@ -300,7 +300,7 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) 
 
 KEY_COUNT_BYTES = 160
 """Memory that ``count_keys`` takes for an entry at its peak."""
-FREQUENCIES = 24
+FREQUENCY_STEPS = 24
 
 
 def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> LogStatistics:
@@ -327,7 +327,7 @@ def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Lo
     reasons = (entries[:, 1] & REASON_BITS).astype(np.int64)
     reasons[reasons == report.SUPERSEDED] = -1
     reasons[rows] = report.SUPERSEDED
-    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCIES - 1)
+    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCY_STEPS - 1)
     frequencies, keys_of = np.unique(steps, return_counts=True)
     statistics = LogStatistics(
         counts={"keys": len(first), "dirty_keys": int(is_dirty.sum())},
@@ -386,7 +386,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingTombstones:
     """Tombstones by delete horizon (ms): ``NOT_STAMPED`` before a cleaning gives them one,
     ``KEPT_BY_LEDGER`` if it has passed but the compacted ledger still needs them. Some may be superseded."""
 
@@ -449,7 +449,7 @@ class OutcomeExplained:
     removed_bytes: dict[str, int] = field(default_factory=dict)
     kept_bytes: int = 0
     groups: list[GroupExplained] = field(default_factory=list)
-    tombstones_waiting: list[Waiting] = field(default_factory=list)
+    tombstones_waiting: list[WaitingTombstones] = field(default_factory=list)
     reclaimable: list[Moment] = field(default_factory=list)
 
 
@@ -534,7 +534,7 @@ class Explanation:
 
 # The parts of an explanation: bounds, groups, times, keys.
 
-BINS = 60
+TIME_BINS = 60
 KEY_BYTES_SHOWN = 64
 
 
@@ -544,7 +544,7 @@ def bins_of(work: LogWork) -> Bins:
     first = first_batch_timestamp(full[0]) if full else None
     last = max((largest_timestamp(segment) for segment in full), default=work.rules.now_ms)
     start = last if first is None else min(first, last)
-    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // BINS)), count=BINS)
+    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // TIME_BINS)), count=TIME_BINS)
 
 
 def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) -> RangeExplained:
@@ -577,7 +577,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) ->
         ],
         dirty_ratio=cleanable.dirty_ratio,
         min_dirty_ratio=config.min_cleanable_dirty_ratio,
-        overdue_ms=cleanable.delay_ms,
+        overdue_ms=cleanable.overdue_ms,
         cleanable_bytes=cleanable.cleanable_bytes,
     )
 
@@ -586,10 +586,10 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
     """The segment groups before and after."""
     return [
         GroupExplained(
-            base_offset=work.groups[new.group].base_offset,
-            end_offset=work.groups[new.group].end_offset,
-            segments=len(work.sources(work.groups[new.group])),
-            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group])),
+            base_offset=work.groups[new.group_index].base_offset,
+            end_offset=work.groups[new.group_index].end_offset,
+            segments=len(work.sources(work.groups[new.group_index])),
+            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group_index])),
             bytes_after=new.size,
             records_before=new.counts.records_read,
             records_after=new.counts.records_retained,
@@ -658,7 +658,7 @@ def key_text(work: LogWork, offset: int) -> str:
     return f"0x{key[:KEY_BYTES_SHOWN].hex()}{'…' if len(key) > KEY_BYTES_SHOWN else ''}"
 
 
-TOP = 10
+HOTTEST_KEYS_DEFAULT = 10
 """The default number of hottest keys."""
 
 
@@ -672,7 +672,7 @@ class ExplainOptions:
 
     choices: PlanOptions
     show_keys: bool = False
-    top: int = TOP
+    top: int = HOTTEST_KEYS_DEFAULT
 
 
 def explain_logs(
@@ -709,7 +709,7 @@ def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
 def _spread(work: LogWork, engine: Engine) -> LogReport:
     """Run a large log dry. A failed job is its log's failure; raises EngineError if the engine is lost."""
     try:
-        return engine.clean_spread(work)
+        return engine.clean_distributed(work)
     except EngineError as error:
         if error.__cause__ is None:
             raise
@@ -718,7 +718,7 @@ def _spread(work: LogWork, engine: Engine) -> LogReport:
 
 def _begin(
     state: LogState, options: ExplainOptions, mismatch: str | None
-) -> tuple[LogExplanation, Planned | None]:
+) -> tuple[LogExplanation, PlannedLog | None]:
     """Plan twice: as a cleaning now would, and as if the log were eligible, which is what is run dry."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
@@ -729,7 +729,7 @@ def _begin(
     )
     try:
         if mismatch is not None:
-            _take_over(log, initial_result(state, state.segments()).stop(report.SKIPPED, mismatch))
+            _take_over(log, initial_result(state, state.segments()).set_status(report.SKIPPED, mismatch))
             return log, None
         checkpoints, choices = state.checkpoints(), options.choices
         now = plan_log(state, checkpoints, choices, None)
@@ -738,22 +738,26 @@ def _begin(
             return log, None
         forced = plan_log(state, checkpoints, replace(choices, force=True, drop_keyless=True), None)
         log.range = range_of(state, checkpoints, choices)
-        return log, forced if isinstance(forced, Planned) else None
+        return log, forced if isinstance(forced, PlannedLog) else None
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
         return log, None
 
 
-def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
-    result = plan.result if isinstance(plan, Planned) else plan
-    log.status = WOULD_CLEAN if isinstance(plan, Planned) else result.status
+def _take_over(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
+    result = plan.result if isinstance(plan, PlannedLog) else plan
+    log.status = WOULD_CLEAN if isinstance(plan, PlannedLog) else result.status
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
     log.reason, log.notes = result.reason, list(result.notes)
 
 
 def _finish(
-    log: LogExplanation, planned: Planned, done: LogReport, statistics: LogStatistics, options: ExplainOptions
+    log: LogExplanation,
+    planned: PlannedLog,
+    done: LogReport,
+    statistics: LogStatistics,
+    options: ExplainOptions,
 ) -> None:
     state = planned.state
     assert state.config is not None
@@ -771,10 +775,10 @@ def _finish(
         return
     keyless = log.outcome.records["keyless"]
     if keyless and not (options.choices.drop_keyless or state.drop_keyless):
-        log.status, log.reason = report.SKIPPED, HAS_KEYLESS.format(count=keyless)
+        log.status, log.reason = report.SKIPPED, HAS_KEYLESS_RECORDS.format(count=keyless)
     log.keys.kafka = kafka_needs(state.config, statistics.counts["dirty_keys"])
     log.outcome.tombstones_waiting = [
-        Waiting(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
+        WaitingTombstones(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
         for horizon, count in sorted(statistics.waiting.items())
     ]
     log.outcome.reclaimable = moments(bins_of(planned.work), statistics)
@@ -845,7 +849,7 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
         load_factor=load,
         map_keys=map_keys,
         passes=ranges.kafka_passes(dirty_keys, map_keys),
-        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes(dirty_keys, load),
+        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes_for_keys(dirty_keys, load),
     )
 
 
@@ -860,7 +864,7 @@ def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 
     return max(at_least, -(-offset_span(work) * KEY_COUNT_BYTES // memory_bytes))
 
 
-def observe_here(
+def observe_in_process(
     works: Sequence[tuple[LogWork, Bins]], top: int, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, LogStatistics]:
     """Observe one log after another."""

@@ -35,14 +35,14 @@ from siltstone.base.records.hashing import siphash128_each
 from siltstone.base.records.kernel import inlined, kernel
 from siltstone.base.records.layout import Flags, Int32, Int64, Words
 
-BLOB_BYTES = 32 << 20
+BLOB_BYTES_MAX = 32 << 20
 """The largest blob of entries in one row."""
 ENTRY_BYTES = 16
 """The size of a packed entry."""
-MERGE_BYTES = 56
+MERGE_BYTES_PER_ENTRY = 56
 """Memory that a merge takes for an entry, at most."""
 PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS = 2, 3, 4
-RELATIVE_LIMIT = 1 << 32
+RELATIVE_OFFSET_LIMIT = 1 << 32
 """Packed entries hold offsets less than this above their base."""
 _MERGE_SHARD_ENTRIES, _MERGE_SHARDS_MAX = 4096, 4096
 """Entries in a shard of a merge (they fit a core's cache), and the most shards."""
@@ -64,13 +64,13 @@ def shard_of(word: np.uint64, shards: int) -> Any:
 # The hash table: rows of an array of entries, open addressing, at most half full.
 
 
-def table_for(entries: int) -> Int32:
+def new_hash_table(entries: int) -> Int32:
     """A table for so many entries: at least twice as many slots, a power of two; not cleared."""
     return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 
 @inlined
-def mask_for(entries: int) -> np.uint64:
+def slot_mask(entries: int) -> np.uint64:
     """The mask from a hash to a slot in the table of so many entries."""
     size = 8
     while size < 2 * entries:
@@ -100,7 +100,7 @@ def slot_of(
 
 
 @kernel
-def fill_table(entries: Words, first: int, end: int, table: Int32) -> None:
+def fill_hash_table(entries: Words, first: int, end: int, table: Int32) -> None:
     """Put plain entries of distinct keys, rows ``first`` to ``end`` (exclusive), into a table whose slots
     are all -1. Unlike ``dedupe`` this uses all slots of the table."""
     mask = np.uint64(len(table) - 1)
@@ -118,7 +118,7 @@ def dedupe(entries: Words, table: Int32, out: Words) -> int:
     # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
     # different bases never meet here: a collector sends all of them before it takes another base.
     compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
-    mask = mask_for(len(entries))
+    mask = slot_mask(len(entries))
     table[: mask + _ONE] = -1
     for i in range(np.uint64(len(entries))):
         low, high = entries[i, _ZERO], entries[i, _ONE]
@@ -155,7 +155,7 @@ class EntryBlob:
 
     bucket: int
     entries: Words
-    dirty: bool = True
+    is_dirty: bool = True
     base_offset: int = 0
 
     def copied(self) -> EntryBlob:
@@ -232,7 +232,7 @@ def _merge(
         used += keys
         distinct += keys
         # 2. Clean entries: the table has the rows of ``shard`` now, and those without such a key stay.
-        mask = mask_for(len(shard))
+        mask = slot_mask(len(shard))
         for i in range(clean_bounds[p], clean_bounds[p + 1]):
             if table[slot_of(table, mask, shard, clean[i, 0], clean[i, 1], _ALL)] < 0:
                 retained[used] = np.int64(clean[i, 2] >> _ONE)
@@ -251,14 +251,14 @@ class MergedBucket:
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBucket:
     """Merge all blobs of one of ``buckets`` buckets. The result does not depend on the order of the blobs.
 
-    Memory: about ``MERGE_BYTES`` an entry.
+    Memory: about ``MERGE_BYTES_PER_ENTRY`` an entry.
     """
     per_bucket = max(
         1, min(_MERGE_SHARDS_MAX, sum(len(blob.entries) for blob in blobs) // _MERGE_SHARD_ENTRIES)
     )
     run = (per_bucket * buckets, bucket * per_bucket, per_bucket)
-    dirty, bounds = gather_by_shard([blob for blob in blobs if blob.dirty], *run)
-    clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.dirty], *run)
+    dirty, bounds = gather_by_shard([blob for blob in blobs if blob.is_dirty], *run)
+    clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.is_dirty], *run)
     retained = np.empty(len(dirty) + len(clean), np.int64)
     distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), retained)
     return MergedBucket(offsets=retained[:used], dirty_keys=distinct)
@@ -289,7 +289,7 @@ def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
 
 
 def _table(bounds: Int64) -> Int32:
-    return table_for(int(np.diff(bounds).max(initial=1)))
+    return new_hash_table(int(np.diff(bounds).max(initial=1)))
 
 
 # Collecting entries in log order within a bound of memory, before the exchange.
@@ -336,7 +336,7 @@ def scatter_new(
 
 
 @kernel
-def compact_shards(
+def close_gaps_between_shards(
     entries: Words, shard_rows: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
 ) -> None:
     """Move the shards' entries to the front, de-duplicated if that ``dedupes`` any: rows ``bounds[p]`` to
@@ -364,7 +364,7 @@ class ShardedEntries:
         self._capacity, self._dedupes = capacity, dedupes
         self.shard_rows, self.counts = shard_rows, np.zeros(count, np.int64)
         self.entries: Words = np.empty((count * shard_rows, words), np.uint64)
-        self._table = table_for(shard_rows)
+        self._table = new_hash_table(shard_rows)
 
     def put(self, new: Words) -> Iterator[Int64]:
         """Add entries; yields the shards' bounds in ``entries`` each time that the caller has to take
@@ -385,7 +385,7 @@ class ShardedEntries:
     def packed(self, *, dedupes: bool) -> Int64:
         """Move all entries to the front of ``entries``; returns the shards' bounds."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
-        compact_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
+        close_gaps_between_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
         self.counts[:] = 0
         return bounds
 
@@ -395,12 +395,12 @@ class ShardedEntries:
         grown = np.empty((count, 2 * self.shard_rows, words), np.uint64)
         grown[:, : self.shard_rows] = self.entries.reshape(count, self.shard_rows, words)
         self.entries, self.shard_rows = grown.reshape(-1, words), 2 * self.shard_rows
-        self._table = table_for(self.shard_rows)
+        self._table = new_hash_table(self.shard_rows)
 
 
-def blobs_of(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
-    per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES // (8 * shards.entries.shape[1])
+def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+    """Packed shards as blobs of ``BLOB_BYTES_MAX`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
+    per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
         bucket_entries = shards.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
         for start in range(0, len(bucket_entries), step):
@@ -438,7 +438,7 @@ class KeyCollector:
         """Add the ``wanted`` records, which all have a key; yields blobs when the memory is full."""
         if not len(columns):
             return
-        if self._base is not None and int(columns.offset[-1]) - self._base >= RELATIVE_LIMIT:
+        if self._base is not None and int(columns.offset[-1]) - self._base >= RELATIVE_OFFSET_LIMIT:
             yield from self.finish()
         if self._base is None:
             self._base = int(columns.offset[0])
@@ -458,14 +458,14 @@ class KeyCollector:
             )
         shards = self._kinds[dirty]
         for bounds in shards.put(new):
-            yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+            yield from entry_blobs(shards, bounds, self._buckets, is_dirty=dirty, base_offset=self._base)
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the remaining entries; the collector can be used again, for later offsets."""
         for dirty, shards in self._kinds.items():
             if shards.counts.any():
                 bounds = shards.packed(dedupes=dirty)
-                yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+                yield from entry_blobs(shards, bounds, self._buckets, is_dirty=dirty, base_offset=self._base)
         self._base = None
 
 

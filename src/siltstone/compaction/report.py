@@ -135,7 +135,7 @@ class LogFailure:
 
     status: str
     reason: str
-    error: ErrorDetails | None = None
+    details: ErrorDetails | None = None
 
 
 def failure_of(error: Exception) -> LogFailure:
@@ -147,14 +147,14 @@ def failure_of(error: Exception) -> LogFailure:
     if isinstance(error, SiltstoneError):
         status = UNCLEANABLE if isinstance(error, CorruptFileError) else FAILED
         details = ErrorDetails(code=error.code, path=error.path, position=error.position, advice=error.advice)
-        return LogFailure(status=status, reason=str(error), error=details)
+        return LogFailure(status=status, reason=str(error), details=details)
     if isinstance(error, OSError):
         path = str(error.filename) if error.filename else None
         details = ErrorDetails(code=errno.errorcode.get(error.errno or 0, "OS_ERROR"), path=path)
         reason = str(error.strerror or error)
-        return LogFailure(status=FAILED, reason=f"{path}: {reason}" if path else reason, error=details)
+        return LogFailure(status=FAILED, reason=f"{path}: {reason}" if path else reason, details=details)
     details = ErrorDetails(code="UNKNOWN_SERVER_ERROR")
-    return LogFailure(status=FAILED, reason=f"{type(error).__name__}: {error}", error=details)
+    return LogFailure(status=FAILED, reason=f"{type(error).__name__}: {error}", details=details)
 
 
 def first_failure(reports: Iterable[Any]) -> LogFailure | None:
@@ -212,13 +212,13 @@ class LogResult:
         changed = self.discarded.total() > 0 or self.segments_after != self.segments_before
         return changed and self.status != CLEANED
 
-    def stop(self, status: str, reason: str) -> LogResult:
+    def set_status(self, status: str, reason: str) -> LogResult:
         """Set status and reason, without an error behind them; returns the result."""
-        return self.fail(LogFailure(status=status, reason=reason))
+        return self.set_failure(LogFailure(status=status, reason=reason))
 
-    def fail(self, failure: LogFailure) -> LogResult:
+    def set_failure(self, failure: LogFailure) -> LogResult:
         """Set status, reason and the error's details; returns the result."""
-        self.status, self.reason, self.failure = failure.status, failure.reason, failure.error
+        self.status, self.reason, self.failure = failure.status, failure.reason, failure.details
         return self
 
     def to_json(self) -> dict[str, object]:

@@ -64,8 +64,8 @@ Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 BY_KEY, RETAIN_ALL = -2, -1
-"""Retention decisions; the others are the reasons in ``WHOLE_BATCH``."""
-WHOLE_BATCH = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
+"""Retention decisions; the others are the reasons in ``WHOLE_BATCH_REASONS``."""
+WHOLE_BATCH_REASONS = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
 
@@ -287,7 +287,7 @@ class RecordFilter:
         offset."""
 
 
-def in_order(retained: Offsets, span: int) -> Offsets:
+def sort_offsets(retained: Offsets, span: int) -> Offsets:
     """Sort offsets (uint32, less their base, all below ``span`` if nothing is wrong).
 
     Many offsets are sorted by marking them in an array, in a fifth of the time. Offsets that occur twice or
@@ -486,7 +486,7 @@ class Rewriter:
     ) -> None:
         """Count each record once: as retained, or as discarded with its reason."""
         discarded = np.zeros(report.CLEANING_REASON_COUNT, np.int64)
-        for reason in WHOLE_BATCH:
+        for reason in WHOLE_BATCH_REASONS:
             discarded[reason] = batches["count"][decisions == reason].sum()
         read = filtered.read + int(discarded.sum())
         discarded[report.SUPERSEDED] += filtered.discarded - filtered.keyless
@@ -566,7 +566,7 @@ def _plan_batches(
     )
     emptied = action == EMPTIED
     with_horizon = has_horizon | needs_horizon
-    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
+    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_delete_horizon_ms)
     attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
     # With log append time the largest timestamp is the broker's, not a record's.
     log_append = (attributes & TIMESTAMP_TYPE_BIT) != 0

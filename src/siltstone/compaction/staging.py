@@ -41,7 +41,7 @@ from siltstone.compaction.rewrite import (
     RecordFilter,
     Rewriter,
     check_offsets,
-    in_order,
+    sort_offsets,
 )
 from siltstone.compaction.work import (
     Extracted,
@@ -107,7 +107,9 @@ class StagedVerifier:
         self, work: LogWork, group: Group, path: str, retained: Callable[[], Offsets], scratch: Scratch
     ) -> None:
         self._work, self._group, self._path, self._retained = work, group, path, retained
-        self._again = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
+        self._again = IndexBuilder(
+            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
+        )
         self._scratch = scratch
         self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
         self.size = self.kept = 0
@@ -171,7 +173,7 @@ class GroupReport:
     ``identity``: the staged log's (``files.FileStat.identity``) when it was verified, empty before.
     """
 
-    group: int
+    group_index: int
     counts: RecordCounts = field(default_factory=RecordCounts)
     retained_count: int = 0
     size: int = 0
@@ -205,7 +207,9 @@ class _Sink:
         self._writer: files.Writer | None = None
         if path is not None and not self._unchanged:
             self._writer = files.Writer(path)
-        self.indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
+        self.indexes = IndexBuilder(
+            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
+        )
         self._verifier = verifier
         self._written = 0
         self.size = 0
@@ -296,12 +300,12 @@ def rewrite_group(
     A task may use one ``buffers`` for several groups. Never raises for what is wrong with the log, the disk
     or the counts: the report has the failure, and the files of this attempt are removed.
     """
-    ascending = in_order(retained, group.end_offset - group.base_offset)
+    ascending = sort_offsets(retained, group.end_offset - group.base_offset)
     record_filter = OffsetFilter(work, group.base_offset, ascending)
-    return rewrite_by(work, group, record_filter, attempt, carried, buffers)
+    return rewrite_with_filter(work, group, record_filter, attempt, carried, buffers)
 
 
-def rewrite_by(
+def rewrite_with_filter(
     work: LogWork,
     group: Group,
     record_filter: RecordFilter,
@@ -339,7 +343,7 @@ class _GroupRewrite:
         self, work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, buffers: Buffers
     ) -> None:
         self._work, self._group, self._filter, self._carried = work, group, record_filter, carried
-        self.buffers, self.report = buffers, GroupReport(group=group.index)
+        self.buffers, self.report = buffers, GroupReport(group_index=group.index)
 
     def stage(self, stem: Path) -> None:
         """Write the new segment and its indexes to files named ``stem``, sync and verify them."""
@@ -426,7 +430,7 @@ class _GroupRewrite:
 # There is no header: the count and the CRC32C are in the task's report. The file is not synced, since only
 # the run that wrote it reads it. A group without retained offsets has no file.
 
-RETAINED_BYTES = 4
+RETAINED_OFFSET_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,7 +440,7 @@ class RetainedFile:
     ``carried``: the state of transactions where the group starts.
     """
 
-    group: int
+    group_index: int
     name: str = ""
     count: int = 0
     checksum: int = 0
@@ -451,23 +455,23 @@ def write_retained(
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group=group.index, carried=carried)
+        return RetainedFile(group_index=group.index, carried=carried)
     name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
-        ascending = in_order(retained, group.end_offset - group.base_offset)
+        ascending = sort_offsets(retained, group.end_offset - group.base_offset)
         data = ascending.astype("<u4", copy=False).view(np.uint8).data
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
         return RetainedFile(
-            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
+            group_index=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
         )
     except Exception as error:
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)
-        return RetainedFile(group=group.index, failure=failure_of(error))
+        return RetainedFile(group_index=group.index, failure=failure_of(error))
 
 
 def read_retained(folder: Path, file: RetainedFile) -> Offsets:
@@ -484,15 +488,15 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
     return retained.astype(np.uint32, copy=False)
 
 
-def rewrite_from(
+def rewrite_from_file(
     work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
 ) -> GroupReport:
     """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
-    assert work.staging is not None and file.group == group.index
+    assert work.staging is not None and file.group_index == group.index
     try:
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return GroupReport(group=group.index, failure=failure_of(error))
+        return GroupReport(group_index=group.index, failure=failure_of(error))
     return rewrite_group(work, group, retained, attempt, file.carried, buffers)
 
 
@@ -501,7 +505,7 @@ class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
     ``retained_counts``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the
-    dirty section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys
+    dirty section; ``files``: of retained offsets, where these were gathered; ``dirty_keys_met``: dirty keys
     whose last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
     """
 
@@ -511,7 +515,7 @@ class LogReport(Summable):
     files: list[RetainedFile] = field(default_factory=list)
     retained_counts: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
-    matched_keys: int = 0
+    dirty_keys_met: int = 0
     seconds: float = 0.0
 
     @property

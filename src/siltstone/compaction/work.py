@@ -87,7 +87,7 @@ def groups_from(firsts: Sequence[int], bases: Sequence[int]) -> tuple[Group, ...
 class Extracted(Summable):
     """The report on reading some segments: counts of records, and the first failure.
 
-    ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
+    ``has_transactions``: a batch of a transaction or a control batch was there. ``summaries``: the state in
     which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
     records in its range; ``aborted``: records of aborted transactions, ``size``: bytes of their batches,
     ``entries``: key entries that were sent.
@@ -99,13 +99,13 @@ class Extracted(Summable):
     aborted: int = 0
     size: int = 0
     entries: int = 0
-    transactional: bool = False
+    has_transactions: bool = False
     failure: LogFailure | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
 
 
 @functools.lru_cache(maxsize=4)
-def aborted_of(data: bytes) -> Aborted:
+def parse_aborted(data: bytes) -> Aborted:
     """The aborted transactions of ``.txnindex`` entries, parsed once for all segments of a task."""
     return Aborted.of(data)
 
@@ -207,11 +207,11 @@ def _check_ascending_entries(
 # also point at bytes inside a record's value that look like a batch. The task that reads up to this cut then
 # meets a batch that crosses it; the log is extracted again with whole segments.
 
-MIN_BYTES = 16 << 20
+MIN_SPLIT_BYTES = 16 << 20
 """The least size of a part of a segment."""
-_SNAP_DIVISOR = 16
+_NEAR_BOUNDARY_DIVISOR = 16
 """A cut within 1/16 of a task's share of a segment boundary moves to that boundary."""
-_FIRST_READ = 1 << 16
+_FIRST_BATCH_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,10 +247,10 @@ def splits_by_task(
     """The log as one list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     Segments are cut only with ``may_cut`` (not set for message sets, whose entries do not say where
-    they begin), and into parts of ``MIN_BYTES`` or more.
+    they begin), and into parts of ``MIN_SPLIT_BYTES`` or more.
     """
     total = sum(segment.size for segment in segments)
-    tasks = max(1, min(tasks, max(len(segments), total // MIN_BYTES)))
+    tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
     share = total / tasks
     borders = np.cumsum([0, *(segment.size for segment in segments)])
     begins: dict[int, set[tuple[int, int]]] = {}
@@ -259,7 +259,11 @@ def splits_by_task(
         wanted = total * task // tasks
         nearest = int(np.argmin(np.abs(borders - wanted)))
         cut = None
-        if may_cut and share >= MIN_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
+        if (
+            may_cut
+            and share >= MIN_SPLIT_BYTES
+            and abs(int(borders[nearest]) - wanted) > share / _NEAR_BOUNDARY_DIVISOR
+        ):
             number = int(np.searchsorted(borders, wanted, side="right")) - 1
             cut = cut_near(segments[number], wanted - int(borders[number]))
         if cut is not None:
@@ -299,7 +303,7 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
         entry = entries[np.argmin(np.abs(entries["position"].astype(np.int64) - position))]
         start, last = int(entry["position"]), segment.base_offset + int(entry["relative_offset"])
         with open_unchanged(segment) as reader:
-            batch = next(windows(reader, start=start, window_size=_FIRST_READ)).batches[0]
+            batch = next(windows(reader, start=start, window_size=_FIRST_BATCH_READ_BYTES)).batches[0]
     except (OSError, SiltstoneError, StopIteration):
         return None
     first = int(batch["base_offset"])
@@ -354,7 +358,7 @@ def throttled_windows(
         yield window
 
 
-HAS_KEYLESS = (
+HAS_KEYLESS_RECORDS = (
     "has {count} records without a key, which cleaning would remove; pass --drop-keyless to allow it"
 )
 
@@ -367,7 +371,7 @@ class RetentionRules:
     (int64[n, 3]): ids of those that are alive, ascending, their last data offsets (-1 without one) and
     epochs. ``map_end``: records from it on all stay; Kafka's map ends where it is full, ours does not, so
     only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on stay at any age
-    (``log.ledger.store``). ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were
+    (``log.ledger.store``). ``legacy_delete_horizon_ms``: tombstones of v0 and v1 stay in segments that were
     modified later. ``drop_keyless``: records without a key go; else a log that has some is not cleaned.
     """
 
@@ -377,7 +381,7 @@ class RetentionRules:
     producers: Int64
     map_end: int = LONG_MAX
     tombstones_from: int = LONG_MAX
-    legacy_horizon_ms: int = 0
+    legacy_delete_horizon_ms: int = 0
     drop_keyless: bool = False
 
     def keeps_legacy_tombstones(self, modified_ms: int) -> bool:
@@ -386,10 +390,10 @@ class RetentionRules:
         As Kafka's ``Cleaner.cleanSegments`` does for v0 and v1, which have no delete horizon: the segment's
         modification time decides.
         """
-        return modified_ms > self.legacy_horizon_ms
+        return modified_ms > self.legacy_delete_horizon_ms
 
     @property
-    def new_horizon_ms(self) -> int:
+    def new_delete_horizon_ms(self) -> int:
         """The delete horizon that this cleaning writes into batches, at most LONG_MAX. (Kafka's sum overflows
         for a longer retention, and the batch gets no horizon.)"""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
@@ -403,7 +407,7 @@ class TaskLimits:
     ``io_bytes_per_second``: what one task may read and write.
     """
 
-    index_interval: int
+    index_interval_bytes: int
     index_bytes: int
     window_size: int
     memory_bytes: int
@@ -417,7 +421,7 @@ class LogWork:
 
     ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
     above ``end`` too. ``segments_above``: those from ``end`` on, where markers of transactions may be
-    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
+    that began below. ``has_message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
     parts of a segment. ``staging``: folder for new files, None for a dry run.
     """
 
@@ -432,7 +436,7 @@ class LogWork:
     staging: str | None
     aborted: bytes = b""
     segments_above: tuple[Segment, ...] = ()
-    message_sets: bool = False
+    has_message_sets: bool = False
     may_cut: bool = True
 
     @property
@@ -446,7 +450,7 @@ class LogWork:
 
     def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
         """A scan of transactions for one segment, or for a group with ``carried`` as its initial state."""
-        return TransactionScan(aborted_of(self.aborted), carried)
+        return TransactionScan(parse_aborted(self.aborted), carried)
 
     @property
     def splits(self) -> list[InputSplit]:
@@ -515,7 +519,7 @@ def _enters_offset_map(
     window, batches, columns = some
     followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
     if followed is not None:
-        extracted.transactional = True
+        extracted.has_transactions = True
         mapped = ~(followed[0] | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.rules.map_end < work.end:
         below = columns.offset < work.rules.map_end
@@ -539,7 +543,7 @@ def retained_by_group(
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
     """The failure of a log that has records without a key and may not lose them; None for other logs."""
     if extracted.keyless and not work.rules.drop_keyless:
-        return LogFailure(status=SKIPPED, reason=HAS_KEYLESS.format(count=extracted.keyless))
+        return LogFailure(status=SKIPPED, reason=HAS_KEYLESS_RECORDS.format(count=extracted.keyless))
     return None
 
 
@@ -553,7 +557,7 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         carried = carried_by_group(summaries, bases, directory)
-        unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
+        unended = expected_markers(summaries, parse_aborted(work.aborted), work.end)
         refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
         return carried
     except Exception as error:

@@ -40,14 +40,14 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
     REMOVED_STAGED,
     InPlace,
-    checked_swap,
-    cleaned_up_to,
-    drop_staged,
+    check_and_collect_swap,
+    next_cleaner_checkpoint,
+    remove_all_staged,
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
     OpenLog,
-    Planned,
+    PlannedLog,
     PlanOptions,
     find_horizons,
     stable_offset,
@@ -231,9 +231,9 @@ class IntoOpenLogs(InPlace):
 
     def recover(self, state: LogState) -> list[str]:
         """Remove files that an earlier round staged; recovery has finished everything else at the start."""
-        return [REMOVED_STAGED] if drop_staged(state.path) else []
+        return [REMOVED_STAGED] if remove_all_staged(state.path) else []
 
-    def check_not_aborted(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: PlannedLog) -> None:
         """Raises CleaningAbortedError if the claim was aborted."""
         self._logs[planned.state.topic_partition].claim.check()
 
@@ -242,12 +242,12 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Swap groups in (``UnifiedLog.replaceSegments``); their sources' files are unlinked after
         ``file.delete.delay.ms``."""
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
-            swap = checked_swap(planned, groups)
+            swap = check_and_collect_swap(planned, groups)
             try:
                 rename_to_cleaned(directory, swap.staged)
                 retired = claimed.log.replace(list(swap.staged), swap.old, swap.verified)
@@ -261,7 +261,7 @@ class IntoOpenLogs(InPlace):
         delay_ms = claimed.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Move the cleaner checkpoint (``LogCleanerManager.doneCleaning``), then apply retention.
 
         Kafka's cleaner threads delete old segments of compacted logs, too (``deletableLogs``). The periodic
@@ -269,7 +269,7 @@ class IntoOpenLogs(InPlace):
         """
         with self._changing(planned.state) as claimed:
             # After all swaps: after a crash before this the range is cleaned again, which changes nothing.
-            self._write_checkpoint(claimed, cleaned_up_to(planned))
+            self._write_checkpoint(claimed, next_cleaner_checkpoint(planned))
         # Removes the staging folder; if that fails, ``recover`` of the next round does.
         with contextlib.suppress(SiltstoneError, OSError):
             self.abort_log(planned)
@@ -697,7 +697,7 @@ class LogCleaner(LogService[Engine]):
                     partition=topic_partition.partition,
                     directory=str(log.directory),
                 )
-                results.append(blank.fail(failure_of(error)))
+                results.append(blank.set_failure(failure_of(error)))
         return states
 
     def _apply_result(
@@ -763,7 +763,7 @@ class LogCleaner(LogService[Engine]):
             ranges = [candidate.range for candidate in candidates]
             with self._results_lock:
                 self._max_dirty_ratio = max((dirty.dirty_ratio for dirty in ranges), default=0.0)
-                self._max_delay_ms = max((dirty.delay_ms for dirty in ranges), default=0)
+                self._max_delay_ms = max((dirty.overdue_ms for dirty in ranges), default=0)
             batch = next_batch(
                 candidates,
                 self._failures,

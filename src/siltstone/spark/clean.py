@@ -29,18 +29,23 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
+from siltstone.compaction.broadcast import (
+    MIN_CLEAN_TO_DIRTY_RATIO,
+    dirty_splits,
+    merge_group_reports,
+    should_broadcast,
+)
 from siltstone.compaction.engine import bucket_count, clean_in_one_task, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
-    RETAINED_BYTES,
+    RETAINED_OFFSET_BYTES,
     GroupReport,
     LogReport,
     RetainedFile,
     remove_staged,
-    rewrite_from,
+    rewrite_from_file,
     rewrite_group,
     write_retained,
 )
@@ -125,7 +130,7 @@ def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> I
     arrived = list(rows_of(batches))
     (own,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty(arrived)
-    if extracted.failure is not None or extracted.transactional:
+    if extracted.failure is not None or extracted.has_transactions:
         yield report_row(rows.EXTRACTED, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
@@ -281,20 +286,26 @@ def rewrite_from_files_task(
     buffers = Buffers()
     for number in task_numbers(batches):
         group, file = wave[number]
-        report = rewrite_from(work, group, file, attempt_name(), buffers)
+        report = rewrite_from_file(work, group, file, attempt_name(), buffers)
         yield report_row(rows.REPORT, report).batch()
 
 
 class SparkEngine(SparkWorkers):
     """Spreads cleanings over the workers of a session.
 
-    ``clean_share``: how many times the bytes of the dirty segments the clean ones must have for a broadcast
+    ``min_clean_to_dirty_ratio``: the least bytes of clean segments for a byte of dirty ones, for a broadcast
     join.
     """
 
-    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **options: Any) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO,
+        **options: Any,
+    ) -> None:
         super().__init__(session, **options)
-        self._clean_share = clean_share
+        self._clean_share = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
@@ -341,7 +352,7 @@ class SparkEngine(SparkWorkers):
             else:
                 yield from reports
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         done = self._clean_spread(work)
         if self._may_be_miscut(work, done.extracted):
@@ -363,7 +374,7 @@ class SparkEngine(SparkWorkers):
             if joined is not None:
                 return joined
         done = _summed_up(work, self._by_group(work, rewrite_task))
-        done.groups.sort(key=lambda group: group.group)
+        done.groups.sort(key=lambda group: group.group_index)
         return done
 
     def _broadcast_join(self, work: LogWork) -> LogReport | None:
@@ -389,7 +400,7 @@ class SparkEngine(SparkWorkers):
         extracted, entries = _dirty(self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0))
         if extracted.failure is not None:
             return LogReport(name=work.name, extracted=extracted)
-        if extracted.transactional:
+        if extracted.has_transactions:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
         with engine_errors(work.name):
@@ -415,7 +426,7 @@ class SparkEngine(SparkWorkers):
         wave = [(group, retained[group.index]) for group in groups]
         tasks = self._rewriting_tasks(work, groups)
         reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
-        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group)
+        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group_index)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
@@ -434,13 +445,15 @@ class SparkEngine(SparkWorkers):
     def _parts(self, work: LogWork) -> list[list[InputSplit]]:
         """The input splits of each extracting task."""
         tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
-        return splits_by_task(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
+        return splits_by_task(
+            work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
+        )
 
     def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
         """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each
         holds would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        minimum = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
+        minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
         return min(len(groups), max(self._parallelism, minimum))
 
 

@@ -63,7 +63,7 @@ _SHORT_S, _LONG_S, _PATIENT_AFTER = 0.001, 0.01, 200
 
 def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
     """A row with a blob of entries for its bucket, or for ``target``."""
-    kind = DIRTY if blob.dirty else CLEAN
+    kind = DIRTY if blob.is_dirty else CLEAN
     to = blob.bucket if target is None else target
     return array_row(kind, to, blob.entries, base_offset=blob.base_offset)
 
@@ -72,7 +72,7 @@ def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
     """The row's blob, entries of ``words`` each. Raises ValueError if its size does not fit its count."""
     return EntryBlob(
         bucket=row.target % buckets,
-        dirty=row.kind == DIRTY,
+        is_dirty=row.kind == DIRTY,
         base_offset=row.base_offset,
         entries=row.array(np.uint64, words),
     )

@@ -31,7 +31,7 @@ _SCALARS = (
 ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """Spark's type; a text would be parsed for each stage."""
-BLOB_BYTES = 32 << 20
+BLOB_BYTES_MAX = 32 << 20
 """The largest blob of offsets in one row."""
 ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
 RETAINED, SUPERSEDED = "retained", "superseded"
@@ -93,8 +93,8 @@ def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: i
 
 
 def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]:
-    """An array of one dimension as rows of ``BLOB_BYTES`` at most; none for an empty one."""
-    step = BLOB_BYTES // array.itemsize
+    """An array of one dimension as rows of ``BLOB_BYTES_MAX`` at most; none for an empty one."""
+    step = BLOB_BYTES_MAX // array.itemsize
     for start in range(0, len(array), step):
         yield array_row(kind, target, array[start : start + step])
 

@@ -42,7 +42,7 @@ from siltstone.compaction.inplace.expiry import (
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
-    Planned,
+    PlannedLog,
     PlanOptions,
     initial_result,
     mismatched_topic_ids,
@@ -51,7 +51,7 @@ from siltstone.compaction.inplace.planning import (
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogFailure, LogResult, RecordCounts, failure_of
-from siltstone.compaction.staging import RETAINED_BYTES, GroupReport, LogReport, RetainedFile
+from siltstone.compaction.staging import RETAINED_OFFSET_BYTES, GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 
 # The checks of an engine's report before the swap. No record is lost on its way between tasks: these counts
@@ -63,26 +63,28 @@ from siltstone.compaction.work import Group, LogWork
 #                  records that the groups' tasks read ────┘
 
 
-def check_gathered(work: LogWork, gathered: LogReport) -> list[RetainedFile]:
+def check_retained_files(work: LogWork, gathered: LogReport) -> list[RetainedFile]:
     """The files of retained offsets in order of groups.
 
     Raises CheckFailedError unless each group has one file, with as many offsets as were merged.
     """
-    files = sorted(gathered.files, key=lambda file: file.group)
-    if [file.group for file in files] != [group.index for group in work.groups]:
+    files = sorted(gathered.files, key=lambda file: file.group_index)
+    if [file.group_index for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError("not each group has one file of retained offsets", path=work.name)
     for file in files:
-        _check_retained(work.name, file.group, gathered.retained_counts.get(file.group, 0), file.count)
+        _check_retained(
+            work.name, file.group_index, gathered.retained_counts.get(file.group_index, 0), file.count
+        )
     return files
 
 
-def check_counts(planned: Planned, done: LogReport, *, last: bool) -> None:
+def check_counts(planned: PlannedLog, done: LogReport, *, last: bool) -> None:
     """Raises CheckFailedError unless each group's task got as many retained offsets as were merged and, with
     the ``last`` wave, all groups came back with all records that were extracted."""
     work = planned.work
     for group in done.groups:
         _check_retained(
-            work.name, group.group, done.retained_counts.get(group.group, 0), group.retained_count
+            work.name, group.group_index, done.retained_counts.get(group.group_index, 0), group.retained_count
         )
     groups = [*planned.committed, *done.groups]
     if last and len(groups) != len(work.groups):
@@ -106,7 +108,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
 # The counts of a result.
 
 
-def fill_records_before(planned: Planned, done: LogReport) -> None:
+def fill_records_before(planned: PlannedLog, done: LogReport) -> None:
     """Set the records of the whole log: extracted ones, and those above the cleaned range; of an open log,
     extracted ones only."""
     uncleaned = () if planned.state.opened else planned.work.segments_above
@@ -120,17 +122,17 @@ def changes_something(work: LogWork, group: GroupReport) -> bool:
     ``--stop-after`` stops a run only after such a change. Neither a hard link of the source nor a delete
     horizon counts, so that repeated short runs come to an end.
     """
-    members = work.sources(work.groups[group.group])
+    members = work.sources(work.groups[group.group_index])
     return len(members) > 1 or group.counts.discarded.total() > 0 or group.size < members[0].size
 
 
-def fill_counts(planned: Planned) -> None:
+def fill_counts(planned: PlannedLog) -> None:
     """Set sizes, segments and discarded records of the result from the groups that were committed."""
     result, work = planned.result, planned.work
     result.counts = RecordCounts()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
     for group in planned.committed:
-        members = work.sources(work.groups[group.group])
+        members = work.sources(work.groups[group.group_index])
         result.counts.add(group.counts)
         result.bytes_after += group.size - sum(segment.size for segment in members)
         result.segments_after -= len(members) - 1
@@ -138,14 +140,14 @@ def fill_counts(planned: Planned) -> None:
         result.records_after = result.records_before - result.discarded.total()
 
 
-def fill_result(planned: Planned, done: LogReport) -> None:
+def fill_result(planned: PlannedLog, done: LogReport) -> None:
     """Complete the result of a log that was cleaned, but for its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
     fill_counts(planned)
     result.distinct_dirty_keys = done.dirty_keys
     result.kafka_passes = kafka_passes(done.dirty_keys, kafka_map_keys(config))
-    result.stop(report.CLEANED, "")
+    result.set_status(report.CLEANED, "")
 
 
 # How a log is executed, and the disk space that it needs.
@@ -158,9 +160,9 @@ def fill_result(planned: Planned, done: LogReport) -> None:
 #
 # Waves need less space than one job only if a swap frees the sources (``SpaceBudget.frees_sources``).
 
-GROWTH = 1.1
+MAX_GROWTH = 1.1
 """The most that a group may grow: delete horizons, and worse compression."""
-GROWTH_OF_MESSAGES = 2.7
+MAX_MESSAGE_SET_GROWTH = 2.7
 """The same if message sets (v0, v1) become batches of one small record each."""
 FILES_PER_GROUP = 8
 
@@ -186,7 +188,7 @@ class ExecutionPlan:
 def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
     """The most bytes of the new files of a group, or of all groups."""
     segments = work.segments if group is None else work.sources(group)
-    growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
+    growth = MAX_MESSAGE_SET_GROWTH if work.has_message_sets else MAX_GROWTH
     return int(sum(segment.size for segment in segments) * growth)
 
 
@@ -197,7 +199,7 @@ def shuffle_spill_bytes(work: LogWork) -> int:
 
 def retained_file_bytes(work: LogWork) -> int:
     """The most bytes of retained offsets, which stay on disk until the last wave."""
-    return RETAINED_BYTES * min(offset_span(work), work.size)
+    return RETAINED_OFFSET_BYTES * min(offset_span(work), work.size)
 
 
 def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:
@@ -273,12 +275,12 @@ _TIMES_AS_LARGE = 4
 """The limit is so many times larger if there is such a log for each worker."""
 WAVE_BYTES = 1 << 30
 """The most bytes of sources in a wave: the work that an interrupt may cost."""
-UNFINISHED = (
+CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
-PARTLY = "stopped by --stop-after with {done} of {total} groups done; run again to go on"
-NOT_BEGUN = "stopped by --stop-after before its turn; run again to go on"
+STOPPED_PARTLY = "stopped by --stop-after with {done} of {total} groups done; run again to go on"
+STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
 
 
@@ -331,12 +333,12 @@ class Cleaner:
     def run(self, states: Sequence[LogState], options: PlanOptions) -> list[LogResult]:
         """Plan and clean the logs; a result for each, in order. Raises EngineError if there is no engine."""
         self._options = options
-        planned: list[Planned] = []
+        planned: list[PlannedLog] = []
         mismatched = mismatched_topic_ids(states)
         for state in states:
             plan = self._plan(state, mismatched.get(state.topic_partition))
-            self.results.append(plan.result if isinstance(plan, Planned) else plan)
-            if isinstance(plan, Planned):
+            self.results.append(plan.result if isinstance(plan, PlannedLog) else plan)
+            if isinstance(plan, PlannedLog):
                 planned.append(plan)
             elif retention_applies(plan):
                 self._apply_retention(state, plan)
@@ -352,29 +354,29 @@ class Cleaner:
             raise
         return self.results
 
-    def _plan(self, state: LogState, mismatch: str | None) -> Planned | LogResult:
+    def _plan(self, state: LogState, mismatch: str | None) -> PlannedLog | LogResult:
         try:
             if mismatch is not None:
-                return initial_result(state, state.segments()).stop(report.SKIPPED, mismatch)
+                return initial_result(state, state.segments()).set_status(report.SKIPPED, mismatch)
             notes: list[str] = []
             if state.config is not None and "compact" in state.config.policies:
                 with self._critical():
                     notes = self._destination.recover(state)
             staging = self._destination.staging(state)
             plan = plan_log(state, state.checkpoints(), self._options, staging)
-            result = plan.result if isinstance(plan, Planned) else plan
+            result = plan.result if isinstance(plan, PlannedLog) else plan
             result.notes[:0] = notes
             if isinstance(plan, LogResult) and plan.checkpoint_reset is not None:
                 self._destination.reset_checkpoint(state, plan.checkpoint_reset)
             return plan
         except (SiltstoneError, OSError) as error:
-            return _unplanned(state).fail(failure_of(error))
+            return _unplanned(state).set_failure(failure_of(error))
 
-    def _clean_all(self, planned: Sequence[Planned]) -> None:
+    def _clean_all(self, planned: Sequence[PlannedLog]) -> None:
         self._logs_total, self._logs_done = len(planned), 0
         self._whole_log_bytes = self._max_for_one_task(planned)
-        small: list[Planned] = []
-        large: list[Planned] = []
+        small: list[PlannedLog] = []
+        large: list[PlannedLog] = []
         for log in planned:
             execution = self._execution_plan(log)
             if execution is not None:
@@ -384,19 +386,19 @@ class Cleaner:
         for log in large:
             self._clean_large(log)
 
-    def _max_for_one_task(self, planned: Sequence[Planned]) -> int:
+    def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
         """The limit for one task: larger logs are spread one after another, unless each worker has one."""
         maximum = self._limits.whole_log_bytes
         larger = sum(maximum < log.work.size <= _TIMES_AS_LARGE * maximum for log in planned)
         return _TIMES_AS_LARGE * maximum if larger and larger >= self._engine().workers else maximum
 
-    def _execution_plan(self, planned: Planned) -> ExecutionPlan | None:
+    def _execution_plan(self, planned: PlannedLog) -> ExecutionPlan | None:
         """How to execute the log with the space that is free now; None if there is too little, which its
         result says then."""
         try:
             space = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            planned.result.fail(failure_of(error))
+            planned.result.set_failure(failure_of(error))
             return None
         execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
         lacking, inodes = None, FILES_PER_GROUP * len(planned.work.groups)
@@ -408,13 +410,13 @@ class Cleaner:
         elif space.inodes is not None and space.inodes < inodes:
             lacking = f"needs up to {inodes} inodes, but only {space.inodes} are free; free some"
         if lacking is not None:
-            planned.result.stop(report.FAILED, f"{planned.state.path}: {lacking}")
+            planned.result.set_status(report.FAILED, f"{planned.state.path}: {lacking}")
             return None
         return execution
 
-    def _jobs(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
+    def _jobs(self, small: Sequence[PlannedLog]) -> Iterator[list[PlannedLog]]:
         """Small logs for one job each: their new files fit the space together."""
-        job: list[Planned] = []
+        job: list[PlannedLog] = []
         used = 0
         for log in small:
             need, execution = new_file_bytes(log.work), self._execution_plan(log)
@@ -434,15 +436,15 @@ class Cleaner:
         is_over = self._deadline is not None and time.monotonic() >= self._deadline
         return is_over and self._has_changed_something
 
-    def _is_stopped(self, planned: Sequence[Planned]) -> bool:
+    def _is_stopped(self, planned: Sequence[PlannedLog]) -> bool:
         """Is the time up, so that these logs do not begin? Their results say so then."""
         if not self._is_time_up():
             return False
         for log in planned:
-            log.result.stop(report.SKIPPED, NOT_BEGUN)
+            log.result.set_status(report.SKIPPED, STOPPED_BEFORE_LOG)
         return True
 
-    def _clean_small(self, job: Sequence[Planned]) -> None:
+    def _clean_small(self, job: Sequence[PlannedLog]) -> None:
         if self._is_stopped(job):
             return
         pending = {log.work.name: log for log in job if self._is_set_up(log)}
@@ -459,7 +461,7 @@ class Cleaner:
                 self._fail(log, failure_of(error))
             _raise_without_engine(error)
 
-    def _is_set_up(self, planned: Planned) -> bool:
+    def _is_set_up(self, planned: PlannedLog) -> bool:
         """Make the log's staging folder; False if that fails, which is the log's failure."""
         try:
             self._destination.check_not_aborted(planned)
@@ -469,7 +471,7 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             return False
 
-    def _clean_large(self, planned: Planned) -> None:
+    def _clean_large(self, planned: PlannedLog) -> None:
         if self._is_stopped([planned]):
             return
         execution = self._execution_plan(planned)
@@ -481,7 +483,7 @@ class Cleaner:
             if execution.mode is Mode.WAVES:
                 self._clean_in_waves(planned, execution.size, engine)
             else:
-                self._commit(planned, engine.clean_spread(planned.work), last=True)
+                self._commit(planned, engine.clean_distributed(planned.work), last=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
             _raise_without_engine(error)
@@ -490,7 +492,7 @@ class Cleaner:
                 self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
-    def _clean_in_waves(self, planned: Planned, size: int, engine: Engine) -> None:
+    def _clean_in_waves(self, planned: PlannedLog, size: int, engine: Engine) -> None:
         """Clean a log with new files of up to ``size`` bytes at one time.
 
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
@@ -503,11 +505,11 @@ class Cleaner:
             self._fail(planned, gathered.failure)
             return
         # 2. No wave is swapped in before the files of all groups are complete.
-        retained = check_gathered(work, gathered)
+        retained = check_retained_files(work, gathered)
         groups_done, total = 0, len(work.groups)
         for wave in waves(work, size, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                partly = PARTLY.format(done=groups_done, total=total)
+                partly = STOPPED_PARTLY.format(done=groups_done, total=total)
                 self._fail(planned, LogFailure(status=report.SKIPPED, reason=partly))
                 return
             # 3. Rewrite a wave, and swap it in. Waves ascend, so a tombstone is not removed before the value
@@ -518,7 +520,7 @@ class Cleaner:
             if not self._commit(planned, done, last=groups_done == total):
                 return
 
-    def _commit(self, planned: Planned, done: LogReport, *, last: bool) -> bool:
+    def _commit(self, planned: PlannedLog, done: LogReport, *, last: bool) -> bool:
         """Check and commit a report of the engine; False if the log failed. May run in a swap's thread."""
         try:
             failure = done.failure
@@ -541,7 +543,7 @@ class Cleaner:
             self._report_progress()
         return True
 
-    def _commit_groups(self, planned: Planned, done: LogReport) -> None:
+    def _commit_groups(self, planned: PlannedLog, done: LogReport) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
         calls = [done.groups] if done.groups else []
         if not self._destination.commits_groups_together:
@@ -554,7 +556,7 @@ class Cleaner:
             if any(changes_something(planned.work, group) for group in groups):
                 self._has_changed_something = True
 
-    def _commit_log(self, planned: Planned) -> None:
+    def _commit_log(self, planned: PlannedLog) -> None:
         """Move the checkpoint. Raises SiltstoneError, OSError; its message says if all segments are swapped
         in."""
         try:
@@ -564,9 +566,11 @@ class Cleaner:
         except OSError as error:
             if not self._destination.survives_abort:
                 raise
-            raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
+            raise OSError(
+                error.errno, CHECKPOINT_NOT_MOVED.format(reason=failure_of(error).reason)
+            ) from error
 
-    def _apply_retention(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
+    def _apply_retention(self, state: LogState, result: LogResult, planned: PlannedLog | None = None) -> None:
         """Delete the segments that expired, after a cleaning (``planned``) or where none is due. For an open
         log the destination does it (``commit_log``), or its manager."""
         try:
@@ -582,18 +586,18 @@ class Cleaner:
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"
-            result.fail(replace(failure, status=report.FAILED, reason=reason))
+            result.set_failure(replace(failure, status=report.FAILED, reason=reason))
 
-    def _fail(self, planned: Planned, failure: LogFailure) -> None:
+    def _fail(self, planned: PlannedLog, failure: LogFailure) -> None:
         """The log failed: set its result, and remove its staged files."""
         self._set_failure(planned, failure)
         with contextlib.suppress(SiltstoneError, OSError):
             self._destination.abort_log(planned)
         self._report_progress()
 
-    def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
+    def _set_failure(self, planned: PlannedLog, failure: LogFailure) -> None:
         """Set the result of a log that failed or was stopped, with the groups that were committed."""
-        planned.result.fail(failure)
+        planned.result.set_failure(failure)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.survives_abort:
             planned.committed = []

@@ -21,7 +21,7 @@ from siltstone.base import files
 from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.originals import Originals
-from siltstone.compaction.inplace.planning import LogState, Planned, staging_folder
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, staging_folder
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
@@ -75,25 +75,25 @@ class Destination:
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint of a log that is not cleaned, since it was outside the log."""
 
-    def check_not_aborted(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: PlannedLog) -> None:
         """Called before work on a log and before each wave (Kafka's ``Cleaner.checkDone``); raises if the
         cleaning was aborted."""
 
-    def setup_log(self, planned: Planned) -> None:
+    def setup_log(self, planned: PlannedLog) -> None:
         """Called before work on a log: make the staging folder."""
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Commit checked groups in ascending order: all of them, or none if this raises."""
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Called after the last group: move the checkpoint, remove the staging folder."""
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Delete the expired segments of a log that was cleaned or needs no cleaning."""
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove the staged files of a log that failed, or of an interrupted run."""
 
     def commit_run(self) -> dict[Path, str]:
@@ -122,25 +122,25 @@ class Swap:
     old: list[int]
 
 
-def checked_swap(planned: Planned, groups: Sequence[GroupReport]) -> Swap:
+def check_and_collect_swap(planned: PlannedLog, groups: Sequence[GroupReport]) -> Swap:
     """The swap that commits ``groups``, whose sizes are checked. Raises CheckFailedError, OSError."""
     swap = Swap(staged={}, verified={}, old=[])
     for report in groups:
         _check_size(report)
-        group = planned.work.groups[report.group]
+        group = planned.work.groups[report.group_index]
         swap.staged[group.base_offset] = {kind: Path(path) for kind, path in report.staged.items()}
         swap.verified[group.base_offset] = report.identity
         swap.old.extend(source.base_offset for source in planned.work.sources(group))
     return swap
 
 
-def cleaned_up_to(planned: Planned) -> int:
+def next_cleaner_checkpoint(planned: PlannedLog) -> int:
     """The cleaner checkpoint after the cleaning. It does not move back if only the clean section was
     cleaned."""
     return max(planned.work.rules.last_offset + 1, planned.result.first_dirty_offset or 0)
 
 
-def drop_staged(partition: Path) -> bool:
+def remove_all_staged(partition: Path) -> bool:
     """Remove the staged files of all runs, durably; was there something?
 
     Raises DirectoryRefusedError if something else has the folder's name, OSError.
@@ -177,7 +177,7 @@ class InPlace(Destination):
         finished, removed = finish_replacement(state.path)
         done = [f"finished the swap of {name}" for name in finished]
         done += [f"removed {name}" for name in removed]
-        if drop_staged(state.path):
+        if remove_all_staged(state.path):
             done.append(REMOVED_STAGED)
         assert state.config is not None
         interval = state.config.integer("index.interval.bytes")
@@ -206,20 +206,20 @@ class InPlace(Destination):
         """Write the checkpoint."""
         state.directory.write_cleaner_checkpoint(state.topic_partition, offset)
 
-    def setup_log(self, planned: Planned) -> None:
+    def setup_log(self, planned: PlannedLog) -> None:
         """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
         has_own_folder(planned.state.path)
         super().setup_log(planned)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Swap groups in, after their originals are kept if that was chosen."""
         # 1. The staged files are what the tasks reported.
-        swap = checked_swap(planned, groups)
+        swap = check_and_collect_swap(planned, groups)
         # 2. With kept originals: links of all files that the swap removes, and the entry of ``undo.json``,
         #    durably. A crash from here on leaves originals that ``undo`` finds to be in place.
         if self._originals is not None:
             for group in groups:
-                self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
+                self._originals.keep(planned, planned.work.groups[group.group_index], group.staged["log"])
                 self._bytes_of_originals += group.size
         # 3. The staged files are renamed to ``.cleaned`` in the partition's directory. Until all of them are
         #    ``.swap``, a start drops them.
@@ -229,10 +229,10 @@ class InPlace(Destination):
         #    Logs with the identity that was verified when they were staged are not read again.
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.verified)
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
         planned.state.directory.write_cleaner_checkpoint(
-            planned.state.topic_partition, cleaned_up_to(planned)
+            planned.state.topic_partition, next_cleaner_checkpoint(planned)
         )
         self.abort_log(planned)  # removes the staging folder
 
@@ -242,9 +242,9 @@ class InPlace(Destination):
             self._originals.keep_expired(state, expiry.bases)
         delete_oldest(state.path, expiry.bases)
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove the staging folder and its parent."""
-        drop_staged(planned.state.path)
+        remove_all_staged(planned.state.path)
 
 
 # ``--out``: a cleaned copy of a log directory. The source is only read.
@@ -296,19 +296,19 @@ class CleanedCopy(Destination):
         """Remember it for the copy's checkpoint."""
         self._checkpoints[state.topic_partition] = offset
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Move the new segments to their names in the copy."""
-        for base, staged in checked_swap(planned, groups).staged.items():
+        for base, staged in check_and_collect_swap(planned, groups).staged.items():
             for kind, path in staged.items():
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Remember that the copy has the log's new segments."""
         topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
         self._replaced[topic_partition] = {segment.base_offset for segment in work.segments}
         self._new[topic_partition] = {group.base_offset for group in work.groups}
-        self._checkpoints[topic_partition] = cleaned_up_to(planned)
+        self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Exclude the segments from the copy, and remove new ones."""
@@ -320,7 +320,7 @@ class CleanedCopy(Destination):
                 if files.exists(path):
                     files.unlink(path)
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove what was staged; ``commit_run`` copies the originals."""
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))

@@ -29,7 +29,7 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
@@ -107,13 +107,13 @@ class RemainingSegment:
         return count_records(self.segment, end) if self.new is None else self.new.counts.records_retained
 
 
-def remaining_segments(state: LogState, planned: Planned | None) -> list[RemainingSegment]:
+def remaining_segments(state: LogState, planned: PlannedLog | None) -> list[RemainingSegment]:
     """The segments of a log that was cleaned (``planned``) or not; the active one last."""
     if planned is None:
         return list(map(RemainingSegment, state.segments()))
     remaining, work = [], planned.work
     for new in planned.committed:
-        group = work.groups[new.group]
+        group = work.groups[new.group_index]
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=new.size)
         remaining.append(RemainingSegment(segment, new))
@@ -145,7 +145,7 @@ def retention_applies(result: LogResult) -> bool:
 
 
 def find_expiry(
-    state: LogState, result: LogResult, options: PlanOptions, planned: Planned | None
+    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
 ) -> Expiry | None:
     """The segments that expire now, None for none. ``planned``: the cleaning, if there was one.
 
@@ -173,7 +173,7 @@ def find_expiry(
     )
     decisions = decide_with(config=config)
     is_default = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
-    if decisions and is_default and not state.defaults_hold:
+    if decisions and is_default and not state.has_brokers_defaults:
         without_time = decide_with(config=replace(config, retention_ms=-1))
         if len(without_time) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(without_time)))
@@ -216,7 +216,7 @@ def fill_expiry(result: LogResult, expiry: Expiry) -> None:
     if result.status != report.CLEANED:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
-        result.stop(report.CLEANED, "")
+        result.set_status(report.CLEANED, "")
     result.discarded.expired = expiry.records or 0
     result.records_after = None
     if expiry.records is None:

@@ -45,7 +45,7 @@ from siltstone.log.replacement import finish_replacement, replace_segments, swap
 from siltstone.log.segments import list_segments, windows
 
 if TYPE_CHECKING:
-    from siltstone.compaction.inplace.planning import LogState, Planned
+    from siltstone.compaction.inplace.planning import LogState, PlannedLog
 
 UNDO_FILE = "undo.json"
 MIN_FREE_BYTES = 1 << 20
@@ -91,7 +91,7 @@ class Originals:
         self.folder = folder
         self._logs: dict[str, KeptLog] = {}
 
-    def keep(self, planned: Planned, group: Group, new_log: str) -> None:
+    def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
         """Keep a group's files before its swap, durably: by hard links, but a copy if ``new_log`` is a link
         to the same file, which a later truncation of the log would cut as well."""
         log, new = self._log(planned.state), files.stat(new_log)

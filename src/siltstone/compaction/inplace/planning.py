@@ -183,7 +183,7 @@ class LogState:
 
     ``opened``: its snapshot if the log is open. ``refused``: why the log is not cleaned. ``drop_keyless``:
     the broker's policy for the topic compacts, so keyless records are discarded as the broker does.
-    ``defaults_hold``: settings without a value have Kafka's defaults at the broker, too.
+    ``has_brokers_defaults``: settings without a value have Kafka's defaults at the broker, too.
     """
 
     topic_partition: TopicPartition
@@ -193,7 +193,7 @@ class LogState:
     opened: OpenLog | None = None
     refused: str | None = None
     drop_keyless: bool = False
-    defaults_hold: bool = False
+    has_brokers_defaults: bool = False
 
     def checkpoints(self) -> Checkpoints:
         """The log's checkpoints. Raises CorruptFileError, OSError."""
@@ -205,7 +205,7 @@ class LogState:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Planned:
+class PlannedLog:
     """A log that will be cleaned: its work, and its result so far.
 
     ``began``: when the work began, by ``time.perf_counter``; 0 before. ``committed``: the groups that are in
@@ -240,7 +240,7 @@ def _skipped(state: LogState, reason: str) -> LogResult:
         segments = state.segments()
     except UnsafeFileError:
         segments = ()
-    return initial_result(state, segments).stop(report.SKIPPED, reason)
+    return initial_result(state, segments).set_status(report.SKIPPED, reason)
 
 
 def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
@@ -287,7 +287,7 @@ class _LogInput:
 
 def plan_log(
     state: LogState, checkpoints: Checkpoints, options: PlanOptions, staging: Path | None
-) -> Planned | LogResult:
+) -> PlannedLog | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
     Raises CorruptFileError, UnsafeFileError, OSError.
@@ -300,15 +300,15 @@ def plan_log(
     result = initial_result(state, segments)
     reason = refusal(state, segments)
     if reason is not None:
-        return result.stop(report.SKIPPED, reason)
+        return result.set_status(report.SKIPPED, reason)
     read_topic_id(state.path)
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
     if committed_below is None:
-        return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
+        return result.set_status(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
-        return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+        return result.set_status(report.NOTHING_TO_DO, "the directory holds no segments")
     # 2. The range to clean.
     assert state.config is not None
     config = LogConfig.of(state.config)
@@ -324,7 +324,7 @@ def plan_log(
     assert result.first_dirty_offset is not None
     result.cleaned_end_offset = max(min(cleanable.end, options.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
-    return Planned(state=state, work=work, result=result)
+    return PlannedLog(state=state, work=work, result=result)
 
 
 def _refuse_start_beyond(
@@ -391,7 +391,7 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
         cleanable = replace(cleanable, end=end)
     result.first_dirty_offset = result.cleaned_end_offset = cleanable.first_dirty
     result.dirty_ratio = cleanable.dirty_ratio
-    if cleanable.reset:
+    if cleanable.is_checkpoint_reset:
         result.checkpoint_reset = cleanable.first_dirty
         result.notes.append(
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {cleanable.first_dirty}"
@@ -404,7 +404,7 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
     limit = config.max_decompressed_message_bytes
     horizons = find_horizons(log.segments, cleanable.clean_end, options.now_ms, limit)
     if not horizons.is_due:
-        result.stop(*why_not_now)
+        result.set_status(*why_not_now)
         return None
     result.notes.append("the delete horizons of all its tombstones have passed")
     if cleanable.end <= cleanable.first_dirty:  # nothing is dirty: only the clean section is cleaned again
@@ -435,7 +435,7 @@ def _work(
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
         for entry in log.producers.active(options.now_ms, config.producer_id_expiration_ms)
     ]
-    legacy_horizon_ms = ranges.legacy_delete_horizon(
+    legacy_delete_horizon_ms = ranges.legacy_delete_horizon(
         facts.segments, cleanable.first_dirty, config.delete_retention_ms
     )
     assert state.config is not None
@@ -452,11 +452,11 @@ def _work(
             producers=np.array(alive, np.int64).reshape(-1, 3),
             map_end=options.map_end,
             tombstones_from=cleaning_bounds(state.path).tombstones_from,
-            legacy_horizon_ms=legacy_horizon_ms,
+            legacy_delete_horizon_ms=legacy_delete_horizon_ms,
             drop_keyless=options.drop_keyless or state.drop_keyless,
         ),
         limits=TaskLimits(
-            index_interval=config.index_interval_bytes,
+            index_interval_bytes=config.index_interval_bytes,
             index_bytes=config.segment_index_bytes,
             window_size=state.config.integer("log.cleaner.io.buffer.size"),
             memory_bytes=TASK_MEMORY_FACTOR * state.config.integer("log.cleaner.dedupe.buffer.size"),
@@ -467,7 +467,7 @@ def _work(
         staging=None if staging is None else str(staging),
         aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
         segments_above=tuple(segments[len(below) :]),
-        message_sets=any(has_message_sets(segment) for segment in below if segment.size),
+        has_message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )
 
 

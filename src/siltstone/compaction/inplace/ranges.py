@@ -66,7 +66,7 @@ class CleanableRange:
     at or below ``first_dirty``. ``clean_end``: up to it, a segment's base, the clean section may be cleaned
     again. ``reset``: the checkpoint is outside
     the log and has to be written again even if nothing is cleaned. ``overdue``: the oldest dirty record has
-    waited longer than the maximum lag; ``delay_ms``: by how much.
+    waited longer than the maximum lag; ``overdue_ms``: by how much.
     """
 
     first_dirty: int
@@ -74,9 +74,9 @@ class CleanableRange:
     clean_end: int
     clean_bytes: int
     cleanable_bytes: int
-    reset: bool
-    overdue: bool
-    delay_ms: int = 0
+    is_checkpoint_reset: bool
+    is_overdue: bool
+    overdue_ms: int = 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -106,7 +106,7 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
     ``config``: its minimum and maximum compaction lags count.
     """
     # 1. The dirty section begins at the checkpoint, and its last segment is the one below the active one.
-    first_dirty, reset = first_dirty_offset(facts)
+    first_dirty, is_reset = first_dirty_offset(facts)
     active = facts.segments[-1].base_offset
     dirty = segments_between(facts.segments, first_dirty, active)
     # 2. Kafka's first uncleanable offset is the least of these: the stable offset, the active segment's base,
@@ -120,20 +120,20 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
     #    (``LogCleanerManager.calculateCleanableBytes``), but not below the segment of the first dirty offset.
     bases = [segment.base_offset for segment in facts.segments]
     end = max((base for base in bases if base <= max(first_dirty, min(bounds))), default=active)
-    delay_ms = _delay_ms(dirty, config.max_compaction_lag_ms, now_ms)
+    overdue_ms = _overdue_ms(dirty, config.max_compaction_lag_ms, now_ms)
     return CleanableRange(
         first_dirty=first_dirty,
         end=end,
         clean_end=max((base for base in bases if base <= min(first_dirty, *bounds)), default=bases[0]),
         clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
         cleanable_bytes=sum(s.size for s in segments_between(facts.segments, min(first_dirty, end), end)),
-        reset=reset,
-        overdue=delay_ms > 0,
-        delay_ms=delay_ms,
+        is_checkpoint_reset=is_reset,
+        is_overdue=overdue_ms > 0,
+        overdue_ms=overdue_ms,
     )
 
 
-def _delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
+def _overdue_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
     """By how much the oldest dirty record exceeds the maximum lag, in ms, at least 0
     (``LogCleanerManager.maxCompactionDelay``)."""
     if not dirty:
@@ -145,7 +145,7 @@ def _delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int
 
 def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
     """Is the dirty ratio over the minimum, or a record overdue?"""
-    return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
+    return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.is_overdue and cleanable.cleanable_bytes > 0)
 
 
 def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig) -> tuple[Group, ...]:
@@ -191,7 +191,7 @@ def kafka_map_keys(config: Config) -> int:
     return int(slots * config.number("log.cleaner.io.buffer.load.factor"))
 
 
-def kafka_buffer_bytes(keys: int, load_factor: float) -> int:
+def kafka_buffer_bytes_for_keys(keys: int, load_factor: float) -> int:
     """The least buffer with which Kafka's map holds so many keys: bytes, at most what a setting can say."""
     slots = keys / load_factor if load_factor else math.inf
     maximum = LONG_MAX // KAFKA_MAP_ENTRY_BYTES

@@ -36,14 +36,14 @@ from siltstone.compaction.keys import (
     TIMED_WORDS,
     EntryBlob,
     ShardedEntries,
-    blobs_of,
     dedupe_shards,
-    fill_table,
+    entry_blobs,
+    fill_hash_table,
     gather_by_shard,
     hashes_of,
-    mask_for,
+    new_hash_table,
+    slot_mask,
     slot_of,
-    table_for,
 )
 
 PARTITIONS = 1024
@@ -81,10 +81,10 @@ def _look_up_older(
             continue
         # 1. A hash table of this partition's new entries only, which stays in the core's cache for the
         #    lookups.
-        mask = mask_for(high - low)
+        mask = slot_mask(high - low)
         slots = table[: mask + np.uint64(1)]
         slots[:] = -1
-        fill_table(entries, low, high, slots)
+        fill_hash_table(entries, low, high, slots)
         # 2. Each older entry, in it. A key without a new entry stays as it is.
         for i in range(older_bounds[p], older_bounds[p + 1]):
             row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL)]
@@ -108,7 +108,7 @@ def look_up_older(
 
     Marks in ``late`` (bool, one a new entry) the keys of which the older event is the later one.
     """
-    superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
+    superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
     count = _look_up_older(entries, bounds, table, older, older_bounds, first, late, superseded)
     return superseded[:count].copy()
 
@@ -173,7 +173,7 @@ class EntryCollector:
 
     def _emit(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.emitted += int(bounds[-1])
-        yield from blobs_of(self._entries, bounds, self._buckets)
+        yield from entry_blobs(self._entries, bounds, self._buckets)
 
 
 # The key index of a run: the file in which later compactions find the keys that they supersede.

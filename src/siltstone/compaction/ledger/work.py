@@ -40,7 +40,7 @@ from siltstone.compaction.ledger.keys import (
     write_part,
 )
 from siltstone.compaction.report import LogFailure, Summable, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
+from siltstone.compaction.work import Decoded, Extracted, Group, decoded, groups_from, parse_aborted
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -201,7 +201,7 @@ def extract(
 def _extract_source(
     work: CompactionWork, source: Source, collector: EntryCollector, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    scan, settings = TransactionScan(aborted_of(work.aborted)), work.settings
+    scan, settings = TransactionScan(parse_aborted(work.aborted)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with open_source(source) as reader:
