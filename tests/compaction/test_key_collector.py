@@ -19,7 +19,7 @@ from siltstone.compaction.keys import (
     dedupe,
     merge_bucket,
     new_hash_table,
-    scatter_new,
+    put_into_shards,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
@@ -60,7 +60,7 @@ def test_shards_hold_what_was_put_until_one_is_full(
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
     counts, bounds = np.zeros(shards, np.int64), np.empty(shards + 1, np.int64)
     entries, table = np.empty((shards * room, 2), np.uint64), new_hash_table(room)
-    done = scatter_new(entries_of(rows), 0, room, dedupes, entries, counts, table)
+    done = put_into_shards(entries_of(rows), 0, room, dedupes, entries, counts, table)
     mine: list[Rows] = [[] for _ in range(shards)]
     expected_done = len(rows)
     for number, row in enumerate(rows):
@@ -166,8 +166,8 @@ def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
 
 
 def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_SHARD_ENTRIES", 40)
-    monkeypatch.setattr(collecting, "_SHARDS", 1)
+    monkeypatch.setattr(collecting, "_INITIAL_SHARD_ROWS", 40)
+    monkeypatch.setattr(collecting, "_SHARDS_MAX", 1)
 
     def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
         runs = [

@@ -17,7 +17,8 @@ from siltstone.base.records import decode
 
 clean_warm_up_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
 kernels = (
-    keys.scatter_new, keys.close_gaps_between_shards, keys._merge, keys._dedupe_shards, keys.fill_hash_table,
+    keys.put_into_shards, keys.close_gaps_between_shards, keys._merge, keys._dedupe_shards,
+    keys.fill_hash_table,
     hashing.siphash128_each,
     rewrite.decide_retention, rewrite.emit, rewrite.check_offsets, decode._decode_batches,
     broadcast._set_bits, broadcast._suspect, broadcast._look_up,

@@ -232,7 +232,7 @@ def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_
     first = first_dirty_segment(work)
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
-    is_simple = not work.has_message_sets and not work.aborted and work.rules.map_end == LONG_MAX
+    is_simple = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
     return fits and is_simple and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 

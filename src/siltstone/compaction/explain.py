@@ -214,7 +214,7 @@ def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
 
 
 def _entries(work: LogWork, number: int, bins: Bins, statistics: LogStatistics) -> Iterator[Words]:
-    segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
+    segment, scratch, scan = work.segments[number], Scratch(), work.transaction_scan()
     limit = work.limits.batch_limit
     keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with open_unchanged(segment) as reader:

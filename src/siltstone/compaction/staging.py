@@ -50,7 +50,7 @@ from siltstone.compaction.work import (
     Throttler,
     batch_slices,
     check_ascending,
-    decoded,
+    decode_slices,
     throttled_windows,
 )
 from siltstone.log.indexes import IndexBuilder
@@ -121,7 +121,9 @@ class StagedVerifier:
         scratch, limit = self._scratch, limits.batch_limit
         with files.Reader(path) as reader:
             staged = self._indexed(windows(reader, start=before, end=size, window_size=limits.window_size))
-            for some in decoded(path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit):
+            for some in decode_slices(
+                path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit
+            ):
                 columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
                 spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
                 self._last, self._met, wrong = check_offsets(*spans, retained, self._last, self._met)
@@ -381,7 +383,7 @@ class _GroupRewrite:
     def fill(self, sink: _Sink) -> bytes:
         """Rewrite the group's segments into ``sink``; returns the new transaction index."""
         work, group, report = self._work, self._group, self.report
-        transactions = work.transactions(self._carried)
+        transactions = work.transaction_scan(self._carried)
         rewriter = Rewriter(work, self._filter, transactions, self.buffers)
         with BackgroundWriter() as writer:
             for number in range(group.first_segment, group.end_segment):

@@ -465,7 +465,7 @@ def _work(
         ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
+        txnindex_entries=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
         segments_above=tuple(segments[len(below) :]),
         has_message_sets=any(has_message_sets(segment) for segment in below if segment.size),
     )

@@ -169,7 +169,7 @@ class EntryCollector:
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the entries that are left; the collector can be used again."""
-        yield from self._emit(self._entries.packed(dedupes=True))
+        yield from self._emit(self._entries.drain(dedupes=True))
 
     def _emit(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.emitted += int(bounds[-1])

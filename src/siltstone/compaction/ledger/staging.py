@@ -56,7 +56,7 @@ from siltstone.compaction.ledger.work import (
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
-from siltstone.compaction.work import Group, check_ascending, decoded
+from siltstone.compaction.work import Group, check_ascending, decode_slices
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows
@@ -524,7 +524,7 @@ def _verify(report: Compacted, group: Group, offsets: Int64, settings: Settings)
                 reason = f"the file has {reader.stat.size} bytes, but {segment.size} were written"
                 raise CheckFailedError(reason, path=path)
             read, span = windows(reader, window_size=settings.window_size), (following, group.end_offset)
-            for some in decoded(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
+            for some in decode_slices(path, read, span, decode_record_keys, scratch=scratch, limit=limit):
                 rebuilt.add_batches(some.batches)
                 if not np.array_equal(offsets[seen : seen + len(some.columns)], some.columns.offset):
                     raise CheckFailedError("the file has other records than were written", path=path)

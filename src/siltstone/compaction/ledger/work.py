@@ -40,7 +40,14 @@ from siltstone.compaction.ledger.keys import (
     write_part,
 )
 from siltstone.compaction.report import LogFailure, Summable, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, decoded, groups_from, parse_aborted
+from siltstone.compaction.work import (
+    DecodedSlice,
+    Extracted,
+    Group,
+    decode_slices,
+    groups_from,
+    parse_aborted,
+)
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -206,7 +213,7 @@ def _extract_source(
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=settings.window_size)
-        for some in decoded(source.path, read, offsets, decode, limit=limit):
+        for some in decode_slices(source.path, read, offsets, decode, limit=limit):
             columns = some.columns
             selected = _selected(work, scan, some, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
@@ -224,7 +231,11 @@ def _extract_source(
 
 
 def _selected(
-    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
+    work: CompactionWork,
+    scan: TransactionScan,
+    some: DecodedSlice[KeyColumns],
+    path: str,
+    extracted: Extracted,
 ) -> Flags | None:
     """Which records take part: bool, one a record, or None for all. Not those outside [first, end), control
     records, and records of aborted transactions. Adds the counts to ``extracted``."""
