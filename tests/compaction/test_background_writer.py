@@ -75,14 +75,14 @@ def staged(directory: Path, name: str) -> bytes:
 
 def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
-    expected, write, threads = staged(tmp_path, "quick"), staging._Sink.write, set[str]()
+    expected, write, threads = staged(tmp_path, "quick"), staging._SegmentWriter.write, set[str]()
 
     def slow(*given: object) -> int:
         threads.add(threading.current_thread().name)
         time.sleep(0.02)
         return write(*given)
 
-    monkeypatch.setattr(staging._Sink, "write", slow)
+    monkeypatch.setattr(staging._SegmentWriter, "write", slow)
     assert staged(tmp_path, "slow") == expected
     assert any(name.startswith("background-writer") for name in threads)
 
@@ -91,7 +91,7 @@ def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
-    monkeypatch.setattr(staging._Sink, "write", lambda *given: fail())
+    monkeypatch.setattr(staging._SegmentWriter, "write", lambda *given: fail())
     work = warm_up_work(tmp_path, "failing", window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.groups[0].failure is not None

@@ -20,8 +20,8 @@ kernels = (
     keys.put_into_shards, keys.close_gaps_between_shards, keys._merge, keys._dedupe_shards,
     keys.fill_hash_table,
     hashing.siphash128_each,
-    rewrite.decide_retention, rewrite.emit, rewrite.check_offsets, decode._decode_batches,
-    broadcast._set_bits, broadcast._suspect, broadcast._look_up,
+    rewrite.decide_retention, rewrite.write_batches, rewrite.check_offsets, decode._decode_batches,
+    broadcast._set_bits, broadcast._find_suspects, broadcast._look_up,
 )
 print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))
 """

@@ -54,14 +54,14 @@ def bytes_of(report: GroupReport) -> bytes:
 @pytest.mark.parametrize("step", [1, 300, 1000])
 def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     expected, spans = bytes_of(staged(log, "at-the-end")), list[tuple[int, int]]()
-    follow = StagedVerifier.follow
+    follow = StagedVerifier.verify_up_to
 
     def noted(self: StagedVerifier, size: int) -> int:
         spans.append((self.size, size))
         return follow(self, size)
 
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", step)
-    monkeypatch.setattr(StagedVerifier, "follow", noted)
+    monkeypatch.setattr(StagedVerifier, "verify_up_to", noted)
     assert bytes_of(staged(log, "on-the-way")) == expected
     assert len(spans) >= 2
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
@@ -72,7 +72,7 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
 def test_a_byte_that_changes_before_it_is_read_back_is_found(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, follow = bytes_of(staged(log, "sound")), StagedVerifier.follow
+    data, follow = bytes_of(staged(log, "sound")), StagedVerifier.verify_up_to
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 1)
     start = 0
     for header, batch in logs.headers_of(data):
@@ -89,7 +89,7 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
                     file.write(data)
             return follow(self, size)
 
-        monkeypatch.setattr(StagedVerifier, "follow", spoil)
+        monkeypatch.setattr(StagedVerifier, "verify_up_to", spoil)
         report = staged(log, name)
         assert report.failure is not None, position
         assert not list((log / name).iterdir())

@@ -71,7 +71,7 @@ def test_reports() -> None:
             groups=[GroupReport(group_index=1, failure=failure)],
             files=[RetainedFile(group_index=1)],
         ),
-        RetainedFile(group_index=3, carried=Carried(open_producers=(1, 2)), failure=failure),
+        RetainedFile(group_index=3, transaction_state=Carried(open_producers=(1, 2)), failure=failure),
         Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])

@@ -121,7 +121,7 @@ def fill_hash_table(entries: Words, first: int, end: int, table: Int32) -> None:
 def dedupe(entries: Words, table: Int32, out: Words) -> int:
     """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
 
-    ``out`` may be ``entries``. Afterwards ``table`` tells the row of each key in ``out``, to a caller who uses
+    ``out`` may be ``entries``. Afterwards ``table`` has the row in ``out`` of each key, for callers that use
     ``slot_mask(len(entries))``.
     """
     used, width = np.uint64(0), entries.shape[1]

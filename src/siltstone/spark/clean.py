@@ -412,7 +412,7 @@ class SparkEngine(SparkWorkers):
                 shared.destroy()
         return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
-    def gather(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
         """Merge one log on all workers; its retained offsets go into files, one a group."""
         done = _summed_up(work, self._by_group(work, gather_task))
         if self._may_be_miscut(work, done.extracted):

@@ -500,7 +500,7 @@ class Cleaner:
         # 1. One merge for the whole log: a group's retained offsets depend on all dirty records. They go into
         #    a file for each group, so that the sources of a wave can be replaced before the next one reads.
         work = planned.work
-        gathered = engine.gather(work)
+        gathered = engine.write_retained_offsets(work)
         if gathered.failure is not None:
             self._fail(planned, gathered.failure)
             return

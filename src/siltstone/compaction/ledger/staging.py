@@ -358,7 +358,7 @@ class Coalescer:
             starts=starts,
             sizes=sizes,
             codecs=codecs.astype(np.int16),
-            new=new != 0,
+            is_new=new != 0,
             last_offset=last_offset,
             max_timestamp=max_timestamp,
         ).finished(self._packed)
