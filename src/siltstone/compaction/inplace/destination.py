@@ -261,15 +261,15 @@ class CleanedCopy(Destination):
         self._run = run
         self._source = source
         self._target = target
-        self._partial = target.with_name(f"{target.name}.partial-{run}")
+        self._partial_copy = target.with_name(f"{target.name}.partial-{run}")
         self._checkpoints: dict[TopicPartition, int] = {}
         # Base offsets by partition: of source segments that were replaced or have expired, whose files are
         # not copied; and of new segments, which have the source's producer snapshots.
-        self._replaced: dict[TopicPartition | None, set[int]] = defaultdict(set)
-        self._new: dict[TopicPartition | None, set[int]] = defaultdict(set)
+        self._bases_not_copied: dict[TopicPartition | None, set[int]] = defaultdict(set)
+        self._new_bases: dict[TopicPartition | None, set[int]] = defaultdict(set)
 
     def _folder(self, state: LogState) -> Path:
-        return self._partial / state.path.name
+        return self._partial_copy / state.path.name
 
     def staging(self, state: LogState) -> Path | None:
         """A staging folder in the copy."""
@@ -283,7 +283,7 @@ class CleanedCopy(Destination):
 
     def refuse_too_little_space(self) -> None:
         """Raises DirectoryRefusedError if a copy of everything does not fit."""
-        need = sum(files.tree_size(self._source.path / name) for name in self._names())
+        need = sum(files.tree_size(self._source.path / name) for name in self._names_to_copy())
         free = files.space(self._target.parent).free_bytes
         if need > free:
             raise DirectoryRefusedError(
@@ -306,14 +306,14 @@ class CleanedCopy(Destination):
         """Remember that the copy has the log's new segments."""
         topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
-        self._replaced[topic_partition] = {segment.base_offset for segment in work.segments}
-        self._new[topic_partition] = {group.base_offset for group in work.groups}
+        self._bases_not_copied[topic_partition] = {segment.base_offset for segment in work.segments}
+        self._new_bases[topic_partition] = {group.base_offset for group in work.groups}
         self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Exclude the segments from the copy, and remove new ones."""
-        self._replaced[state.topic_partition].update(expiry.bases)
-        self._new[state.topic_partition].difference_update(expiry.bases)
+        self._bases_not_copied[state.topic_partition].update(expiry.bases)
+        self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
                 path = self._folder(state) / segment_file(base, kind)
@@ -328,23 +328,23 @@ class CleanedCopy(Destination):
     def commit_run(self) -> dict[Path, str]:
         """Copy everything else, write the checkpoint, and give the copy its name."""
         excluded: dict[Path, str] = {}
-        files.make_directory(self._partial, parents=True)
-        files.copy_attributes(self._source.path, self._partial)
-        for name in self._names():
+        files.make_directory(self._partial_copy, parents=True)
+        files.copy_attributes(self._source.path, self._partial_copy)
+        for name in self._names_to_copy():
             try:
-                self._copy(self._source.path / name, self._partial / name)
+                self._copy(self._source.path / name, self._partial_copy / name)
             except UnsafeFileError as error:
                 excluded[self._source.path / name] = f"left out of the copy: {error}"
         self._write_checkpoint(excluded)
-        files.sync_directory(self._partial)
-        files.rename(self._partial, self._target)
+        files.sync_directory(self._partial_copy)
+        files.rename(self._partial_copy, self._target)
         files.sync_directory(self._target.parent)
         return excluded
 
     def abort_run(self) -> None:
         """Remove the incomplete copy."""
-        if files.exists(self._partial):
-            files.remove_tree(self._partial)
+        if files.exists(self._partial_copy):
+            files.remove_tree(self._partial_copy)
 
     def _copy(self, source: Path, target: Path) -> None:
         """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
@@ -366,16 +366,16 @@ class CleanedCopy(Destination):
         files.make_directory(target)
         files.copy_attributes(source, target)
         topic_partition = names.parse_partition(source.name)
-        replaced, new = self._replaced[topic_partition], self._new[topic_partition]
+        not_copied, new_bases = self._bases_not_copied[topic_partition], self._new_bases[topic_partition]
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
-            is_replaced = name is not None and name.base_offset in replaced
-            is_wanted = name is not None and name.base_offset in new and name.kind == names.SNAPSHOT
+            is_replaced = name is not None and name.base_offset in not_copied
+            is_wanted = name is not None and name.base_offset in new_bases and name.kind == names.SNAPSHOT
             if entry.is_file and (is_wanted or not is_replaced):
                 files.copy(source / entry.name, target / entry.name)
         files.sync_directory(target)
 
-    def _names(self) -> list[str]:
+    def _names_to_copy(self) -> list[str]:
         """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
         partitions that were opened."""
         if self._source.is_partial:
@@ -396,4 +396,4 @@ class CleanedCopy(Destination):
             if topic_partition not in missing
         }
         if offsets:
-            write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
+            write_checkpoint(self._partial_copy / names.CLEANER_CHECKPOINT, offsets)

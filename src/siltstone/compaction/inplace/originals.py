@@ -51,8 +51,8 @@ UNDO_FILE = "undo.json"
 MIN_FREE_BYTES = 1 << 20
 """The space that must be free for links and the checkpoint."""
 _NOTHING_CHANGED = "nothing was changed"
-_TOO_LATE = "this run cannot be undone any more"
-_RESTORE = "restore the file in the run's folder from a backup"
+_CANNOT_BE_UNDONE = "this run cannot be undone any more"
+_RESTORE_ADVICE = "restore the file in the run's folder from a backup"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,25 +94,25 @@ class Originals:
     def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
         """Keep a group's files before its swap, durably: by hard links, but a copy if ``new_log`` is a link
         to the same file, which a later truncation of the log would cut as well."""
-        log, new = self._log(planned.state), files.stat(new_log)
+        log, new = self._kept_log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
-        log.groups.append(self._keep(planned.state, group.base_offset, new.size, sources, new.inode))
-        self._write(planned.state, log)
+        log.groups.append(self._keep_files(planned.state, group.base_offset, new.size, sources, new.inode))
+        self._write_undo_file(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
         """Keep segments before retention deletes them, durably; the originals of new ones are kept
         already."""
-        log = self._log(state)
+        log = self._kept_log(state)
         swapped = {group.base_offset: group for group in log.groups}
         for base in bases:
             if base not in swapped:
                 size = files.stat(state.path / segment_file(base, "log")).size
-                swapped[base] = self._keep(state, base, size, [base])
+                swapped[base] = self._keep_files(state, base, size, [base])
                 log.groups.append(swapped[base])
             swapped[base].expired = True
-        self._write(state, log)
+        self._write_undo_file(state, log)
 
-    def _keep(
+    def _keep_files(
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
         """Link all files of the segments ``originals``, or copy the file with the inode ``copied_inode``."""
@@ -131,7 +131,7 @@ class Originals:
             checksums={name: crc32c(files.read_bytes(folder / name)) for name in names if not _is_log(name)},
         )
 
-    def _log(self, state: LogState) -> KeptLog:
+    def _kept_log(self, state: LogState) -> KeptLog:
         """The record of a log; its first call stores the checkpoint before the run moves it."""
         if str(state.topic_partition) not in self._logs:
             active = state.segments()[-1]
@@ -144,7 +144,7 @@ class Originals:
             )
         return self._logs[str(state.topic_partition)]
 
-    def _write(self, state: LogState, log: KeptLog) -> None:
+    def _write_undo_file(self, state: LogState, log: KeptLog) -> None:
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
         undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
         files.replace(undo_file, json.dumps(msgspec.to_builtins(log), indent=1).encode())
@@ -169,14 +169,14 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
         for entry in files.entries(folder):
             path = folder / entry.name / UNDO_FILE
             if entry.is_directory and files.exists(path):
-                logs.append((folder / entry.name, _read(path)))
+                logs.append((folder / entry.name, _read_undo_file(path)))
     if not logs:
         advice = "pass the path KEEP/RUN that clean --keep-originals printed"
         raise UsageError("no run kept its originals here", path=folder, advice=advice)
     return logs
 
 
-def _read(path: Path) -> KeptLog:
+def _read_undo_file(path: Path) -> KeptLog:
     try:
         log = msgspec.convert(json.loads(files.read_bytes(path)), KeptLog)
         names = [name for group in log.groups for name in group.names]
@@ -188,7 +188,7 @@ def _read(path: Path) -> KeptLog:
         is_valid = False
     if not is_valid:
         reason = f"not what clean --keep-originals writes; {_NOTHING_CHANGED}"
-        raise DirectoryRefusedError(reason, path=path, advice=_RESTORE) from None
+        raise DirectoryRefusedError(reason, path=path, advice=_RESTORE_ADVICE) from None
     return log
 
 
@@ -265,8 +265,10 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
     for group in pending:
         if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
             path = partition / segment_file(group.base_offset, "log")
-            raise DirectoryRefusedError("the segment is not what the run left", path=path, advice=_TOO_LATE)
-    verified = {base: identity for group in pending for base, identity in _verified(folder, group)}
+            raise DirectoryRefusedError(
+                "the segment is not what the run left", path=path, advice=_CANNOT_BE_UNDONE
+            )
+    verified = {base: identity for group in pending for base, identity in _verify_files(folder, group)}
     if pending:
         _refuse_little_space(folder, partition)
     pending.sort(key=lambda group: -group.base_offset)
@@ -276,11 +278,11 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
 def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
-        raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_TOO_LATE)
+        raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_CANNOT_BE_UNDONE)
     segments = list_segments(Path(log.path), owned=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
         reason = "the log was appended to, rolled or truncated since the run"
-        raise DirectoryRefusedError(reason, path=log.path, advice=_TOO_LATE)
+        raise DirectoryRefusedError(reason, path=log.path, advice=_CANNOT_BE_UNDONE)
 
 
 def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
@@ -289,14 +291,16 @@ def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
     for group in groups:
         for name in group.names:
             if name not in existing:
-                raise DirectoryRefusedError("the kept file is missing", path=folder / name, advice=_RESTORE)
+                raise DirectoryRefusedError(
+                    "the kept file is missing", path=folder / name, advice=_RESTORE_ADVICE
+                )
             size = existing[name].size
             if size != group.sizes.get(name, size):
                 reason = f"the kept file has {size} bytes, but {group.sizes[name]} were kept"
-                raise DirectoryRefusedError(reason, path=folder / name, advice=_RESTORE)
+                raise DirectoryRefusedError(reason, path=folder / name, advice=_RESTORE_ADVICE)
 
 
-def _verified(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[int]]]:
+def _verify_files(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[int]]]:
     """Read the kept files of a group; yields base offset and identity of each log.
 
     Raises DirectoryRefusedError for a file with another checksum, CorruptRecordError, OSError.
@@ -309,7 +313,7 @@ def _verified(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[in
                     pass
                 yield int(Path(name).stem), reader.stat.identity
         elif name in group.checksums and crc32c(files.read_bytes(path)) != group.checksums[name]:
-            raise DirectoryRefusedError("the file is not what was kept", path=path, advice=_RESTORE)
+            raise DirectoryRefusedError("the file is not what was kept", path=path, advice=_RESTORE_ADVICE)
 
 
 def _refuse_little_space(folder: Path, partition: Path) -> None:
@@ -345,7 +349,7 @@ def undo_logs(
                 finished.append(log.path)
                 undos[log.path] = check_log(folder, log)
     except (SiltstoneError, OSError) as error:
-        raise _not_begun(error, finished) from error
+        raise _error_before_restoring(error, finished) from error
     restored: dict[str, list[str]] = {}
     for _, log in kept:
         try:
@@ -353,11 +357,11 @@ def undo_logs(
                 finish_replacement(Path(log.path))  # unlinks what an earlier swap has left
                 restored[log.path] = undos[log.path].restore(directories[Path(log.path).parent])
         except (SiltstoneError, OSError) as error:
-            raise _stopped(error, [undos[other.path] for _, other in kept], log.path) from error
+            raise _error_while_restoring(error, [undos[other.path] for _, other in kept], log.path) from error
     return restored
 
 
-def _not_begun(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
+def _error_before_restoring(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
     """The error with what was changed: nothing, or only interrupted swaps."""
     changed = _NOTHING_CHANGED
     if finished:
@@ -368,16 +372,16 @@ def _not_begun(error: SiltstoneError | OSError, finished: Sequence[str]) -> Silt
         return DirectoryRefusedError(reason, path=error.filename, advice=advice)
     kind = type(error) if isinstance(error, DirectoryRefusedError) else DirectoryRefusedError
     reason = f"{error.reason}; {changed}"
-    return kind(reason, path=error.path, position=error.position, advice=error.advice or _RESTORE)
+    return kind(reason, path=error.path, position=error.position, advice=error.advice or _RESTORE_ADVICE)
 
 
-def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
-    at = next(number for number, undo in enumerate(undos) if undo.log.path == path)
+def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
+    stopped_number = next(number for number, undo in enumerate(undos) if undo.log.path == path)
     parts = [
         failure_of(error).reason,
-        f"stopped at {undos[at].progress}",
-        f"put back: {', '.join(undo.progress for undo in undos[:at]) or 'no other log'}",
-        f"not begun: {', '.join(undo.log.path for undo in undos[at + 1 :]) or 'no other log'}",
+        f"stopped at {undos[stopped_number].progress}",
+        f"put back: {', '.join(undo.progress for undo in undos[:stopped_number]) or 'no other log'}",
+        f"not begun: {', '.join(undo.log.path for undo in undos[stopped_number + 1 :]) or 'no other log'}",
     ]
     advice = "every log is whole, run the command again to go on"
     return UndoStoppedError("; ".join(parts), path=path, advice=advice)
@@ -389,13 +393,13 @@ def _is_in_place(folder: Path, partition: Path, group: KeptGroup) -> bool:
     Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
     """
     log = segment_file(group.originals[0], "log")
-    if not _is_same(folder / log, partition / log):
+    if not _is_same_file(folder / log, partition / log):
         return False
     if group.originals != [group.base_offset] or files.stat(folder / log).size != group.size:
         return True
     indexes = [name for name in group.names if name != log and not name.endswith("." + SNAPSHOT)]
-    return all(_is_same(folder / name, partition / name) for name in indexes)
+    return all(_is_same_file(folder / name, partition / name) for name in indexes)
 
 
-def _is_same(kept: Path, present: Path) -> bool:
+def _is_same_file(kept: Path, present: Path) -> bool:
     return files.exists(present) and files.stat(present).inode == files.stat(kept).inode
