@@ -2,8 +2,8 @@
 
 It answers to ``CleanerThread.cleanOrSleep`` and ``UnifiedLog.deleteOldSegments``. Retention looks at the
 segments as they are after the cleaning: the new ones, those above the cleaned range, the active one.
-Segments below the log start offset expire; under ``cleanup.policy=compact,delete`` also those that ``retention.ms`` and
-``retention.bytes`` remove.
+Segments below the log start offset expire; under ``cleanup.policy=compact,delete`` also those that
+``retention.ms`` and ``retention.bytes`` remove.
 
 As in Kafka, retention applies to every log with a compacting policy, whether it needed a cleaning or not. It
 comes after the cleaning: a later value supersedes an older one even if it is about to expire itself. The

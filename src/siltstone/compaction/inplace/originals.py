@@ -1,18 +1,18 @@
-"""``--keep-originals`` and ``undo``: hard links of the files that a run replaces or deletes, and restoring
-them.
+"""``--keep-originals`` and ``undo``: a run keeps hard links to the files that it removes; undo restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what was swapped or expired; written before that is done
-    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that the run removes
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted; written before that is done
+    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
-``undo`` restores the files by the same swap, in descending order of groups, after it has reset the cleaner
-checkpoint. A segment that retention deleted comes back as it was before the run. A log that was appended to,
-cleaned or cut since is refused: the active segment and all cleaned segments must be what the run left.
+``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
+offsets first. A segment that retention deleted comes back as it was before the run. ``undo`` refuses a log
+that was appended to, cleaned or truncated since the run: its active segment and all its cleaned segments must
+be as the run left them.
 
-All logs are checked before the first is changed: that they are as the run left them, that the kept files are
-complete, that there is space. If the disk fails after that, the error says what was restored and what was
-not; every log is consistent, and ``undo`` can be run again.
+All logs are checked before the first one is changed: they are as the run left them, the kept files are
+complete, and there is space. If the disk fails after that, the error says what was restored and what was not.
+Every log is consistent then, and ``undo`` can be run again.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ _RESTORE_ADVICE = "restore the file in the run's folder from a backup"
 
 @dataclass(slots=True, kw_only=True)
 class KeptGroup:
-    """One swap: base offset and size of the new segment, base offsets and files of the originals.
+    """One swap, an entry of ``undo.json``: base offset and size of the new segment, base offsets
+    (``originals``) and file names of the segments that it replaced.
 
-    ``expired``: retention deleted the segment later. A segment that was not cleaned is its own original.
-    ``sizes``: of the files in bytes. ``checksums``: CRC32C of the files that are not logs (batches have their
-    own). Both are empty in folders of older versions.
+    ``expired``: retention deleted the segment after that. (A segment that expired without a cleaning has an
+    entry with itself as the original.) ``sizes``: of the files, in bytes. ``checksums``: CRC32C of the files
+    other than logs, whose batches have checksums of their own. Both are empty in folders of older versions.
     """
 
     base_offset: int
@@ -75,7 +76,8 @@ class KeptGroup:
 
 @dataclass(slots=True, kw_only=True)
 class KeptLog:
-    """``undo.json`` of one log: its path, its checkpoint before, its active segment, its swaps."""
+    """``undo.json`` of one log: the partition's directory, the log's cleaner checkpoint before the run (None
+    without one), base offset and size of its active segment, and its swaps."""
 
     path: str
     checkpoint: int | None
@@ -92,15 +94,18 @@ class Originals:
         self._logs: dict[str, KeptLog] = {}
 
     def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
-        """Keep a group's files before its swap, durably: by hard links, but a copy if ``new_log`` is a link
-        to the same file, which a later truncation of the log would cut as well."""
+        """Keep a group's files before its swap, durably.
+
+        They are kept as hard links. If ``new_log`` is itself a link to an old log, that one is copied: a
+        later truncation of the log would cut the kept file as well.
+        """
         log, new = self._kept_log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
         log.groups.append(self._keep_files(planned.state, group.base_offset, new.size, sources, new.inode))
         self._write_undo_file(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
-        """Keep segments before retention deletes them, durably; the originals of new ones are kept
+        """Keep segments before retention deletes them, durably. Of new segments the originals are kept
         already."""
         log = self._kept_log(state)
         swapped = {group.base_offset: group for group in log.groups}
@@ -115,7 +120,8 @@ class Originals:
     def _keep_files(
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
-        """Link all files of the segments ``originals``, or copy the file with the inode ``copied_inode``."""
+        """Link all files of the segments ``originals``; copy only the file whose inode is
+        ``copied_inode``."""
         folder = self.folder / str(state.topic_partition)
         names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         names = [name for name in names if files.exists(state.path / name)]
@@ -132,7 +138,7 @@ class Originals:
         )
 
     def _kept_log(self, state: LogState) -> KeptLog:
-        """The record of a log; its first call stores the checkpoint before the run moves it."""
+        """What is kept of a log. The first call for a log stores its checkpoint, before the run moves it."""
         if str(state.topic_partition) not in self._logs:
             active = state.segments()[-1]
             files.make_directory(self.folder / str(state.topic_partition), parents=True)
@@ -153,7 +159,7 @@ class Originals:
 
 
 def refuse_other_file_system(folder: Path, partition: Path) -> None:
-    """Hard links need one file system. Raises UsageError."""
+    """Raises UsageError unless both are on one file system, which hard links need."""
     if files.stat(folder).device != files.stat(partition).device:
         raise UsageError(
             f"the folder is not on the file system of {partition}, so no hard link can be made",
@@ -203,8 +209,9 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """The undoing of one log: the groups to restore (``pending``), descending, all checked; ``verified``:
-    identities of the kept logs by base offset; ``restored``: files that were restored so far."""
+    """The undo of one log, which was checked. ``pending``: the groups to restore, in descending order.
+    ``verified``: identities of the kept ``.log`` files by base offset. ``restored``: names of the ``.log``
+    files that were restored so far. ``folder``: where the kept files are."""
 
     folder: Path
     log: KeptLog
@@ -223,7 +230,7 @@ class LogUndo:
         ``directory`` is locked by the caller.
         """
         if self.pending:
-            # First of all: with the later checkpoint a crash would leave dirty records below it.
+            # First of all: after a crash, dirty records would be below the later checkpoint for ever.
             topic_partition = parse_partition(self.path.name)
             assert topic_partition is not None
             directory.write_cleaner_checkpoint(topic_partition, self.log.checkpoint)
@@ -246,13 +253,13 @@ class LogUndo:
 
     @property
     def progress(self) -> str:
-        """How much was restored, for people."""
+        """How much was restored, as text for an error."""
         done, total = len(self.restored), sum(len(group.originals) for group in self.pending)
         return f"{self.path} ({done} of {total} segments)"
 
 
 def check_log(folder: Path, log: KeptLog) -> LogUndo:
-    """Check a log without an interrupted swap, and the files that were kept of it; changes nothing.
+    """Check a log that has no interrupted swap, and the files that were kept of it. Changes nothing.
 
     Raises DirectoryRefusedError if the log is not as the run left it, the kept files are damaged, or there is
     no space; CorruptRecordError for a damaged kept log, OSError.
@@ -362,7 +369,8 @@ def undo_logs(
 
 
 def _error_before_restoring(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
-    """The error with what was changed: nothing, or only interrupted swaps."""
+    """The error of an undo that restored nothing; it says what was changed: nothing, or only swaps that had
+    been interrupted were finished."""
     changed = _NOTHING_CHANGED
     if finished:
         changed = "nothing was put back, but an interrupted swap was finished, as by a broker's start: "
@@ -376,6 +384,7 @@ def _error_before_restoring(error: SiltstoneError | OSError, finished: Sequence[
 
 
 def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
+    """The error of an undo that stopped at the log ``path``; it says what was restored and what was not."""
     stopped_number = next(number for number, undo in enumerate(undos) if undo.log.path == path)
     parts = [
         failure_of(error).reason,
