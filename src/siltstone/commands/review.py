@@ -131,7 +131,7 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
     require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
-    options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
+    options = ExplainOptions(plan_options=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
