@@ -259,11 +259,7 @@ def clean_warm_up_log(directory: Path, whole: Engine, distributed: Engine) -> No
     files.write_new(directory / segment_file(0, "log"), b"".join(warm_up_batches()))
     (merged,) = whole.clean_whole([warm_up_work(directory, "whole")])
     (joined,) = whole.clean_whole([_broadcast_join_work(directory / "twice")])
-    for log_report in (
-        merged,
-        joined,
-        distributed.clean_distributed(warm_up_work(directory, "spread")),
-    ):
+    for log_report in (merged, joined, distributed.clean_distributed(warm_up_work(directory, "spread"))):
         assert log_report.extracted.failure is None and log_report.groups[0].failure is None, log_report
 
 

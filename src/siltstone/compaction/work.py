@@ -130,8 +130,8 @@ class BatchSlice(NamedTuple):
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
     """Slices of a window whose records take about 8 MiB decompressed (``decompression.slices_within``)."""
-    for part in slices_within(window.data, window.batches):
-        yield BatchSlice(window.data, window.batches[part], path, window.origin)
+    for rows in slices_within(window.data, window.batches):
+        yield BatchSlice(window.data, window.batches[rows], path, window.origin)
 
 
 class DecodedSlice(NamedTuple, Generic[Columns]):

@@ -535,8 +535,8 @@ class Cleaner:
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
         """
         # 1. Merge the keys of the whole log: which offsets a group retains depends on all dirty records. They
-        #    are written to a file for each group, so that the old segments of a wave can be replaced while
-        #    later waves do not need them any more.
+        #    are written to a file for each group: after that, the old segments of a wave can be replaced
+        #    before the next wave is read.
         work = planned.work
         merged = engine.write_retained_offsets(work)
         if merged.failure is not None:
