@@ -623,7 +623,7 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
             records_after=new.counts.records_retained,
             removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(done, key=attrgetter("group"))
+        for new in sorted(done, key=attrgetter("group_index"))
     ]
 
 
