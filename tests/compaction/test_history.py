@@ -109,7 +109,7 @@ def test_fields_of_later_versions_and_missing_ones_do_no_harm(tmp_path: Path) ->
 
 
 def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_BYTES", 8000)
+    monkeypatch.setattr(history, "HISTORY_BYTES_MAX", 8000)
     for number in range(200):
         append_cleanings(tmp_path, [cleaning(number)])
         assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
