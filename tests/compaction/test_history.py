@@ -215,7 +215,7 @@ def test_parts_of_a_report_add_up() -> None:
             name="b-0",
             retained_counts={1: 1, 2: 5},
             dirty_keys_met=4,
-            extracted=Extracted(transactional=True),
+            extracted=Extracted(has_transactions=True),
         )
     )
     log.add(

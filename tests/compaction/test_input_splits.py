@@ -33,7 +33,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any size are worth a task."""
-    monkeypatch.setattr(splits, "LEAST_BYTES", 1)
+    monkeypatch.setattr(splits, "MIN_SPLIT_BYTES", 1)
 
 
 def log(tmp_path: Path, sizes: Sequence[int], interval: int = 300) -> tuple[list[Segment], int]:
@@ -99,7 +99,7 @@ def test_a_log_without_segments_has_no_splits() -> None:
 
 def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, end = log(tmp_path, [90, 10, 20])
-    monkeypatch.setattr(splits, "LEAST_BYTES", 32 * MIB)
+    monkeypatch.setattr(splits, "MIN_SPLIT_BYTES", 32 * MIB)
     assert splits_by_task(segments, end, 3, may_cut=True) == [
         [whole_segments(segments, end)[0]],
         whole_segments(segments, end)[1:],

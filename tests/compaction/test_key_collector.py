@@ -144,7 +144,7 @@ def test_a_small_capacity_bounds_what_is_kept() -> None:
     for records in runs:
         columns = columns_of(records)
         list(collector.add(columns, columns.key_size >= 0))
-        assert all(len(kept.entries) <= 16 for kept in collector._kinds.values())
+        assert all(len(kept.entries) <= 16 for kept in collector._shards_by_kind.values())
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 500, 513, 2000])
@@ -153,10 +153,10 @@ def test_a_bucket_is_some_shards_with_room_for_what_is_expected(buckets: int, ex
     collector = KeyCollector(
         hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
     )
-    assert collector._count % buckets == 0
-    assert collector._count * collector._shard_rows <= max(4 << 20, buckets * 4096)
+    assert collector._shard_count % buckets == 0
+    assert collector._shard_count * collector._shard_rows <= max(4 << 20, buckets * 4096)
     if expected is not None and expected < 1 << 20 and buckets < 8:
-        assert collector._count * collector._shard_rows >= expected
+        assert collector._shard_count * collector._shard_rows >= expected
 
 
 def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
