@@ -63,8 +63,8 @@ def _change_rules(change: Callable[[Any], Any]) -> None:
 
 
 def _change_work(change: Callable[[Any], Any]) -> None:
-    real = planning._work
-    planning._work = lambda *given: change(real(*given))
+    real = planning._log_work
+    planning._log_work = lambda *given: change(real(*given))
 
 
 def contradictions_of_transactions_pass() -> None:

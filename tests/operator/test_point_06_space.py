@@ -202,6 +202,11 @@ def test_free_space_and_inodes_are_checked_first(
     monkeypatch.setattr(files, "free_space", lambda path: space)
     (result,) = app.clean(staged.request, engine=no_engine).results
     assert result.status == "failed" and word in result.reason
+    failure, partition = result.to_json()["failure"], result.directory
+    assert isinstance(failure, dict)
+    assert (failure["code"], failure["path"], failure["position"]) == ("DIRECTORY_REFUSED", partition, None)
+    assert result.reason.startswith(f"{partition}: needs up to")
+    assert failure["advice"].startswith("free some") and result.reason.endswith(failure["advice"])
     assert listing(staged.directory) == before
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.engine import small_work
+from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import distribute_logs
 from siltstone.spark.internals import WORKER_EXITED
@@ -20,7 +20,7 @@ MIB = 1 << 20
 @pytest.fixture
 def work(tmp_path: Path) -> LogWork:
     (tmp_path / f"{0:020}.log").write_bytes(b"")
-    return small_work(tmp_path, "log")
+    return warm_up_work(tmp_path, "log")
 
 
 def sized(work: LogWork, sizes: list[int]) -> list[LogWork]:

@@ -124,7 +124,7 @@ def _cells(log: WatchedLog) -> list[object]:
         f"{bounds.dirty_ratio:.3f}{minimum}",
         log.checkpoint,
         bounds.end,
-        f"{bounds.delay_ms / 1000:,.0f} s" if bounds.overdue else None,
+        f"{bounds.overdue_ms / 1000:,.0f} s" if bounds.is_overdue else None,
         _last(log),
     ]
 

@@ -338,12 +338,12 @@ def _report_excluded(
         if topic_partition is None:
             passed_over.append(PassedOver(path=str(path), reason=reason))
         elif topic_partition in selected:
-            selected[topic_partition].stop(FAILED, reason)
+            selected[topic_partition].set_status(FAILED, reason)
         else:
             result = LogResult(
                 topic=topic_partition.topic, partition=topic_partition.partition, directory=str(path)
             )
-            not_selected.append(result.stop(FAILED, reason))
+            not_selected.append(result.set_status(FAILED, reason))
     return not_selected
 
 

@@ -157,7 +157,7 @@ class Policies:
             path=path,
             directory=directory,
             config=None,
-            defaults_hold=self.broker_known or created_by_siltstone,
+            has_brokers_defaults=self.broker_known or created_by_siltstone,
         )
         by_hand = self.by_topic.get(topic, {})
         named = settings.cluster is not None or topic in settings.listed

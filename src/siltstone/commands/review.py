@@ -22,12 +22,12 @@ from siltstone.commands.policies import (
 )
 from siltstone.compaction.engine import Engine, InProcessEngine
 from siltstone.compaction.explain import (
-    TOP,
+    HOTTEST_KEYS_DEFAULT,
     ExplainOptions,
     Explanation,
     Observer,
     explain_logs,
-    observe_here,
+    observe_in_process,
 )
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
@@ -110,7 +110,7 @@ class ExplainRequest(CleaningOptions):
     """
 
     show_keys: bool = False
-    top: int = TOP
+    top: int = HOTTEST_KEYS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
     require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
-    options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
+    options = ExplainOptions(plan_options=choices, show_keys=request.show_keys, top=request.top)
     once = functools.cache(runner or (lambda: _runner(request)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
@@ -142,7 +142,7 @@ def explain(request: ExplainRequest, *, runner: Callable[[], Runner] | None = No
 
 def _runner(request: ExplainRequest) -> Runner:
     if request.no_spark:
-        return Runner(engine=InProcessEngine(), observer=observe_here)
+        return Runner(engine=InProcessEngine(), observer=observe_in_process)
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 

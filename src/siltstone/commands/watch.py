@@ -135,7 +135,7 @@ class WatchedLog:
             "cleaner_checkpoint": self.checkpoint,
             "first_dirty_offset": None if snapshot is None else snapshot.range.first_dirty,
             "first_uncleanable_offset": None if snapshot is None else snapshot.range.end,
-            "overdue_ms": None if snapshot is None else snapshot.range.delay_ms,
+            "overdue_ms": None if snapshot is None else snapshot.range.overdue_ms,
             "delete_horizon_ms": None if horizons is None else horizons.newest_ms,
             "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
             "last_cleaning": _cleaning(self.last_cleaning),
@@ -189,7 +189,7 @@ class WatchSnapshot:
             bytes=sum(snapshot.size for snapshot in snapshots),
             clean_bytes=sum(snapshot.range.clean_bytes for snapshot in snapshots),
             dirty_bytes=sum(snapshot.range.cleanable_bytes for snapshot in snapshots),
-            overdue_ms=max((snapshot.range.delay_ms for snapshot in snapshots), default=0),
+            overdue_ms=max((snapshot.range.overdue_ms for snapshot in snapshots), default=0),
             states={state: counts[state] for state in STATES if counts[state]},
         )
 
@@ -475,7 +475,9 @@ class _DirectoryWatch:
             return UP_TO_DATE, "the directory has no segments"
         is_dirty = snapshot.range.cleanable_bytes > 0
         if snapshot.is_due:
-            late = f"overdue by {snapshot.range.delay_ms / 1000:,.0f} s" if snapshot.range.overdue else ""
+            late = (
+                f"overdue by {snapshot.range.overdue_ms / 1000:,.0f} s" if snapshot.range.is_overdue else ""
+            )
             return DUE, late
         horizons = snapshot.horizons
         if horizons is not None and horizons.is_due:

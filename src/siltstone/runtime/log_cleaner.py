@@ -41,14 +41,14 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
     REMOVED_STAGED,
     InPlace,
-    checked_swap,
-    cleaned_up_to,
-    drop_staged,
+    check_and_collect_swap,
+    next_cleaner_checkpoint,
+    remove_all_staged,
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
     OpenLog,
-    Planned,
+    PlannedLog,
     PlanOptions,
     find_horizons,
     stable_offset,
@@ -243,9 +243,9 @@ class IntoOpenLogs(InPlace):
     def recover(self, state: LogState) -> list[str]:
         """Remove files that an earlier round staged. Returns notes for the result. The recovery at the start
         has completed interrupted swaps."""
-        return [REMOVED_STAGED] if drop_staged(state.path) else []
+        return [REMOVED_STAGED] if remove_all_staged(state.path) else []
 
-    def check_not_aborted(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: PlannedLog) -> None:
         """Raises CleaningAbortedError if the claim was aborted."""
         self._logs[planned.state.topic_partition].claim.check()
 
@@ -255,12 +255,12 @@ class IntoOpenLogs(InPlace):
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Swap groups in (``UnifiedLog.replaceSegments``). The old segments' files are unlinked after
         ``file.delete.delay.ms``."""
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
-            swap = checked_swap(planned, groups)
+            swap = check_and_collect_swap(planned, groups)
             try:
                 rename_to_cleaned(directory, swap.staged)
                 retired = claimed.log.replace(list(swap.staged), swap.old, swap.verified)
@@ -274,7 +274,7 @@ class IntoOpenLogs(InPlace):
         delay_ms = claimed.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Move the cleaner checkpoint (``LogCleanerManager.doneCleaning``), then apply retention.
 
         Kafka's cleaner threads delete old segments of compacted logs, too (``deletableLogs``). The periodic
@@ -282,7 +282,7 @@ class IntoOpenLogs(InPlace):
         """
         with self._changing(planned.state) as claimed:
             # After all swaps: if a crash comes first, the range is cleaned again, which changes nothing.
-            self._write_checkpoint(claimed, cleaned_up_to(planned))
+            self._write_checkpoint(claimed, next_cleaner_checkpoint(planned))
         # ``abort_log`` removes the staging folder. If that fails, ``recover`` of the next round removes it.
         with contextlib.suppress(SiltstoneError, OSError):
             self.abort_log(planned)
@@ -719,7 +719,7 @@ class LogCleaner(LogService[Engine]):
                     partition=topic_partition.partition,
                     directory=str(log.directory),
                 )
-                results.append(result.fail(failure_of(error)))
+                results.append(result.set_failure(failure_of(error)))
         return states
 
     def _apply_result(

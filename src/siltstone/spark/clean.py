@@ -32,18 +32,23 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
+from siltstone.compaction.broadcast import (
+    MIN_CLEAN_TO_DIRTY_RATIO,
+    dirty_splits,
+    merge_group_reports,
+    should_broadcast,
+)
 from siltstone.compaction.engine import bucket_count, clean_in_one_task, entry_capacity, offset_span
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
-    RETAINED_BYTES,
+    RETAINED_OFFSET_BYTES,
     GroupReport,
     LogReport,
     RetainedFile,
     remove_staged,
-    rewrite_from,
+    rewrite_from_file,
     rewrite_group,
     write_retained,
 )
@@ -132,7 +137,7 @@ def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -
     arrived = list(rows_of(batches))
     (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty_entries(arrived)
-    if extracted.failure is not None or extracted.transactional:
+    if extracted.failure is not None or extracted.has_transactions:
         yield report_row(rows.EXTRACTED, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
@@ -226,8 +231,8 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         else:
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, start_state in transaction_state_by_group(work, report.extracted).items():
-        yield report_row(rows.TRANSACTION_STATE, start_state, group).batch()
+    for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
+        yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
     for bucket in sorted(blobs):
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
         report.dirty_keys += retained.dirty_keys
@@ -246,8 +251,8 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, start_state: TransactionState) -> LogReport:
-        rewritten = rewrite_group(work, group, retained, attempt_name(), start_state, buffers)
+    def rewrite(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
+        rewritten = rewrite_group(work, group, retained, attempt_name(), transaction_state, buffers)
         return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
@@ -256,9 +261,9 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each group; pass reports on."""
 
-    def gather(group: Group, retained: Offsets, start_state: TransactionState) -> LogReport:
+    def gather(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
         return LogReport(
-            name=work.name, files=[write_retained(work, group, retained, attempt_name(), start_state)]
+            name=work.name, files=[write_retained(work, group, retained, attempt_name(), transaction_state)]
         )
 
     return _by_group(work, batches, gather)
@@ -272,16 +277,16 @@ def _by_group(
     Yields the reports of ``clean``, and passes other rows on.
     """
     retained: dict[int, list[Offsets]] = {}
-    start_state: dict[int, TransactionState] = {}
+    transaction_state: dict[int, TransactionState] = {}
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
         elif row.kind == rows.TRANSACTION_STATE:
-            start_state[row.target] = report_of(row, TransactionState)
+            transaction_state[row.target] = report_of(row, TransactionState)
         else:
             yield row.batch()
     for group in sorted(retained):
-        offsets, state = np.concatenate(retained.pop(group)), start_state.get(group, NO_TRANSACTIONS)
+        offsets, state = np.concatenate(retained.pop(group)), transaction_state.get(group, NO_TRANSACTIONS)
         yield report_row(rows.REPORT, clean(work.groups[group], offsets, state)).batch()
 
 
@@ -292,20 +297,26 @@ def rewrite_from_files_task(
     buffers = Buffers()
     for number in task_numbers(batches):
         group, file = wave[number]
-        report = rewrite_from(work, group, file, attempt_name(), buffers)
+        report = rewrite_from_file(work, group, file, attempt_name(), buffers)
         yield report_row(rows.REPORT, report).batch()
 
 
 class SparkEngine(SparkWorkers):
     """The cleaner's engine (``compaction.engine.Engine``) on the workers of a session.
 
-    ``clean_share``: a log takes the broadcast join if its clean segments have at least so many times the
-    bytes of its dirty ones.
+    ``min_clean_to_dirty_ratio``: the least bytes of clean segments for a byte of dirty ones, for a broadcast
+    join.
     """
 
-    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **options: Any) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO,
+        **options: Any,
+    ) -> None:
         super().__init__(session, **options)
-        self._clean_share = clean_share
+        self._clean_share = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean logs, a few in each task, since a task costs Spark some 80 ms.
@@ -355,7 +366,7 @@ class SparkEngine(SparkWorkers):
             else:
                 yield from reports
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         report = self._clean_spread(work)
         if self._may_be_miscut(work, report.extracted):
@@ -377,7 +388,7 @@ class SparkEngine(SparkWorkers):
             if joined is not None:
                 return joined
         report = _summed_report(work, self._by_group(work, rewrite_task))
-        report.groups.sort(key=lambda group: group.group)
+        report.groups.sort(key=lambda group: group.group_index)
         return report
 
     def _broadcast_join(self, work: LogWork) -> LogReport | None:
@@ -406,7 +417,7 @@ class SparkEngine(SparkWorkers):
         )
         if extracted.failure is not None:
             return LogReport(name=work.name, extracted=extracted)
-        if extracted.transactional:
+        if extracted.has_transactions:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
         with engine_errors(work.name):
@@ -418,7 +429,7 @@ class SparkEngine(SparkWorkers):
                 shared.destroy()
         return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
-    def gather(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
         """Find the retained offsets of one log on all workers, and write them to a file for each group."""
         report = _summed_report(work, self._by_group(work, gather_task))
         if self._may_be_miscut(work, report.extracted):
@@ -432,7 +443,7 @@ class SparkEngine(SparkWorkers):
         wave = [(group, retained[group.index]) for group in groups]
         tasks = self._rewrite_task_count(work, groups)
         reports = self._run_numbered(work.name, len(wave), rewrite_from_files_task, work, wave, tasks=tasks)
-        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group)
+        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group_index)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
         """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
@@ -452,13 +463,15 @@ class SparkEngine(SparkWorkers):
     def _splits_of_tasks(self, work: LogWork) -> list[list[InputSplit]]:
         """The input splits of each task that extracts entries."""
         tasks = max(self._parallelism, math.ceil(work.size / _EXTRACT_TASK_BYTES))
-        return splits_by_task(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
+        return splits_by_task(
+            work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
+        )
 
     def _rewrite_task_count(self, work: LogWork, groups: Sequence[Group]) -> int:
         """How many tasks rewrite the groups. A task costs Spark some 80 ms, so there are as many as cores, or
         more if the retained offsets of a task would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        minimum = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
+        minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
         return min(len(groups), max(self._parallelism, minimum))
 
 

@@ -78,7 +78,7 @@ def _warm_up() -> int:
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
     with files.temporary_directory("siltstone-rehearsal-") as folder:
-        engine.clean_small_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
+        engine.clean_warm_up_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
     threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
     if threads is None:
         raise OSError("/proc/self/status does not tell the number of threads")

@@ -64,7 +64,7 @@ _FIRST_POLL_S, _LATER_POLL_S, _FIRST_POLL_COUNT = 0.001, 0.01, 200
 
 def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
     """A row with a blob of key entries, for the task of its bucket, or for ``target``."""
-    kind = DIRTY if blob.dirty else CLEAN
+    kind = DIRTY if blob.is_dirty else CLEAN
     receiver = blob.bucket if target is None else target
     return array_row(kind, receiver, blob.entries, base_offset=blob.base_offset)
 
@@ -74,7 +74,7 @@ def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
     size does not fit its count."""
     return EntryBlob(
         bucket=row.target % buckets,
-        dirty=row.kind == DIRTY,
+        is_dirty=row.kind == DIRTY,
         base_offset=row.base_offset,
         entries=row.array(np.uint64, words),
     )

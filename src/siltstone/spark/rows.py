@@ -32,7 +32,7 @@ _SCALARS = (
 ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """``ARROW_SCHEMA`` as Spark's type. A schema as text (DDL) would be parsed again for each stage."""
-BLOB_BYTES = 32 << 20
+BLOB_BYTES_MAX = 32 << 20
 """The largest blob of offsets in one row."""
 # The kinds of rows.
 ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
@@ -101,8 +101,8 @@ def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: i
 
 
 def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]:
-    """An array of one dimension in rows of at most ``BLOB_BYTES``; no row for an empty array."""
-    step = BLOB_BYTES // array.itemsize
+    """An array of one dimension in rows of at most ``BLOB_BYTES_MAX``; no row for an empty array."""
+    step = BLOB_BYTES_MAX // array.itemsize
     for start in range(0, len(array), step):
         yield array_row(kind, target, array[start : start + step])
 

@@ -237,7 +237,7 @@ class _KeyEntries:
                 self._file.seek(position)
                 raw = self._file.read(count * ENTRY_BYTES)
             entries = np.frombuffer(raw, np.uint64).reshape(-1, 2)
-            blobs.append(EntryBlob(bucket=bucket, dirty=True, base_offset=base_offset, entries=entries))
+            blobs.append(EntryBlob(bucket=bucket, is_dirty=True, base_offset=base_offset, entries=entries))
         return merge_bucket(blobs, bucket, self.buckets).offsets
 
     def close(self) -> None:

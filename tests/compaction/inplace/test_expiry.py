@@ -222,7 +222,9 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
             topic_partition=topic_partition, path=path, directory=directory, config=logs.settings(policy)
         )
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
-        (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
+        (result,) = cleaner.run(
+            [replace(state, has_brokers_defaults=True)], PlanOptions(now_ms=NOW + 10 * DAY)
+        )
     assert bases(partition) == [4] and result.discarded.expired == 3
 
 

@@ -188,11 +188,11 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
     works: list[str] = []
 
     class LostAtTheSecondLog(InProcessEngine):
-        def clean_spread(self, work: LogWork) -> LogReport:
+        def clean_distributed(self, work: LogWork) -> LogReport:
             works.append(work.name)
             if len(works) == 2:
                 raise ConnectionRefusedError("Java")
-            return super().clean_spread(work)
+            return super().clean_distributed(work)
 
     def start() -> Engine:
         if works:

@@ -25,7 +25,7 @@ from siltstone.compaction.inplace.cleaner import (
     shuffle_spill_bytes,
 )
 from siltstone.compaction.inplace.destination import Destination, InPlace
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
@@ -165,7 +165,7 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
         )
         choices = PlanOptions(now_ms=now_ms, force=True, drop_keyless=True)
         found = plan_log(state, directory.checkpoints(), choices, None)
-    if not isinstance(found, Planned):
+    if not isinstance(found, PlannedLog):
         return RunLimits(whole_log_bytes=0)
     work = found.work
     largest = max(new_file_bytes(work, group) for group in work.groups)

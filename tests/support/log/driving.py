@@ -16,8 +16,8 @@ from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
 from siltstone.compaction.engine import clean_in_one_task
-from siltstone.compaction.inplace.destination import cleaned_up_to
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
+from siltstone.compaction.inplace.destination import next_cleaner_checkpoint
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
 from siltstone.log.names import STAGING
@@ -146,20 +146,20 @@ def clean_open_log(
     except CorruptFileError as error:  # a truncation cut into a batch, and what was left was deleted
         assert "is above the log's end" in str(error) and log.log_start_offset == log.log_end_offset
         return None
-    if not isinstance(found, Planned):
+    if not isinstance(found, PlannedLog):
         return None
     make_folder(staging)
     done = clean_in_one_task(found.work, "0")
     assert done.extracted.failure is None, done.extracted.failure
     for report in done.groups:
         assert report.failure is None, report.failure
-        group = found.work.groups[report.group]
+        group = found.work.groups[report.group_index]
         sources = [each.base_offset for each in found.work.segments[group.first_segment : group.end_segment]]
         rename_to_cleaned(
             log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}}
         )
         log.replace([group.base_offset], sources)
-    return cleaned_up_to(found)
+    return next_cleaner_checkpoint(found)
 
 
 def make_folder(staging: Path) -> None:

@@ -36,14 +36,14 @@ from siltstone.compaction.keys import (
     TIMED_WORDS,
     EntryBlob,
     ShardedEntries,
-    blobs_of,
     dedupe_shards,
-    fill_table,
+    entry_blobs,
+    fill_hash_table,
     gather_by_shard,
     hashes_of,
-    mask_for,
+    new_hash_table,
+    slot_mask,
     slot_of,
-    table_for,
 )
 
 PARTITIONS = 1024
@@ -85,10 +85,10 @@ def _look_up_older_kernel(
         if low == high or older_bounds[partition] == older_bounds[partition + 1]:
             continue
         # 1. Make a hash table of this partition's new entries. It is small, so it stays in the core's cache.
-        mask = mask_for(high - low)
+        mask = slot_mask(high - low)
         slots = table[: mask + np.uint64(1)]
         slots[:] = -1
-        fill_table(entries, low, high, slots)
+        fill_hash_table(entries, low, high, slots)
         # 2. Look up each older entry. A key without a new entry is not changed.
         for i in range(older_bounds[partition], older_bounds[partition + 1]):
             row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL_BITS)]
@@ -113,7 +113,7 @@ def look_up_older_entries(
     ``first`` of the new ones. Returns the offsets of the older records that are superseded (int64, in any
     order). Sets ``late`` (bool, one a new entry) where the older entry has the larger timestamp.
     """
-    superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
+    superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
     count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
     return superseded[:count].copy()
 
@@ -175,11 +175,11 @@ class EntryCollector:
 
     def finish(self) -> Iterator[EntryBlob]:
         """Yield the remaining entries. The collector is empty then, and can be used again."""
-        yield from self._emit(self._entries.packed(dedupes=True))
+        yield from self._emit(self._entries.drain(dedupes=True))
 
     def _emit(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.emitted += int(bounds[-1])
-        yield from blobs_of(self._entries, bounds, self._buckets)
+        yield from entry_blobs(self._entries, bounds, self._buckets)
 
 
 # The key index of a run: a file in which later compactions look up the keys of the run's records.

@@ -61,7 +61,7 @@ from siltstone.compaction.ledger.work import (
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import CleanedBatches, PendingBatches
-from siltstone.compaction.work import Group, check_ascending, decoded
+from siltstone.compaction.work import Group, check_ascending, decode_slices
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.segments import windows
@@ -384,7 +384,7 @@ class Coalescer:
             starts=starts,
             sizes=sizes,
             codecs=codecs.astype(np.int16),
-            new=is_new != 0,
+            is_new=is_new != 0,
             last_offset=last_offset,
             max_timestamp=max_timestamp,
         ).finished(self._packed)
@@ -557,7 +557,7 @@ def _verify(report: CompactionReport, group: Group, offsets: Int64, settings: Co
                 reason = f"the file has {reader.stat.size} bytes, but {segment.size} were written"
                 raise CheckFailedError(reason, path=path)
             read, span = windows(reader, window_size=settings.window_size), (next_offset, group.end_offset)
-            for _, batches, columns in decoded(
+            for _, batches, columns in decode_slices(
                 path, read, span, decode_record_keys, scratch=scratch, limit=limit
             ):
                 rebuilt.add_batches(batches)

@@ -40,7 +40,14 @@ from siltstone.compaction.ledger.keys import (
     write_key_index_part,
 )
 from siltstone.compaction.report import LogFailure, Summable, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
+from siltstone.compaction.work import (
+    DecodedSlice,
+    Extracted,
+    Group,
+    decode_slices,
+    groups_from,
+    parse_aborted,
+)
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -211,12 +218,12 @@ def _extract_source(
     work: CompactionWork, source: Source, collector: EntryCollector, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
     """Read one source, as ``extract`` does. Raises CorruptFileError, SourceChangedError, OSError."""
-    scan, settings = TransactionScan(aborted_of(work.txnindex_entries)), work.settings
+    scan, settings = TransactionScan(parse_aborted(work.txnindex_entries)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=settings.window_size)
-        for part in decoded(source.path, read, offsets, decode, limit=limit):
+        for part in decode_slices(source.path, read, offsets, decode, limit=limit):
             columns = part.columns
             selected = _select_records(work, scan, part, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
@@ -237,7 +244,11 @@ def _extract_source(
 
 
 def _select_records(
-    work: CompactionWork, scan: TransactionScan, part: Decoded[KeyColumns], path: str, extracted: Extracted
+    work: CompactionWork,
+    scan: TransactionScan,
+    part: DecodedSlice[KeyColumns],
+    path: str,
+    extracted: Extracted,
 ) -> Flags | None:
     """Which records are compacted: bool, one a record, or None for all. Excluded are records outside the
     work's offsets, control records and records of aborted transactions. Adds counts to ``extracted``."""
