@@ -227,7 +227,10 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
     clock.advance(2 * DAY)
     view = log.view
     assert (
-        log.delete_oldest_segments(lambda now: len(deletions_by_age(segment_metadata(now), clock.now_ms(), DAY))) != []
+        log.delete_oldest_segments(
+            lambda now: len(deletions_by_age(segment_metadata(now), clock.now_ms(), DAY))
+        )
+        != []
     )
     assert [segment.base_offset for segment in log.view.segments] == [3]
     assert (log.log_start_offset, log.log_end_offset, log.size) == (3, 3, 0)

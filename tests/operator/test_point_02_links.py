@@ -188,7 +188,7 @@ def test_a_ledger_is_not_written_or_collected_through_a_link(tmp_path: Path, vic
         (victim / name).mkdir()
     (victim / "cursor.json").write_bytes(b"{}")
     precious, store = listing(victim), LedgerStore(partition)
-    for act in (store.collect, store.forget, lambda: store.make_staging("new")):
+    for act in (store.delete_unused, store.delete_cursor, lambda: store.make_staging("new")):
         with pytest.raises(DirectoryRefusedError, match=r"topic-0.*\.compacted.*symbolic link"):
             act()
     with LogManager.open([tmp_path / "data"], clock=ManualClock(NOW)) as manager:

@@ -71,8 +71,13 @@ def test_reports() -> None:
             groups=[GroupReport(group_index=1, failure=failure)],
             files=[RetainedFile(group_index=1)],
         ),
-        RetainedFile(group_index=3, transaction_state=TransactionState(open_producers=(1, 2)), failure=failure),
-        CompactionReport(retained={3: 4}, keys=[KeyIndexPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
+        RetainedFile(
+            group_index=3, transaction_state=TransactionState(open_producers=(1, 2)), failure=failure
+        ),
+        CompactionReport(
+            retained={3: 4},
+            key_index_parts=[KeyIndexPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))],
+        ),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.EXTRACTED, report)

@@ -139,7 +139,9 @@ class _MergedLog:
         """What the rewrite of a group needs: its retained offsets, and the transactions that are open where
         it starts."""
         no_offsets = np.empty(0, np.uint32)
-        return self.retained.get(group.index, no_offsets), self.transaction_states.get(group.index, NO_TRANSACTIONS)
+        return self.retained.get(group.index, no_offsets), self.transaction_states.get(
+            group.index, NO_TRANSACTIONS
+        )
 
     def rewrite_groups(self, attempt: str, buffers: Buffers) -> LogReport:
         """Rewrite the groups in order, up to the first that fails; returns the report on the log."""

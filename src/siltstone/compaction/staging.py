@@ -479,7 +479,11 @@ class RetainedFile:
 
 
 def write_retained(
-    work: LogWork, group: Group, retained: Offsets, attempt: str, transaction_state: TransactionState = NO_TRANSACTIONS
+    work: LogWork,
+    group: Group,
+    retained: Offsets,
+    attempt: str,
+    transaction_state: TransactionState = NO_TRANSACTIONS,
 ) -> RetainedFile:
     """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""

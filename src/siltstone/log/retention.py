@@ -9,10 +9,10 @@ For a log with log start offset 25::
     31   the active segment: deleted on the same conditions; a new active segment replaces it
 
 The deleted segments are always the oldest of the log. No segment that ends above the high watermark is
-deleted, and no empty active segment. If all segments are deleted, ``PartitionLog.delete_oldest_segments`` first begins
-a new active segment. If the log has a compacted ledger, the policy deletes only segments that the ledger
-covers, as Pulsar retains the backlog of the subscription ``__compaction``. Segments below the log start
-offset are always deleted: no reader can read their records.
+deleted, and no empty active segment. If all segments are deleted, ``PartitionLog.delete_oldest_segments``
+first begins a new active segment. If the log has a compacted ledger, the policy deletes only segments that
+the ledger covers, as Pulsar retains the backlog of the subscription ``__compaction``. Segments below the log
+start offset are always deleted: no reader can read their records.
 
 A deletion policy is a plain function of the segments (oldest first), the time and the settings. It returns
 how many of the oldest may be deleted, or a ``Deletion`` for each of them. ``register_policy`` gives it

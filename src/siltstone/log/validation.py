@@ -256,7 +256,9 @@ def validate_and_assign(
     # 0 records for everything else, also for a batch that has to be refused.
     rows = np.empty(1, BATCH)
     checksum = _checksum_of_one_batch(data)
-    record_count, first, last, largest = validate_single_batch(data, rows, checksum, rules, size_limit, assigned)
+    record_count, first, last, largest = validate_single_batch(
+        data, rows, checksum, rules, size_limit, assigned
+    )
     if record_count:
         return ValidatedBatches(data, rows, first, last, largest, last, record_count)
     batch_data = _only_batch(data) if is_client else data
@@ -483,7 +485,12 @@ def _too_large_error(position: int, reason: str) -> MessageTooLargeError:
 
 
 def _refuse_records(
-    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: RecordRules, is_append_time: bool
+    data: Bytes,
+    rows: BatchHeaders,
+    findings: Int64,
+    config: LogConfig,
+    rules: RecordRules,
+    is_append_time: bool,
 ) -> None:
     """Refuse the first valid batch with records that the topic does not accept; the error lists them.
 

@@ -784,7 +784,7 @@ class LogCleaner(LogService[Engine]):
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
             dirty_ratios = [candidate.cleanable_range.dirty_ratio for candidate in candidates]
-            delays_ms = [candidate.cleanable_range.delay_ms for candidate in candidates]
+            delays_ms = [candidate.cleanable_range.overdue_ms for candidate in candidates]
             with self._results_lock:
                 self._max_dirty_ratio = max(dirty_ratios, default=0.0)
                 self._max_delay_ms = max(delays_ms, default=0)

@@ -258,7 +258,9 @@ class Upkeep:
             return len(decisions)
 
         if log.offline is None:
-            self.unlink_later(served, log.delete_oldest_segments(count_expired), log.config.file_delete_delay_ms)
+            self.unlink_later(
+                served, log.delete_oldest_segments(count_expired), log.config.file_delete_delay_ms
+            )
         return decisions
 
     def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:

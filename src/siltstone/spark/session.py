@@ -92,7 +92,11 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as errors:
         try:
-            with files.redirect_standard_error(errors.fileno()), _keep_sigint_handler(), _java_in_own_process_group():
+            with (
+                files.redirect_standard_error(errors.fileno()),
+                _keep_sigint_handler(),
+                _java_in_own_process_group(),
+            ):
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:

@@ -89,7 +89,9 @@ class Follower:
         Raises UsageError, OffsetOutOfRangeError, and what opening a directory raises.
         """
         options = self._options
-        starting = OffsetLimit(every_partition=LATEST_TIMESTAMP) if options.starting is None else options.starting
+        starting = (
+            OffsetLimit(every_partition=LATEST_TIMESTAMP) if options.starting is None else options.starting
+        )
         options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
         return {
             topic_partition: offset_range.start

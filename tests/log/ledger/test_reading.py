@@ -18,7 +18,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import LedgerError, OffsetOutOfRangeError, UsageError
-from siltstone.base.records.codecs import LIMIT_SETTING
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.ledger import store as holding
 from siltstone.log.ledger.reading import CompactedReader
@@ -446,7 +446,7 @@ def test_a_batch_over_the_limit_is_refused_with_the_advice_to_raise_it(log: Part
     plainly.compact(log, codec=1)
     with log.reader(read_compacted=True, limit=64) as reader, pytest.raises(LedgerError) as raised:
         reader.poll()
-    assert LIMIT_SETTING in str(raised.value.advice)
+    assert DECOMPRESSION_LIMIT_SETTING in str(raised.value.advice)
 
 
 def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None:

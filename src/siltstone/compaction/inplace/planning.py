@@ -473,7 +473,9 @@ def _log_work(
         ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        txnindex_entries=read_transaction_indexes(segments, None if state.opened else log.producers.end_offset),
+        txnindex_entries=read_transaction_indexes(
+            segments, None if state.opened else log.producers.end_offset
+        ),
         segments_above=tuple(segments[len(segments_to_clean) :]),
         has_message_sets=any(has_message_sets(segment) for segment in segments_to_clean if segment.size),
     )

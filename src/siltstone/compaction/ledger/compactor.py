@@ -438,8 +438,8 @@ class TwoPhaseCompactor:
         They end at the high watermark or the last stable offset, as these are at the start. The caller makes
         sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the last record
         of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain records without a
-        key. ``commit_guard``: a context in which the ledger is changed (``LedgerStore.commit``, its clean-up).
-        It raises if the log was truncated or deleted meanwhile, and prevents both until it is left.
+        key. ``commit_guard``: a context in which the ledger is changed (``LedgerStore.commit``, clean-up). It
+        raises if the log was truncated or deleted meanwhile, and prevents both until it is left.
 
         Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
         for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;
