@@ -25,7 +25,7 @@ from siltstone.base.config import LogConfig
 from siltstone.compaction.ledger.compactor import CompactionEngine, CompactionResult, TwoPhaseCompactor
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.partition import PartitionLog, open_partition
-from siltstone.log.reading import LogReader, Polled
+from siltstone.log.reading import LogReader, PolledRecords
 from siltstone.log.segments import list_segments, windows
 
 MORE_RECORDS = 100_000
@@ -56,7 +56,7 @@ def _run(engine: CompactionEngine, folder: Path, made: Generated, more: Path, fo
         log = open_partition(
             copy / str(WHERE),
             LogConfig(segment_bytes=SEGMENT_BYTES),
-            clean=True,
+            had_clean_shutdown=True,
             recovery_point=made.records,
         )
         seen = np.zeros(KEYS, np.bool_)
@@ -89,7 +89,7 @@ def _timed(found: Measured, name: str, compact: Callable[[], CompactionResult], 
         raise WrongResultError(f"{result.entries} records in the ledger, {keys} keys in the log")
 
 
-def _mark(reader: Iterable[Polled], seen: np.ndarray) -> None:
+def _mark(reader: Iterable[PolledRecords], seen: np.ndarray) -> None:
     """Which keys there are, by their twelve digits."""
     for polled in reader:
         columns = polled.columns

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.codec_table import CODEC_NAMES
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.checkpoints import write_checkpoint
@@ -32,7 +32,7 @@ from siltstone.log.producers import write_snapshot
 
 WHERE = TopicPartition("bench", 0)
 SEGMENT_BYTES = 128 << 20
-RECORD_BYTES = 124
+RECORD_MEMORY_BYTES = 124
 BATCH_RECORDS = 131
 """Records of a batch of about 16 KB."""
 KEYS = 1_000_000
@@ -75,7 +75,7 @@ def generate(folder: Path, size: int, codec: str, seed: int = 1, keys: int = KEY
     shutil.rmtree(folder, ignore_errors=True)
     partition = folder / "log" / str(WHERE)
     partition.mkdir(parents=True)
-    made = _Maker(partition, codec, seed, keys).make(size // RECORD_BYTES)
+    made = _Maker(partition, codec, seed, keys).make(size // RECORD_MEMORY_BYTES)
     _write_directory(folder / "log", partition, made.records)
     facts.write_text(json.dumps(asdict(made)))
     return made
@@ -128,7 +128,7 @@ class _Maker:
 
     def _batch(self, first: int, rows: slice, keys: Spans, values: Spans) -> tuple[Bytes, int]:
         offset = np.arange(first + rows.start, first + rows.stop, dtype=np.int64)
-        shape = BatchShape(base_offset=int(offset[0]), codec=CODEC_NAMES.index(self._codec))
+        shape = NewBatchHeader(base_offset=int(offset[0]), codec=CODEC_NAMES.index(self._codec))
         batch = build_batch(
             shape,
             offset=offset,
@@ -136,7 +136,7 @@ class _Maker:
             keys=Spans(data=keys.data, start=keys.start[rows], size=keys.size[rows]),
             values=Spans(data=values.data, start=values.start[rows], size=values.size[rows]),
         )
-        return batch, BATCH_RECORDS * RECORD_BYTES
+        return batch, BATCH_RECORDS * RECORD_MEMORY_BYTES
 
     def _columns(self, count: int) -> tuple[Spans, Spans]:
         numbers = self._random.integers(0, len(self._seen), count)

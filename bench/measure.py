@@ -29,7 +29,7 @@ from siltstone.compaction.engine import Engine, bucket_count, entry_capacity
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.expiry import count_records
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log, staging_folder
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import GroupReport, rewrite_group
 from siltstone.compaction.work import Extracted, extract, retained_by_group
@@ -148,13 +148,13 @@ def warm(engine: Engine, folder: Path, made: Generated, repetitions: int) -> Tim
 
 
 @contextlib.contextmanager
-def _planned(folder: Path) -> Iterator[tuple[Planned, InPlace]]:
+def _planned(folder: Path) -> Iterator[tuple[PlannedLog, InPlace]]:
     with fresh_copy(folder) as copy, LogDirectory.open(copy) as directory:
         state = state_of(directory)
         planned = plan_log(
             state, directory.checkpoints(), PlanOptions(now_ms=NOW_MS), staging_folder(state.path, "bench")
         )
-        assert isinstance(planned, Planned)
+        assert isinstance(planned, PlannedLog)
         destination = InPlace("bench")
         destination.setup_log(planned)
         yield planned, destination
@@ -207,12 +207,12 @@ def _merge(blobs: list[EntryBlob], bucket: int, buckets: int):
     return merge_bucket([blob for blob in blobs if blob.bucket == bucket], bucket, buckets)
 
 
-def _swap(destination: InPlace, planned: Planned, groups: list[GroupReport]) -> None:
+def _swap(destination: InPlace, planned: PlannedLog, groups: list[GroupReport]) -> None:
     destination.commit_groups(planned, groups)
     destination.commit_log(planned)
 
 
-def _kernels(planned: Planned, times: dict[str, Times]) -> None:
+def _kernels(planned: PlannedLog, times: dict[str, Times]) -> None:
     """On the first segment: checksums with reading, decoding, hashing, and de-duplication."""
     segment, scratch = planned.work.segments[0], Scratch()
     collector = KeyCollector(hash_key=planned.work.hash_key, first_dirty=0, buckets=1, capacity=1 << 22)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.config import LogConfig
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.log.partition import PartitionLog, open_partition
 from siltstone.runtime.manager import LogManager
 
@@ -47,7 +47,7 @@ def batch_of(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     count = max(1, size // 124)
     offsets = np.arange(count, dtype=np.int64)
     return build_batch(
-        BatchShape(),
+        NewBatchHeader(),
         offset=offsets,
         timestamp=offsets + int(time.time() * 1000) - count,
         keys=Spans.of([b"key %08d" % number for number in range(count)]),
@@ -192,7 +192,7 @@ def _append_long(directory: Path, gigabytes: int) -> None:
         if number in (gigabytes * 100, gigabytes * 1000 - 1):
             grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         if number % 1000 == 0:
-            log.delete_prefix(len(log.view.segments) - 2)
+            log.delete_oldest_segments(len(log.view.segments) - 2)
             for path in directory.glob("*.deleted"):
                 path.unlink()
     print(round(grown[1] - grown[0], 1))

@@ -51,14 +51,14 @@ def reference_page() -> str:
     parts: list[str] = [
         _HEAD,
         "\n## Settings of a topic\n\n",
-        *_table([key for key in TOPIC_KEYS if key.used]),
+        *_table([key for key in TOPIC_KEYS if key.is_used]),
         "\n## Settings of a broker\n\n",
-        *_table([key for key in BROKER_KEYS if key.used]),
+        *_table([key for key in BROKER_KEYS if key.is_used]),
         "\n## Where Kafka differs\n\n",
         *(f"- `{key.name}` (here {_shown(key.default)}): {key.kafka}\n" for key in ALL_KEYS if key.kafka),
         "\n## Accepted names\n\n",
         "Known, so that files made for Kafka can be read; without effect here, at least yet.\n\n",
-        *_table([key for key in ALL_KEYS if not key.used]),
+        *_table([key for key in ALL_KEYS if not key.is_used]),
     ]
     return "".join(parts)
 
@@ -98,14 +98,14 @@ def _range(key: Key) -> str:
 def _broker_names(key: Key) -> str:
     others = "<br>".join(map(_synonym, key.synonyms))
     if key.name in key.broker_names and not key.synonym(key.name):
-        own = "the same" + ("" if key.dynamic else ", *at start*")
+        own = "the same" + ("" if key.is_dynamic else ", *at start*")
         return f"{own}<br>{others}" if others else own
     return others
 
 
 def _synonym(synonym: Synonym) -> str:
     unit = f" ({_UNITS[synonym.unit]})" if synonym.unit != 1 else ""
-    return f"`{synonym.name}`{unit}" + ("" if synonym.dynamic else ", *at start*")
+    return f"`{synonym.name}`{unit}" + ("" if synonym.is_dynamic else ", *at start*")
 
 
 if __name__ == "__main__":

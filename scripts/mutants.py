@@ -11,7 +11,7 @@ no difference, which a person has to decide. The output has one line of JSON a m
 the last stage, which takes minutes, is left out; ``--again`` runs all stages for the survivors of such a run.
 
 With ``--coverage`` the first stage has the tests that run the changed line, the quickest first, and is the
-only one where there are any. Lines of compiled kernels run in no test by this measure. To make the two files::
+only one where there are any. Compiled kernels run in no test by this measure. To make the two files::
 
     pytest tests/base tests/log tests/compaction tests/golden … --cov=siltstone --cov-context=test \\
         --durations=0 --durations-min=0.001 > durations.txt      # needs pytest-cov

@@ -9,7 +9,7 @@ from siltstone.spark.source import SiltstoneSource
 
 
 class DefaultSource(SiltstoneSource):
-    """The data source, by the name that Spark looks for."""
+    """The data source, under the class name that Spark looks for in such a module."""
 
 
 __all__ = ["DefaultSource"]

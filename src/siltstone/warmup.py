@@ -18,7 +18,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.records.hashing import partition_for_key
-from siltstone.compaction.engine import InProcessEngine, clean_small_log, small_batches
+from siltstone.compaction.engine import InProcessEngine, clean_warm_up_log, warm_up_batches
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.log.ledger.manifest import ORDERS
 from siltstone.log.ledger.reading import CompactedReader
@@ -31,10 +31,10 @@ def _append_and_read(directory: Path) -> None:
     """Append batches of a client and of a leader, recover after a crash, and read."""
     config = LogConfig(message_timestamp_before_max_ms=LONG_MAX, index_interval_bytes=1)
     log = open_partition(directory, config)
-    for batch in small_batches():
+    for batch in warm_up_batches():
         log.append(batch, origin=Origin.REPLICATION)
-    for batch in small_batches()[:-1]:
-        log.append(bytes(8) + batch[8:])
+    for batch in warm_up_batches()[:-1]:
+        log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
     recovered = open_partition(directory, config)
@@ -48,8 +48,8 @@ def _compact(directory: Path) -> None:
     compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=SystemClock())
     for order in ORDERS:
         log = open_partition(directory / f"{order}-0", config)
-        for batch in small_batches()[:-1]:
-            log.append(bytes(8) + batch[8:])
+        for batch in warm_up_batches()[:-1]:
+            log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
             compactor.compact(log, order=order)
         assert list(CompactedReader(log))
         log.close()
@@ -63,7 +63,7 @@ def _start_spark(directory: Path) -> None:
     from siltstone.spark.session import make_class_archive
 
     try:
-        make_class_archive(lambda session: clean_small_log(directory, *[SparkEngine(session)] * 2))
+        make_class_archive(lambda session: clean_warm_up_log(directory, *[SparkEngine(session)] * 2))
     except (SiltstoneError, OSError) as error:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 
@@ -71,7 +71,7 @@ def _start_spark(directory: Path) -> None:
 def main() -> None:
     """Compile every kernel that a cleaning, a compaction, an append and a read call; make the archive."""
     steps = (
-        ("cleaned-0", lambda log: clean_small_log(log, InProcessEngine(), InProcessEngine(2))),
+        ("cleaned-0", lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(2))),
         ("appended-0", _append_and_read),
         ("compacted-0", _compact),
         ("spark-0", _start_spark),

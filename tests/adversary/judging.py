@@ -21,7 +21,7 @@ from tests.adversary.bases import Bases
 from tests.adversary.commands import CLEANS, COMMANDS, COMPACTS, COPIES, LOOKS, OPENS, RECOVERS, Done
 from tests.adversary.oracle import Rules, Verdict
 from tests.adversary.plain import Log
-from tests.adversary.scene import NOTES, DoesNotApplyError, Facts, Scene, facts_of, prepare, topic_of
+from tests.adversary.scene import NOTES, DoesNotApplyError, Facts, Scene, file_stat, prepare, topic_of
 
 HELD, REFUSED, FAILED, NOT_APPLIED = "done and whole", "unchanged and refused", "failed", "did not apply"
 OUTCOMES = (REFUSED, HELD, NOT_APPLIED, FAILED)
@@ -110,9 +110,9 @@ def _look(scene: Scene) -> Sight:
     return Sight(
         logs=logs,
         settled=settled,
-        facts={str(path): facts_of(path) for path in scene.directories},
-        bystander=facts_of(scene.bystander),
-        twin=facts_of(scene.root / "twin"),
+        facts={str(path): file_stat(path) for path in scene.directories},
+        bystander=file_stat(scene.bystander),
+        twin=file_stat(scene.root / "twin"),
         checkpoints={
             str(path): {name: read_checkpoint(path / name) for name in attacks.CHECKPOINTS}
             for path in scene.directories

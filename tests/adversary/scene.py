@@ -123,7 +123,7 @@ def prepare(base: Base, root: Path) -> Scene:
     return scene
 
 
-def facts_of(root: Path, *, times: bool = True) -> dict[str, Facts]:
+def file_stat(root: Path, *, times: bool = True) -> dict[str, Facts]:
     """Every name below a directory: kind and mode, owner, group, time, content or target. Nothing is
     followed,
     no queue is read."""

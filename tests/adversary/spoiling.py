@@ -63,14 +63,14 @@ def _change_rules(change: Callable[[Any], Any]) -> None:
 
 
 def _change_work(change: Callable[[Any], Any]) -> None:
-    real = planning._work
-    planning._work = lambda *given: change(real(*given))
+    real = planning._log_work
+    planning._log_work = lambda *given: change(real(*given))
 
 
 def contradictions_of_transactions_pass() -> None:
     """What a ``.txnindex`` says holds, whatever the markers say."""
     transactions = importlib.import_module(work.TransactionScan.__module__)
-    real_follow, real_add = transactions._follow, transactions._add_split
+    real_follow, real_add = transactions._follow, transactions._apply_summary
 
     def follow(*columns: Any) -> Any:
         found = real_follow(*columns)
@@ -80,8 +80,8 @@ def contradictions_of_transactions_pass() -> None:
         with contextlib.suppress(CorruptFileError):
             real_add(*given)
 
-    spoiled = {"_follow": follow, "_add_split": add_split}
-    nothing = ("_refuse_impossible", "refuse_unexpected_markers", "refuse_unmarked")
+    spoiled = {"_follow": follow, "_apply_summary": add_split}
+    nothing = ("_refuse_impossible_entries", "refuse_unexpected_markers", "refuse_missing_markers")
     for module in (transactions, work, transactions.TransactionScan):
         for name in (*spoiled, *nothing):
             if hasattr(module, name):
@@ -106,8 +106,8 @@ def links_are_followed_when_trees_are_removed() -> None:
     files.remove_tree = spoiled
     directory._FOLDERS = ()
     for module in list(_modules().values()):
-        if hasattr(module, "has_own_folder"):
-            module.has_own_folder = is_there
+        if hasattr(module, "has_siltstone_folder"):
+            module.has_siltstone_folder = is_there
 
 
 def bad_metadata_is_a_bug() -> None:

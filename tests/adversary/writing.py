@@ -95,7 +95,7 @@ def transactional(offset: int, key: str, value: str | None, producer: int, seque
 def marker(offset: int, producer: int, *, commit: bool) -> bytes:
     """The end of a transaction."""
     made = end_transaction_marker(
-        commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW - DAY
+        is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW - DAY
     )
     return struct.pack(">q", offset) + made.tobytes()[8:]
 

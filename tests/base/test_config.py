@@ -33,7 +33,7 @@ def test_synonyms_are_the_same_setting() -> None:
 def test_the_later_value_wins() -> None:
     config = Config(parse_assignments(["segment.bytes=1", "segment.bytes=2"], "a"))
     assert config.integer("segment.bytes") == 2
-    over = config.over(parse_assignments(["segment.bytes=3"], "b"))
+    over = config.with_topic_layer(parse_assignments(["segment.bytes=3"], "b"))
     assert (over.integer("segment.bytes"), over.setting("segment.bytes").source) == (3, "b")
     assert config.integer("segment.bytes") == 2
 
@@ -121,7 +121,9 @@ def test_creating_a_topic_as_the_document_does() -> None:
     assert config.integer("retention.ms") == 10_000
     assert config.integer("retention.bytes") == 128_000
     mine = [
-        name for name, each in config.settings().items() if each.origin is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        name
+        for name, each in config.settings().items()
+        if each.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     ]
     assert mine == ["cleanup.policy", "retention.bytes", "retention.ms"]
 
@@ -190,5 +192,5 @@ def test_contradicting_settings_of_a_topic_are_refused() -> None:
     fine = Config(parse_assignments(["min.compaction.lag.ms=5", "max.compaction.lag.ms=5"], "a"))
     assert refuse_contradictions(fine) is fine
     with raises_error(UsageError, about="min.compaction.lag.ms=6 (b)", advice="raise") as raised:
-        refuse_contradictions(fine.over(parse_assignments(["min.compaction.lag.ms=6"], "b")))
+        refuse_contradictions(fine.with_topic_layer(parse_assignments(["min.compaction.lag.ms=6"], "b")))
     assert "max.compaction.lag.ms=5 (a)" in raised.value.reason

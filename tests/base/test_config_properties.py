@@ -47,7 +47,7 @@ def test_the_whole_format() -> None:
         "log.roll.ms": "12",
         "log.cleaner.enable": "14",
     }
-    assert config.setting("retention.ms").origin is ConfigSource.STATIC_BROKER_CONFIG
+    assert config.setting("retention.ms").config_source is ConfigSource.STATIC_BROKER_CONFIG
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -101,12 +101,12 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
     text = "ssl.key.password=x\nretention.ms=1\nlog.retention.ms=2\nnum.io.threads=none\nlog.retention.ms=3\n"
-    found = parse_server_properties(text, "f", foreign=True)
-    assert {name: (each.value, each.source, each.origin) for name, each in found.items()} == {
+    found = parse_server_properties(text, "f", skip_unknown=True)
+    assert {name: (each.value, each.source, each.config_source) for name, each in found.items()} == {
         "log.retention.ms": (3, "f:5", ConfigSource.STATIC_BROKER_CONFIG)
     }
     with raises_error(UsageError, path="f:2", about="log.retention.ms", advice="a whole number"):
-        parse_server_properties("\nlog.retention.ms=soon", "f", foreign=True)
+        parse_server_properties("\nlog.retention.ms=soon", "f", skip_unknown=True)
 
 
 def test_the_first_name_that_a_file_has_is_used() -> None:

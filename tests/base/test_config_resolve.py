@@ -46,15 +46,15 @@ def test_retention_times_of_a_broker(static: dict[str, str], retention_ms: int) 
     assert broker.integer("retention.ms") == retention_ms
     assert LogConfig.of(broker).retention_ms == retention_ms
     source = ConfigSource.STATIC_BROKER_CONFIG if static else ConfigSource.DEFAULT_CONFIG
-    assert broker.setting("retention.ms").origin is source
+    assert broker.setting("retention.ms").config_source is source
 
 
 def test_a_topics_own_retention_time_beats_the_brokers() -> None:
     """Worked example 11, the topic's part."""
     static = parse_broker_config({MS: "4", MINUTES: "3", HOURS: "2"}, "server.properties")
-    topic = Config(static=static).over(parse_topic_config({"retention.ms": "9"}, "topic t"))
+    topic = Config(static=static).with_topic_layer(parse_topic_config({"retention.ms": "9"}, "topic t"))
     setting = topic.setting("retention.ms")
-    assert (setting.value, setting.source, setting.origin) == (
+    assert (setting.value, setting.source, setting.config_source) == (
         9,
         "topic t",
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -67,14 +67,14 @@ def test_the_strongest_layer_wins(held: tuple[bool, ...]) -> None:
     for number, (source, there) in enumerate(zip(LAYERS, held, strict=True)):
         if there:
             name = "segment.ms" if source is ConfigSource.DYNAMIC_TOPIC_CONFIG else "log.roll.ms"
-            config = config.replacing(source, parse_assignments([f"{name}={number + 1}"], f"layer {number}"))
+            config = config.with_layer(source, parse_assignments([f"{name}={number + 1}"], f"layer {number}"))
     setting = config.setting("segment.ms")
     if True in held:
         strongest = held.index(True)
-        assert setting.origin is LAYERS[strongest]
+        assert setting.config_source is LAYERS[strongest]
         assert (setting.value, setting.source) == (strongest + 1, f"layer {strongest}")
     else:
-        assert (setting.value, setting.source, setting.origin) == (
+        assert (setting.value, setting.source, setting.config_source) == (
             7 * DAY_MS,
             "default",
             ConfigSource.DEFAULT_CONFIG,
@@ -89,7 +89,7 @@ def test_a_layer_comes_before_a_better_name() -> None:
         static=parse_broker_config({"log.roll.ms": "7", "log.roll.hours": "1"}, "s"),
     )
     assert config.integer("segment.ms") == 5
-    assert config.replacing(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, {}).integer("segment.ms") == 7
+    assert config.with_layer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, {}).integer("segment.ms") == 7
 
 
 def test_flush_ms_falls_back_on_the_schedulers_interval() -> None:
@@ -103,7 +103,10 @@ def test_flush_ms_falls_back_on_the_schedulers_interval() -> None:
 def test_the_internal_segment_size_wins() -> None:
     config = Config(parse_topic_config({"internal.segment.bytes": "64", "segment.bytes": "4096"}, "t"))
     assert config.integer("segment.bytes") == 64
-    assert config.over(parse_topic_config({"segment.bytes": "128"}, "u")).integer("segment.bytes") == 128
+    assert (
+        config.with_topic_layer(parse_topic_config({"segment.bytes": "128"}, "u")).integer("segment.bytes")
+        == 128
+    )
 
 
 def test_a_change_at_run_time_is_another_config() -> None:
@@ -114,7 +117,7 @@ def test_a_change_at_run_time_is_another_config() -> None:
         "b",
         ConfigSource.DYNAMIC_BROKER_CONFIG,
     )
-    after = LogConfig.of(broker.replacing(ConfigSource.DYNAMIC_BROKER_CONFIG, changed))
+    after = LogConfig.of(broker.with_layer(ConfigSource.DYNAMIC_BROKER_CONFIG, changed))
     assert (before.segment_bytes, before.policies) == (4096, ("delete",))
     assert (after.segment_bytes, after.policies) == (1024, ("compact",))
     assert LogConfig.of(broker) == before
@@ -148,11 +151,11 @@ def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
             for name, said in topic["configs"].items()
             if said["source"] == "DYNAMIC_TOPIC_CONFIG"
         }
-        config = broker.over(parse_topic_config(own, "topic"))
+        config = broker.with_topic_layer(parse_topic_config(own, "topic"))
         here = {name: config.setting(name) for name in topic["configs"].keys() - APART}
         assert {
-            name: {"value": format_value(setting.value), "source": setting.origin.value}
+            name: {"value": format_value(setting.value), "source": setting.config_source.value}
             for name, setting in here.items()
         } == {name: topic["configs"][name] for name in here}
     cleaner = broker.setting("log.cleaner.io.buffer.load.factor")
-    assert (cleaner.value, cleaner.origin) == (0.8, ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert (cleaner.value, cleaner.config_source) == (0.8, ConfigSource.DYNAMIC_BROKER_CONFIG)

@@ -190,7 +190,7 @@ def test_the_table_is_the_list() -> None:
     here = {key.name for key in ALL_KEYS}
     assert here == TOPIC_DEFAULTS.keys() | BROKER_DEFAULTS.keys()
     assert len(ALL_KEYS) == len(here)
-    of_topics = {key.name for key in ALL_KEYS if key.of_topic}
+    of_topics = {key.name for key in ALL_KEYS if key.is_topic_key}
     assert of_topics == TOPIC_DEFAULTS.keys()
 
 

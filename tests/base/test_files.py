@@ -420,7 +420,7 @@ def test_an_input_file_may_be_a_pipe(tmp_path: Path) -> None:
 
 
 def test_space_and_tree_size(tmp_path: Path) -> None:
-    found = files.space(tmp_path)
+    found = files.free_space(tmp_path)
     assert found.free_bytes > 0 and (found.free_inodes is None or found.free_inodes >= 0)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_bytes(b"123")
@@ -601,7 +601,7 @@ def test_a_failed_write_is_raised_when_its_pages_are_dropped(
 
 def test_a_temporary_file_gets_no_early_writeback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "start_writeback", None)
-    with files.Writer(tmp_path / "short-lived", lasting=False) as writer:
+    with files.Writer(tmp_path / "short-lived", will_be_synced=False) as writer:
         writer.write(bytes(20 << 20))
 
 

@@ -233,17 +233,19 @@ def test_a_folder_must_be_a_directory_of_this_user_or_its_parents_owner(tmp_path
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    why = {name: files.folder_refusal(tmp_path / name) for name in ("folder", "file", "link", "broken")}
+    why = {
+        name: files.unsafe_directory_reason(tmp_path / name) for name in ("folder", "file", "link", "broken")
+    }
     assert why == {
         "folder": None,
         "file": "is no folder",
         "link": "is a symbolic link",
         "broken": "is a symbolic link",
     }
-    assert files.folder_refusal(tmp_path / "nothing") is None
+    assert files.unsafe_directory_reason(tmp_path / "nothing") is None
     assert [files.is_directory(tmp_path / "link", follow=each) for each in (True, False)] == [True, False]
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", SOMEBODY, -1)
-        assert "belongs to user 12345" in (files.folder_refusal(tmp_path / "folder") or "")
+        assert "belongs to user 12345" in (files.unsafe_directory_reason(tmp_path / "folder") or "")
         os.chown(tmp_path, SOMEBODY, -1)
-        assert files.folder_refusal(tmp_path / "folder") is None
+        assert files.unsafe_directory_reason(tmp_path / "folder") is None

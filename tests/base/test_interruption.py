@@ -28,7 +28,7 @@ def send(number):
 INT, TERM = signal.SIGINT, signal.SIGTERM
 """
 INSTALLED = """
-came = Interruption(grace_seconds=float(sys.argv[1]), say=say)
+came = Interruption(grace_seconds=float(sys.argv[1]), print_line=say)
 came.install()
 """
 
@@ -87,13 +87,13 @@ while True:
 """,
         grace=0.3,
     )
-    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.MESSAGE)
+    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.INTERRUPTED_MESSAGE)
 
 
 def test_a_blocked_reader_of_the_message_does_not_delay_the_end() -> None:
     done = run(
         """
-came._say = lambda line: time.sleep(60)
+came._print_line = lambda line: time.sleep(60)
 threading.Thread(target=time.sleep, args=(60,)).start()
 with contextlib.suppress(KeyboardInterrupt):
     send(INT)
@@ -162,7 +162,7 @@ main.main()
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.MESSAGE}\n")
+    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.INTERRUPTED_MESSAGE}\n")
 
 
 def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_without_a_command_nothing_is_installed() -> None:
     before = [signal.getsignal(number) for number in interruption.SIGNALS]
     quiet = interruption.current()
     quiet.check()
-    quiet.settle()
+    quiet.wait_for_callbacks()
     quiet.on_signal(lambda: pytest.fail("no signal came"))
     assert not quiet.has_come and quiet.status == 130
     with pytest.raises(KeyboardInterrupt), Interruption().critical():

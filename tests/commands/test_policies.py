@@ -322,7 +322,7 @@ def test_recovery_continues_without_metadata_that_cannot_be_read(
 ) -> None:
     (write_cluster_metadata(directory, [COMPACT]) / f"{0:020d}.log").write_bytes(b"garbage" * 20)
     (result,) = app.recover([directory], dry_run=True)
-    assert {str(log.topic_partition): log.is_bad for log in result.logs}["basic-0"] is False
+    assert {str(log.topic_partition): log.needs_attention for log in result.logs}["basic-0"] is False
     assert "settings are not known" in caplog.text
 
 
@@ -397,7 +397,7 @@ def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: 
         directory, [topic("basic", BASIC), COMPACT, topic_config("basic", "retention.ms", "5")]
     )
     entry = TopicEntry(
-        topic_id=topic_id(BASIC), partitions=(0,), unmade=(), config={"cleanup.policy": "delete"}
+        topic_id=topic_id(BASIC), partitions=(0,), uncreated=(), config={"cleanup.policy": "delete"}
     )
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     result = clean(directory)["basic-0"]
@@ -405,7 +405,7 @@ def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: 
 
 
 def test_a_broker_without_its_metadata_is_refused_despite_siltstones_list(directory: Path) -> None:
-    entry = TopicEntry(topic_id="", partitions=(0,), unmade=(), config={"cleanup.policy": "compact"})
+    entry = TopicEntry(topic_id="", partitions=(0,), uncreated=(), config={"cleanup.policy": "compact"})
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()
     refused(DirectoryRefusedError, directory, path=directory, about="__cluster_metadata-0")

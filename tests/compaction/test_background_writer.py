@@ -8,7 +8,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.compaction import staging
-from siltstone.compaction.engine import InProcessEngine, small_batches, small_work
+from siltstone.compaction.engine import InProcessEngine, warm_up_batches, warm_up_work
 from siltstone.compaction.staging import BackgroundWriter
 from siltstone.log.names import segment_file
 
@@ -66,7 +66,7 @@ def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
 
 def staged(directory: Path, name: str) -> bytes:
     """The log that a cleaning in windows of a batch or two stages."""
-    work = small_work(directory, name, window_size=400)
+    work = warm_up_work(directory, name, window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.extracted.failure is None
     assert done.groups[0].failure is None
@@ -74,15 +74,15 @@ def staged(directory: Path, name: str) -> bytes:
 
 
 def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    expected, write, threads = staged(tmp_path, "quick"), staging._Sink.write, set[str]()
+    files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
+    expected, write, threads = staged(tmp_path, "quick"), staging._SegmentWriter.write, set[str]()
 
     def slow(*given: object) -> int:
         threads.add(threading.current_thread().name)
         time.sleep(0.02)
         return write(*given)
 
-    monkeypatch.setattr(staging._Sink, "write", slow)
+    monkeypatch.setattr(staging._SegmentWriter, "write", slow)
     assert staged(tmp_path, "slow") == expected
     assert any(name.startswith("background-writer") for name in threads)
 
@@ -90,9 +90,9 @@ def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.M
 def test_a_writer_that_fails_is_told_of_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write_new(tmp_path / segment_file(0, "log"), b"".join(small_batches()))
-    monkeypatch.setattr(staging._Sink, "write", lambda *given: fail())
-    work = small_work(tmp_path, "failing", window_size=400)
+    files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
+    monkeypatch.setattr(staging._SegmentWriter, "write", lambda *given: fail())
+    work = warm_up_work(tmp_path, "failing", window_size=400)
     (done,) = InProcessEngine().clean_whole([work])
     assert done.groups[0].failure is not None
     assert "disk is full" in done.groups[0].failure.reason

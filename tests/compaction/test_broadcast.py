@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.engine import InProcessEngine, small_work
+from siltstone.compaction.engine import InProcessEngine, warm_up_work
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import CLEANED, SKIPPED, LogResult
@@ -27,12 +27,12 @@ from tests.support.failures import assert_failed
 SPREAD = RunLimits(whole_log_bytes=0)
 
 
-def clean(path: Path, *, clean_share: float, **choices: bool) -> LogResult:
+def clean(path: Path, *, min_clean_to_dirty_ratio: float, **choices: bool) -> LogResult:
     return logs.run(
         path,
         config={"segment.bytes": 900},
         limits=SPREAD,
-        engine=lambda: InProcessEngine(2, clean_share=clean_share),
+        engine=lambda: InProcessEngine(2, min_clean_to_dirty_ratio=min_clean_to_dirty_ratio),
         **choices,
     )
 
@@ -44,7 +44,9 @@ def test_it_leaves_what_a_shuffle_join_leaves(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         broadcast, "dirty_entries", lambda work, *more: used.append(work) or real(work, *more)
     )
-    results = [clean(path.parent, clean_share=99 * number) for number, path in enumerate(pairs.values())]
+    results = [
+        clean(path.parent, min_clean_to_dirty_ratio=99 * number) for number, path in enumerate(pairs.values())
+    ]
     assert len(used) == 1
     for each in results:
         each.seconds, each.directory = 0.0, ""
@@ -79,7 +81,7 @@ def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: p
 def test_records_without_a_key_that_must_stay_skip_the_log(tmp_path: Path) -> None:
     partition = write_clean_and_dirty(tmp_path, [one(27, None)])
     before = logs.tree(partition)
-    result = clean(tmp_path, clean_share=0, drop_keyless=False)
+    result = clean(tmp_path, min_clean_to_dirty_ratio=0, drop_keyless=False)
     assert result.status == SKIPPED and "without a key" in result.reason
     assert logs.tree(partition) == before
 
@@ -89,11 +91,11 @@ def test_a_log_with_transactions_takes_the_shuffle_join(tmp_path: Path) -> None:
     partition = write_clean_and_dirty(tmp_path)
     shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
     marker = end_transaction_marker(
-        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
+        is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=logs.RECORD_TIME
     )
     marker[:8] = np.frombuffer((11).to_bytes(8, "big"), np.uint8)
     logs.write_segment(partition, 10, one(10, "b10", **shape) + marker.tobytes())
-    result = clean(tmp_path, clean_share=0)
+    result = clean(tmp_path, min_clean_to_dirty_ratio=0)
     assert result.status == CLEANED and not (partition / ".siltstone").exists()
 
 
@@ -109,7 +111,7 @@ def test_a_key_of_the_map_whose_last_record_is_not_read_fails_the_log(
         return broadcast.OffsetMap(np.concatenate([entries, np.array([[5, 5, 30 << 1]], np.uint64)]))
 
     monkeypatch.setattr(broadcast.OffsetMap, "of", with_another)
-    result = clean(tmp_path, clean_share=0)
+    result = clean(tmp_path, min_clean_to_dirty_ratio=0)
     assert_failed(result, "CHECK_FAILED", path="topic-0", about="6 keys, but the last records of 5")
     assert logs.tree(partition) == before
 
@@ -120,7 +122,7 @@ def test_a_dirty_record_whose_key_is_not_in_the_map_fails_the_log(
     write_clean_and_dirty(tmp_path)
     real = broadcast.OffsetMap.of
     monkeypatch.setattr(broadcast.OffsetMap, "of", lambda blobs: real(blobs[:0]))
-    result = clean(tmp_path, clean_share=0)
+    result = clean(tmp_path, min_clean_to_dirty_ratio=0)
     assert_failed(result, "CHECK_FAILED", path="topic-0", about="offset map")
 
 
@@ -134,7 +136,7 @@ def test_it_is_chosen_for_a_small_dirty_section_that_fits_the_memory(
     partition = logs.write_log(
         tmp_path, {base: [one(base + i, f"k{i}") for i in range(50)] for base in range(0, 150, 10)[::5]}
     )
-    work = small_work(partition, "log")
+    work = warm_up_work(partition, "log")
     work = replace(
         work,
         segments=tuple(list_segments(partition)),
@@ -160,7 +162,7 @@ def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> No
     ).reshape(-1, 2)
     cut = len(entries) // 2
     blobs = [
-        EntryBlob(bucket=0, dirty=True, base_offset=1 << 40, entries=part)
+        EntryBlob(bucket=0, is_dirty=True, base_offset=1 << 40, entries=part)
         for part in (entries[:cut], entries[cut:])
     ]
     found = broadcast.OffsetMap.of(blobs)
@@ -183,7 +185,7 @@ def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
     hashes = dice.integers(0, 1 << 64, (60_000, 2), np.uint64)
     low, high = hashes.T.copy()
     entries = np.stack((low, (high << np.uint64(32)) | np.arange(60_000, dtype=np.uint64)), 1)[:20_000]
-    found = broadcast.OffsetMap.of([EntryBlob(bucket=0, dirty=True, base_offset=0, entries=entries)])
+    found = broadcast.OffsetMap.of([EntryBlob(bucket=0, is_dirty=True, base_offset=0, entries=entries)])
     offset = np.arange(60_000)
     offset[:10_000] -= 1
     keep, met, missing = found.look_up(low, high, offset, 50_000)

@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
-from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_here
+from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_in_process
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
@@ -105,7 +105,7 @@ def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(sta
 
 def test_buckets_change_nothing(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "logs")
-    few = functools.partial(observe_here, memory_bytes=10_000)
+    few = functools.partial(observe_in_process, memory_bytes=10_000)
     runner = review.Runner(engine=in_process(staged.request, None), observer=few)
     whole, apart = explain_all(staged), review.explain(explain_request(staged), runner=lambda: runner)
     assert apart.to_json() == whole.to_json()

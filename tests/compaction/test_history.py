@@ -109,7 +109,7 @@ def test_fields_of_later_versions_and_missing_ones_do_no_harm(tmp_path: Path) ->
 
 
 def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_BYTES", 8000)
+    monkeypatch.setattr(history, "HISTORY_BYTES_MAX", 8000)
     for number in range(200):
         append_cleanings(tmp_path, [cleaning(number)])
         assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
@@ -153,7 +153,7 @@ def test_the_file_makes_no_folder_a_log_directory_and_is_no_partition(tmp_path: 
 
 def test_the_details_of_an_error_come_back_from_the_history(tmp_path: Path) -> None:
     failed = cleaning(1)
-    failed.result.fail(
+    failed.result.set_failure(
         failure_of(CorruptRecordError("/logs/users-0/7.log", 61, "the checksum does not match"))
     )
     append_cleanings(tmp_path, [failed])
@@ -184,17 +184,22 @@ def test_a_failure_has_the_errors_code_path_position_and_advice(
 ) -> None:
     failure = failure_of(error)
     assert (failure.status, failure.reason) == (status, reason)
-    assert failure.error is not None
-    assert (failure.error.code, failure.error.path, failure.error.position, failure.error.advice) == details
+    assert failure.details is not None
+    assert (
+        failure.details.code,
+        failure.details.path,
+        failure.details.position,
+        failure.details.advice,
+    ) == details
 
 
 def test_only_an_error_has_details_in_the_json() -> None:
     result = cleaning(1).result
     assert result.to_json()["failure"] is None
-    assert result.fail(LogFailure(status=SKIPPED, reason="a rule")).to_json()["failure"] is None
-    result.fail(failure_of(OSError(28, "No space left", "/x")))
+    assert result.set_failure(LogFailure(status=SKIPPED, reason="a rule")).to_json()["failure"] is None
+    result.set_failure(failure_of(OSError(28, "No space left", "/x")))
     assert result.to_json()["failure"] == {"code": "ENOSPC", "path": "/x", "position": None, "advice": None}
-    assert result.stop(CLEANED, "").to_json()["failure"] is None
+    assert result.set_status(CLEANED, "").to_json()["failure"] is None
 
 
 def test_parts_of_a_report_add_up() -> None:
@@ -204,20 +209,25 @@ def test_parts_of_a_report_add_up() -> None:
         records_read=11, records_retained=5, discarded=Discarded(superseded=5, markers=1)
     )
     failure = LogFailure(status=FAILED, reason="first")
-    log = LogReport(name="a-0", retained_counts={1: 2}, matched_keys=3)
+    log = LogReport(name="a-0", retained_counts={1: 2}, dirty_keys_met=3)
     log.add(
         LogReport(
-            name="b-0", retained_counts={1: 1, 2: 5}, matched_keys=4, extracted=Extracted(transactional=True)
+            name="b-0",
+            retained_counts={1: 1, 2: 5},
+            dirty_keys_met=4,
+            extracted=Extracted(has_transactions=True),
         )
     )
     log.add(
-        LogReport(name="c-0", groups=[GroupReport(group=7)], extracted=Extracted(records=3, failure=failure))
+        LogReport(
+            name="c-0", groups=[GroupReport(group_index=7)], extracted=Extracted(records=3, failure=failure)
+        )
     )
     log.add(LogReport(name="d-0", extracted=Extracted(failure=LogFailure(status=FAILED, reason="second"))))
-    assert (log.name, log.retained_counts, log.matched_keys, log.groups) == (
+    assert (log.name, log.retained_counts, log.dirty_keys_met, log.groups) == (
         "a-0",
         {1: 3, 2: 5},
         7,
-        [GroupReport(group=7)],
+        [GroupReport(group_index=7)],
     )
-    assert log.extracted == Extracted(records=3, transactional=True, failure=failure)
+    assert log.extracted == Extracted(records=3, has_transactions=True, failure=failure)

@@ -12,7 +12,7 @@ import pytest
 
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import work as splits
-from siltstone.compaction.engine import small_work
+from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import (
     Extracted,
     Group,
@@ -21,10 +21,10 @@ from siltstone.compaction.work import (
     extract,
     splits_by_task,
     transaction_state_by_group,
-    whole,
+    whole_segments,
 )
 from siltstone.log.segments import Segment, list_segments, open_unchanged, windows
-from siltstone.log.transactions import Carried
+from siltstone.log.transactions import TransactionState
 from tests.support.cleaning import logs
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of any size are worth a task."""
-    monkeypatch.setattr(splits, "MIN_BYTES", 1)
+    monkeypatch.setattr(splits, "MIN_SPLIT_BYTES", 1)
 
 
 def log(tmp_path: Path, sizes: Sequence[int], interval: int = 300) -> tuple[list[Segment], int]:
@@ -87,22 +87,22 @@ def test_tasks_get_about_the_same(tmp_path: Path, sizes: list[int], tasks: int) 
 
 def test_one_task_or_none_to_spare_gets_whole_segments(tmp_path: Path) -> None:
     segments, end = log(tmp_path, [20, 30])
-    assert splits_by_task(segments, end, 1, may_cut=True) == [whole(segments, end)]
-    first, second = whole(segments, end)
+    assert splits_by_task(segments, end, 1, may_cut=True) == [whole_segments(segments, end)]
+    first, second = whole_segments(segments, end)
     assert splits_by_task(segments, end, 2, may_cut=False) == [[first], [second]]
     assert splits_by_task(segments[:1], segments[1].base_offset, 9, may_cut=False) == [[first]]
 
 
 def test_a_log_without_segments_has_no_splits() -> None:
-    assert whole([], 7) == [] == splits_by_task([], 7, 3, may_cut=True)
+    assert whole_segments([], 7) == [] == splits_by_task([], 7, 3, may_cut=True)
 
 
 def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, end = log(tmp_path, [90, 10, 20])
-    monkeypatch.setattr(splits, "MIN_BYTES", 32 * MIB)
+    monkeypatch.setattr(splits, "MIN_SPLIT_BYTES", 32 * MIB)
     assert splits_by_task(segments, end, 3, may_cut=True) == [
-        [whole(segments, end)[0]],
-        whole(segments, end)[1:],
+        [whole_segments(segments, end)[0]],
+        whole_segments(segments, end)[1:],
     ]
     big = [replace(segment, size=segment.size * 20_000) for segment in segments]  # indexes that name little
     assert [len(run) for run in splits_by_task(big, end, 2, may_cut=True)] in ([1, 2], [1, 3], [2, 2])
@@ -110,7 +110,7 @@ def test_small_parts_are_not_worth_a_task(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_border_that_is_near_is_no_cut(tmp_path: Path) -> None:
     segments, end = log(tmp_path, [101, 99])
-    first, second = whole(segments, end)
+    first, second = whole_segments(segments, end)
     assert splits_by_task(segments, end, 2, may_cut=True) == [[first], [second]]
 
 
@@ -133,7 +133,9 @@ def test_an_index_that_names_no_batch_costs_nothing_but_balance(tmp_path: Path, 
     segments, end = log(tmp_path, [90, 10])
     index_of(segments[0]).write_bytes(entries)
     assert cut_near(segments[0], segments[0].size // 2) is None
-    assert splits_by_task(segments, end, 2, may_cut=True) == [[each] for each in whole(segments, end)]
+    assert splits_by_task(segments, end, 2, may_cut=True) == [
+        [each] for each in whole_segments(segments, end)
+    ]
     index_of(segments[0]).unlink()
     assert cut_near(segments[0], segments[0].size // 2) is None
 
@@ -170,7 +172,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
     def marker(producer: int) -> None:
         nonlocal offset
         made_of = end_transaction_marker(
-            commit=True, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+            is_commit=True, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
         )
         made.append(offset.to_bytes(8, "big") + made_of.tobytes()[8:])
         offset += 1
@@ -189,7 +191,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
         Group(index=1, first_segment=1, end_segment=2, base_offset=base, end_offset=offset),
     )
     work = replace(
-        small_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
+        warm_up_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
     )
     for tasks in range(1, 20):
         found, runs = Extracted(), splits_by_task(segments, offset, tasks, may_cut=True)
@@ -198,5 +200,5 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
             entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
         assert found.failure is None and found.records == offset
         assert entries == offset - 3
-        assert transaction_state_by_group(work, found) == {1: Carried(open_producers=(2,))}
+        assert transaction_state_by_group(work, found) == {1: TransactionState(open_producers=(2,))}
     assert len(runs) == 19

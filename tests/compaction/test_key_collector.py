@@ -15,11 +15,11 @@ from siltstone.compaction import keys as collecting
 from siltstone.compaction.keys import (
     EntryBlob,
     KeyCollector,
-    compact_shards,
+    close_gaps_between_shards,
     dedupe,
     merge_bucket,
-    scatter_new,
-    table_for,
+    new_hash_table,
+    put_into_shards,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
@@ -46,7 +46,7 @@ def rows_of(entries: np.ndarray) -> Rows:
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = entries_of([*before, *rows])
     mine = entries[len(before) :]
-    kept = dedupe(mine, table_for(len(rows)), mine)
+    kept = dedupe(mine, new_hash_table(len(rows)), mine)
     assert rows_of(entries[: len(before)]) == before
     expected = [(*key, offset) for key, offset in plainly(rows).items()]
     assert rows_of(entries[len(before) : len(before) + kept]) == expected
@@ -59,8 +59,8 @@ def test_shards_hold_what_was_put_until_one_is_full(
 ) -> None:
     """Beside lists: of what is put all stays but what is beaten, up to the entry that finds no room."""
     counts, bounds = np.zeros(shards, np.int64), np.empty(shards + 1, np.int64)
-    entries, table = np.empty((shards * room, 2), np.uint64), table_for(room)
-    done = scatter_new(entries_of(rows), 0, room, dedupes, entries, counts, table)
+    entries, table = np.empty((shards * room, 2), np.uint64), new_hash_table(room)
+    done = put_into_shards(entries_of(rows), 0, room, dedupes, entries, counts, table)
     mine: list[Rows] = [[] for _ in range(shards)]
     expected_done = len(rows)
     for number, row in enumerate(rows):
@@ -74,7 +74,7 @@ def test_shards_hold_what_was_put_until_one_is_full(
         each.append(row)
     assert done == expected_done
     assert counts.tolist() == [len(each) for each in mine]
-    compact_shards(entries, room, dedupes, counts, table, bounds)
+    close_gaps_between_shards(entries, room, dedupes, counts, table, bounds)
     for p, each in enumerate(mine):
         wanted = [(*key, offset) for key, offset in plainly(each).items()] if dedupes else each
         assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
@@ -144,7 +144,7 @@ def test_a_small_capacity_bounds_what_is_kept() -> None:
     for records in runs:
         columns = columns_of(records)
         list(collector.add(columns, columns.key_size >= 0))
-        assert all(len(kept.entries) <= 16 for kept in collector._kinds.values())
+        assert all(len(kept.entries) <= 16 for kept in collector._shards_by_kind.values())
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 500, 513, 2000])
@@ -153,10 +153,10 @@ def test_a_bucket_is_some_shards_with_room_for_what_is_expected(buckets: int, ex
     collector = KeyCollector(
         hash_key=WORDS, first_dirty=0, buckets=buckets, capacity=11 << 20, expected=expected
     )
-    assert collector._count % buckets == 0
-    assert collector._count * collector._shard_rows <= max(4 << 20, buckets * 4096)
+    assert collector._shard_count % buckets == 0
+    assert collector._shard_count * collector._shard_rows <= max(4 << 20, buckets * 4096)
     if expected is not None and expected < 1 << 20 and buckets < 8:
-        assert collector._count * collector._shard_rows >= expected
+        assert collector._shard_count * collector._shard_rows >= expected
 
 
 def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
@@ -166,8 +166,8 @@ def test_hot_keys_are_deduplicated_before_they_are_handed_on() -> None:
 
 
 def test_a_collector_grows_where_that_spares_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "_SHARD_ENTRIES", 40)
-    monkeypatch.setattr(collecting, "_SHARDS", 1)
+    monkeypatch.setattr(collecting, "_INITIAL_SHARD_ROWS", 40)
+    monkeypatch.setattr(collecting, "_SHARDS_MAX", 1)
 
     def handed_on(distinct: int, capacity: int = 1 << 20) -> int:
         runs = [
@@ -220,7 +220,7 @@ def test_clean_entries_all_arrive() -> None:
     runs = [[Rec(offset=i, key=b"same") for i in range(20)]]
     blobs = collect(runs, first_dirty=1000, capacity=8)
     assert retained_of(blobs, 1) == list(range(20))
-    assert not any(blob.dirty for blob in blobs)
+    assert not any(blob.is_dirty for blob in blobs)
 
 
 def test_offsets_farther_apart_than_32_bits() -> None:

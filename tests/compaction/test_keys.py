@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
 from siltstone.compaction.engine import bucket_count, entry_capacity
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, group_offsets, merge_bucket
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
+from siltstone.compaction.keys import MERGE_BYTES_PER_ENTRY, EntryBlob, group_offsets, merge_bucket
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs
@@ -124,7 +124,7 @@ def test_merging_is_a_dict_and_a_filter(
     keys = 0
     for bucket in range(buckets):
         mine = [
-            EntryBlob(bucket=bucket, dirty=kind, base_offset=start, entries=entries_of([row]))
+            EntryBlob(bucket=bucket, is_dirty=kind, base_offset=start, entries=entries_of([row]))
             for kind, start, rows in ((True, base + 100, dirty), (False, base, clean))
             for row in rows
             if shard_of(row[0], buckets) == bucket
@@ -140,7 +140,7 @@ def test_a_large_merge_goes_through_many_shards() -> None:
     rng = np.random.default_rng(5)
     first = rng.integers(0, 1 << 63, 30_000, np.uint64) * np.uint64(2)
     entries = np.stack((np.concatenate((first, first)), np.arange(60_000, dtype=np.uint64)), axis=1)
-    retained = merge_bucket([EntryBlob(bucket=0, dirty=True, base_offset=7, entries=entries)], 0, 1)
+    retained = merge_bucket([EntryBlob(bucket=0, is_dirty=True, base_offset=7, entries=entries)], 0, 1)
     assert np.array_equal(np.sort(retained.offsets), np.arange(30_000, 60_000) + 7)
 
 
@@ -186,7 +186,7 @@ def _work(tmp_path: Path) -> LogWork:
             topic_partition=topic_partition, path=partition, directory=log_directory, config=logs.settings()
         )
         planned = plan_log(state, log_directory.checkpoints(), PlanOptions(now_ms=logs.NOW), None)
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedLog)
     return planned.work
 
 
@@ -196,7 +196,7 @@ def test_buckets_follow_the_memory_that_is_allowed(tmp_path: Path) -> None:
         for memory in (1 << 20, 1 << 27):
             asked = replace(work, end=span, limits=replace(work.limits, memory_bytes=memory))
             buckets = bucket_count(asked)
-            assert span * MERGE_BYTES <= buckets * memory
-            assert buckets == 1 or span * MERGE_BYTES > (buckets - 1) * memory
+            assert span * MERGE_BYTES_PER_ENTRY <= buckets * memory
+            assert buckets == 1 or span * MERGE_BYTES_PER_ENTRY > (buckets - 1) * memory
     assert bucket_count(work, 7) == 7
     assert entry_capacity(replace(work, limits=replace(work.limits, memory_bytes=1 << 27))) * 48 <= 1 << 27

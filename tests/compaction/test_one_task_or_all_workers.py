@@ -39,9 +39,9 @@ class TwoWorkers(InProcessEngine):
         self.whole += [work.name for work in works]
         return super().clean_whole(works)
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         self.spread.append(work.name)
-        return super().clean_spread(work)
+        return super().clean_distributed(work)
 
 
 def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:

@@ -12,15 +12,16 @@ from pathlib import Path
 from siltstone.compaction import broadcast, keys, rewrite
 from siltstone.base.records import hashing
 from siltstone.compaction.engine import InProcessEngine
-from siltstone.compaction.engine import clean_small_log
+from siltstone.compaction.engine import clean_warm_up_log
 from siltstone.base.records import decode
 
-clean_small_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
+clean_warm_up_log(Path(sys.argv[1]), InProcessEngine(), InProcessEngine(2))
 kernels = (
-    keys.scatter_new, keys.compact_shards, keys._merge, keys._dedupe_shards, keys.fill_table,
+    keys.put_into_shards, keys.close_gaps_between_shards, keys._merge, keys._dedupe_shards,
+    keys.fill_hash_table,
     hashing.siphash128_each,
-    rewrite.decide_retention, rewrite.emit, rewrite.check_offsets, decode._decode_batches,
-    broadcast._set_bits, broadcast._suspect, broadcast._look_up,
+    rewrite.decide_retention, rewrite.write_batches, rewrite.check_offsets, decode._decode_batches,
+    broadcast._set_bits, broadcast._find_suspects, broadcast._look_up,
 )
 print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))
 """

@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.base.errors import CheckFailedError
 from siltstone.compaction.report import ErrorDetails
-from siltstone.compaction.staging import read_retained, rewrite_from, write_retained
+from siltstone.compaction.staging import read_retained, rewrite_from_file, write_retained
 from siltstone.compaction.work import Group, LogWork, RetentionRules, TaskLimits
 from siltstone.log.segments import Segment
 from tests.support.errors import raises_error
@@ -50,7 +50,7 @@ def staged(tmp_path: Path) -> LogWork:
             drop_keyless=True,
         ),
         limits=TaskLimits(
-            index_interval=4096, index_bytes=10 << 20, window_size=1 << 20, memory_bytes=1 << 29
+            index_interval_bytes=4096, index_bytes=10 << 20, window_size=1 << 20, memory_bytes=1 << 29
         ),
         staging=str(tmp_path),
         hash_key=(0, 0),
@@ -62,7 +62,7 @@ RETAINED = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
 
 def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
     file = write_retained(staged, staged.groups[1], RETAINED, "a")
-    assert (file.group, file.count, file.failure) == (1, 4, None)
+    assert (file.group_index, file.count, file.failure) == (1, 4, None)
     assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
     none = write_retained(staged, staged.groups[2], RETAINED[:0], "a")
     assert (none.name, none.count) == ("", 0)
@@ -84,9 +84,9 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
         path.write_bytes(each)
         with raises_error(CheckFailedError, path=path):
             read_retained(tmp_path, file)
-    report = rewrite_from(staged, staged.groups[0], file, "b")
+    report = rewrite_from_file(staged, staged.groups[0], file, "b")
     assert report.failure is not None and report.failure.status == "failed"
-    assert report.failure.error == ErrorDetails(
+    assert report.failure.details == ErrorDetails(
         code="CHECK_FAILED", path=str(path), advice=CheckFailedError.usual_advice
     )
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from siltstone.base import files
 from siltstone.compaction import staging
-from siltstone.compaction.engine import InProcessEngine, small_work
-from siltstone.compaction.rewrite import in_order
+from siltstone.compaction.engine import InProcessEngine, warm_up_work
+from siltstone.compaction.rewrite import sort_offsets
 from siltstone.compaction.staging import GroupReport, StagedVerifier
 from siltstone.log.names import segment_file
 from tests.support.cleaning import logs
@@ -41,7 +41,7 @@ def _batches(packed: bool) -> Iterator[bytes]:
 
 def staged(log: Path, name: str) -> GroupReport:
     """The small log's only group, cleaned in windows of a batch or two."""
-    (done,) = InProcessEngine().clean_whole([small_work(log, name, window_size=SMALL_WINDOW)])
+    (done,) = InProcessEngine().clean_whole([warm_up_work(log, name, window_size=SMALL_WINDOW)])
     assert done.extracted.failure is None
     return done.groups[0]
 
@@ -54,14 +54,14 @@ def bytes_of(report: GroupReport) -> bytes:
 @pytest.mark.parametrize("step", [1, 300, 1000])
 def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     expected, spans = bytes_of(staged(log, "at-the-end")), list[tuple[int, int]]()
-    follow = StagedVerifier.follow
+    follow = StagedVerifier.verify_up_to
 
     def noted(self: StagedVerifier, size: int) -> int:
         spans.append((self.size, size))
         return follow(self, size)
 
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", step)
-    monkeypatch.setattr(StagedVerifier, "follow", noted)
+    monkeypatch.setattr(StagedVerifier, "verify_up_to", noted)
     assert bytes_of(staged(log, "on-the-way")) == expected
     assert len(spans) >= 2
     assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
@@ -72,7 +72,7 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
 def test_a_byte_that_changes_before_it_is_read_back_is_found(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, follow = bytes_of(staged(log, "sound")), StagedVerifier.follow
+    data, follow = bytes_of(staged(log, "sound")), StagedVerifier.verify_up_to
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 1)
     start = 0
     for header, batch in logs.headers_of(data):
@@ -89,7 +89,7 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
                     file.write(data)
             return follow(self, size)
 
-        monkeypatch.setattr(StagedVerifier, "follow", spoil)
+        monkeypatch.setattr(StagedVerifier, "verify_up_to", spoil)
         report = staged(log, name)
         assert report.failure is not None, position
         assert not list((log / name).iterdir())
@@ -145,11 +145,11 @@ def test_a_write_that_the_disk_refused_fails_the_log(tmp_path: Path, monkeypatch
 @given(st.lists(st.integers(0, 300)), st.integers(1, 6000))
 def test_winners_in_order_are_sorted_whatever_they_are(offsets: list[int], span: int) -> None:
     """Those that are beyond the span, or twice, stay for who checks them."""
-    found = in_order(np.array(offsets, np.uint32), span)
+    found = sort_offsets(np.array(offsets, np.uint32), span)
     assert found.dtype == np.uint32
     assert found.tolist() == sorted(offsets)
 
 
 def test_many_winners_are_in_order() -> None:
     offsets = np.random.default_rng(3).permutation(5000)[:2000].astype(np.uint32)
-    assert in_order(offsets, 5000).tolist() == sorted(offsets.tolist())
+    assert sort_offsets(offsets, 5000).tolist() == sorted(offsets.tolist())

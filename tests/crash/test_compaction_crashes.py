@@ -14,7 +14,7 @@ import pytest
 
 from siltstone.base.clock import ManualClock
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
-from siltstone.compaction.ledger.work import Settings
+from siltstone.compaction.ledger.work import CompactionSettings
 from siltstone.log.names import TopicPartition
 from tests.support.cleaning.logs import NOW
 from tests.support.crash.breaking import leave_out_syncs
@@ -36,7 +36,7 @@ from tests.support.crash.ledgers import (
 
 WHERE, END = TopicPartition("topic", 0), 16
 SEEDS = range(3)
-SMALL = Settings(segment_bytes=300, index_interval=50)
+SMALL = CompactionSettings(segment_bytes=300, index_interval=50)
 
 
 @dataclass(frozen=True)

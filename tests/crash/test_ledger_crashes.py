@@ -53,8 +53,8 @@ def compacting(mark: int, name: str = "run", *, merge_runs: bool = False) -> Cal
 
 
 def forget(path: Path) -> None:
-    LedgerStore(path / "topic-0").forget()
-    LedgerStore(path / "topic-0").collect()
+    LedgerStore(path / "topic-0").delete_cursor()
+    LedgerStore(path / "topic-0").delete_unused()
 
 
 SCENARIOS = {

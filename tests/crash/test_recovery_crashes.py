@@ -22,7 +22,9 @@ from tests.support.cleaning.logs import tree
 from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
-HOW = RecoveryOptions(config_of=lambda destination: CONFIG, now_ms=1_795_227_600_000, close=True)
+HOW = RecoveryOptions(
+    config_of=lambda destination: CONFIG, now_ms=1_795_227_600_000, mark_clean_shutdown=True
+)
 STOPPED = """
     u_bitflip_mid_r0 u_index_garbage u_snapshot_garbage u_epoch_deleted u_stray_files u_txn_r0_nosnap
     u_zero_tail c_bitflip_last c_index_garbage c_zero_tail

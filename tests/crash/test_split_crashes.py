@@ -83,9 +83,9 @@ def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
 def start(path: Path) -> None:
     recover_partition(
         path / "topic-0",
-        clean=False,
+        had_clean_shutdown=False,
         recovery_point=0,
-        log_start=0,
+        log_start_offset=0,
         config=LogConfig(),
         now_ms=logs.NOW,
     )

@@ -69,7 +69,7 @@ def test_a_job_that_runs_again_leaves_each_record_once(
             half += to_the_end(recording.root) not in (before, after)
             write(recording.root)
             assert there(recording.root) == after, (count, variant)
-            assert [each.done for each in load_writes(recording.root)] == [True], (count, variant)
+            assert [each.is_done for each in load_writes(recording.root)] == [True], (count, variant)
     assert half > 10
 
 

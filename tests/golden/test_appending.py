@@ -15,7 +15,7 @@ from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.names import segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import list_segments
-from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
 
 SETS = ("txn", "idempotent", "idempotent_gzip")
 CONFIG = LogConfig(policies=("compact",))
@@ -32,7 +32,9 @@ def bytes_of(directory: Path, base: int, kind: str) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def append(states: ProducerStates, data: Bytes, origin: Origin, next_offset: int) -> tuple[Validated, bytes]:
+def append(
+    states: ProducerStates, data: Bytes, origin: Origin, next_offset: int
+) -> tuple[ValidatedBatches, bytes]:
     """What is written, and the entries of the transaction index that come of it."""
     validated = validate_and_assign(
         data, config=CONFIG, next_offset=next_offset, now_ms=1 << 50, leader_epoch=0, origin=origin

@@ -46,7 +46,12 @@ def test_an_unclean_start_keeps_every_byte(cases: list[Case], tmp_path: Path) ->
         directory = staged(case, tmp_path / f"{case.path.name}-0")
         before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
         recovered = recover_partition(
-            directory, clean=False, recovery_point=0, log_start=0, config=LogConfig(), now_ms=1
+            directory,
+            had_clean_shutdown=False,
+            recovery_point=0,
+            log_start_offset=0,
+            config=LogConfig(),
+            now_ms=1,
         )
         assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before, case.name
         assert recovered.log_end_offset == offsets_of(directory)[-1] + 1

@@ -16,7 +16,7 @@ import pytest
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError
 from siltstone.log.checkpoints import LeaderEpochs
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.errors import raises_error
@@ -92,15 +92,15 @@ class Staged(NamedTuple):
     partition: Path
 
     def recover(
-        self, *, check: bool = False, clean: bool | None = None, after: Recovered | None = None
-    ) -> Recovered:
+        self, *, check: bool = False, clean: bool | None = None, after: RecoveredPartition | None = None
+    ) -> RecoveredPartition:
         points = self.round.checkpoints_before
         point = points["recovery-point-offset-checkpoint"] or 0
         return recover_partition(
             self.partition,
-            clean=self.round.clean_shutdown if clean is None else clean,
+            had_clean_shutdown=self.round.clean_shutdown if clean is None else clean,
             recovery_point=after.log_end_offset if after else point,
-            log_start=points["log-start-offset-checkpoint"] or 0,
+            log_start_offset=points["log-start-offset-checkpoint"] or 0,
             config=CONFIG,
             now_ms=NOW,
             check=check,
@@ -199,9 +199,9 @@ def test_a_dry_run_says_it_and_changes_nothing(roots: dict[str, Path], tmp_path:
     points = staged.round.checkpoints_before
     found = recover_partition(
         staged.partition,
-        clean=staged.round.clean_shutdown,
+        had_clean_shutdown=staged.round.clean_shutdown,
         recovery_point=points["recovery-point-offset-checkpoint"] or 0,
-        log_start=0,
+        log_start_offset=0,
         config=CONFIG,
         now_ms=NOW,
         dry_run=True,

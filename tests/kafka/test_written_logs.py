@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import siltstone as st
-from siltstone.base.records.build import BatchShape
+from siltstone.base.records.build import NewBatchHeader
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Bytes
 from siltstone.base.records.scan import scan_batches
@@ -195,7 +195,7 @@ def _send_last_batches_again(log: PartitionLog) -> list[tuple[bool, int, int]]:
         batch, data = last[producer_id]
         data[:8] = 0
         appended = log.append(data)
-        results.append((appended.duplicate, appended.first_offset, int(batch["base_offset"])))
+        results.append((appended.is_duplicate, appended.first_offset, int(batch["base_offset"])))
     return results
 
 
@@ -206,17 +206,17 @@ def _go_on_in_theirs(log: PartitionLog, known: list[clients.ProducerState]) -> l
     plain = [int(batch["producer_id"]) for batch, _ in _stored_batches(log) if not batch["attributes"] & TXN]
     idle = next(each for each in known if each.producer_id == max(plain))
     shapes = [
-        BatchShape(),
-        BatchShape(
+        NewBatchHeader(),
+        NewBatchHeader(
             producer_id=idle.producer_id, producer_epoch=idle.epoch, base_sequence=idle.last_sequence + 1
         ),
-        BatchShape(producer_id=mine, producer_epoch=0, base_sequence=0, transactional=True),
+        NewBatchHeader(producer_id=mine, producer_epoch=0, base_sequence=0, transactional=True),
     ]
     for number, shape in enumerate(shapes):
         log.append(batch_of(sent[10 * number :][:10], shape))
     log.append(
         end_transaction_marker(
-            commit=True, producer_id=mine, producer_epoch=0, coordinator_epoch=0, timestamp_ms=start_ms()
+            is_commit=True, producer_id=mine, producer_epoch=0, coordinator_epoch=0, timestamp_ms=start_ms()
         ),
         origin=Origin.COORDINATOR,
     )

@@ -26,7 +26,7 @@ NOW = TIME + 60_000
 
 def opened(path: Path, clean: bool = False, **config: object) -> PartitionLog:
     settings = LogConfig(**config)  # type: ignore[arg-type]
-    return open_partition(path / "topic-0", settings, ManualClock(NOW), clean=clean)
+    return open_partition(path / "topic-0", settings, ManualClock(NOW), had_clean_shutdown=clean)
 
 
 def numbered(sequence: int, count: int = 1, epoch: int = 0, first_time: int = TIME) -> Bytes:
@@ -62,11 +62,11 @@ def test_a_duplicate_under_log_append_time(tmp_path: Path) -> None:
 def test_bytes_behind_a_batch_are_counted_and_not_stored(tmp_path: Path) -> None:
     log = opened(tmp_path)
     data = numbered(0, 3).tobytes()
-    assert log.append(bytearray(data + data[:-1])).left_out == len(data) - 1
+    assert log.append(bytearray(data + data[:-1])).trailing_bytes == len(data) - 1
     assert log.size == len(data)
     again = log.append(bytearray(data + b"\1\2"))
-    assert (again.duplicate, again.first_offset, again.left_out) == (True, 0, 2)
-    assert log.append(numbered(3)).left_out == 0
+    assert (again.is_duplicate, again.first_offset, again.trailing_bytes) == (True, 0, 2)
+    assert log.append(numbered(3)).trailing_bytes == 0
 
 
 def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for number, sequence in enumerate((5, 9, 2)):
         assert log.append(numbered(sequence, epoch=-1)).first_offset == number
-    assert log.append(numbered(9, epoch=-1)).duplicate
+    assert log.append(numbered(9, epoch=-1)).is_duplicate
     with raises_error(InvalidProducerEpochError, about="epoch -2", advice="new instance"):
         log.append(numbered(3, epoch=-2))
     log.close()
     log = opened(tmp_path, clean=True)
-    assert log.append(numbered(2, epoch=-1)).duplicate
+    assert log.append(numbered(2, epoch=-1)).is_duplicate
     assert log.append(numbered(4, epoch=0)).first_offset == 3
     with raises_error(InvalidProducerEpochError, about="epoch -1"):
         log.append(numbered(5, epoch=-1))
@@ -99,7 +99,7 @@ def test_a_replica_takes_no_unknown_codec(tmp_path: Path) -> None:
 def test_a_log_whose_offsets_are_used_up_takes_no_more(tmp_path: Path, origin: Origin) -> None:
     """A forged log start above the end makes the log begin anew there, as in Kafka (``LogLoader``)."""
     start = 2**63 - 1
-    log = open_partition(tmp_path / "topic-0", LogConfig(), ManualClock(NOW), log_start=start)
+    log = open_partition(tmp_path / "topic-0", LogConfig(), ManualClock(NOW), log_start_offset=start)
     assert log.log_end_offset == start
     with raises_error(LogError, about=str(start), advice="partition"):
         log.append(edited(sent(1), 0, start, 8, sealed=False), origin=origin)

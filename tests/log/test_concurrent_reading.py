@@ -98,7 +98,7 @@ def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
 
     def delete() -> None:
         while log.log_end_offset < TOTAL:
-            for path in log.delete_prefix(max(len(log.view.segments) - 3, 0)):
+            for path in log.delete_oldest_segments(max(len(log.view.segments) - 3, 0)):
                 path.unlink()
 
     def read() -> None:
@@ -151,7 +151,7 @@ def test_a_view_is_read_after_everything_in_it_was_deleted(tmp_path: Path) -> No
     first = next(iterator)
     clean_two(log, 0)
     clean_two(log, 2)
-    for path in log.delete_prefix(len(log.view.segments)):
+    for path in log.delete_oldest_segments(len(log.view.segments)):
         path.unlink()
     for path in log.directory.glob("*.deleted"):
         path.unlink()

@@ -43,9 +43,9 @@ def append_all(log: PartitionLog, row: Row) -> int:
             assert bytes(buffer) == data, row.name
             assert (log.size, log.log_end_offset) == before, row.name
             continue
-        assert done.left_out < len(data) - 61, row.name
-        accepted += not done.duplicate
-        assert (log.size, log.log_end_offset) == before or not done.duplicate, row.name
+        assert done.trailing_bytes < len(data) - 61, row.name
+        accepted += not done.is_duplicate
+        assert (log.size, log.log_end_offset) == before or not done.is_duplicate, row.name
     return accepted
 
 
@@ -75,7 +75,13 @@ def test_a_crash_costs_nothing_of_what_was_accepted(accepted: dict[Path, Row]) -
         before = segment.read_bytes()
         config = config_of(row)
         found = recover_partition(
-            directory, clean=False, recovery_point=0, log_start=0, config=config, now_ms=NOW, check=True
+            directory,
+            had_clean_shutdown=False,
+            recovery_point=0,
+            log_start_offset=0,
+            config=config,
+            now_ms=NOW,
+            check=True,
         )
         assert (found.truncated_bytes, found.damage, found.notes) == (0, (), ()), row.name
         assert segment.read_bytes() == before, row.name

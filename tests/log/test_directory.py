@@ -106,7 +106,7 @@ def test_other_directories_and_links_are_ignored_and_listed(root: Path, tmp_path
 
 def test_a_partition_directory_locks_its_log_directory(root: Path) -> None:
     with LogDirectory.open(root / "topic-0") as directory:
-        assert directory.is_partial
+        assert directory.is_partition_subset
         assert directory.path == root
         assert list(directory.partitions.values()) == [root / "topic-0"]
         assert not can_lock(root / ".lock")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.records.fetch_results import decode_message_set_send, encode_message_set_send
 from siltstone.log.fetch import (
-    EARLIEST,
-    LATEST,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     READ_COMMITTED,
-    Fetched,
+    FetchResult,
     LogView,
-    answer,
+    fetch_response,
     offset_for_time,
     read,
 )
@@ -46,7 +46,7 @@ def model(listed: Listed, offset: int, limit: int, size: int, whole: bool) -> tu
     return base, first.position, min(wanted, end - first.position)
 
 
-def got(fetched: Fetched) -> tuple[int, int, int] | None:
+def got(fetched: FetchResult) -> tuple[int, int, int] | None:
     if fetched.slice is None:
         return None
     assert fetched.segment is not None
@@ -71,7 +71,7 @@ def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
             ):
                 fetched = read(view, offset, size, isolation=isolation, min_one_batch=whole)
                 assert got(fetched) == model(listed, offset, limit, size, whole), offset
-                assert fetched.end_offset == limit
+                assert fetched.offset_limit == limit
 
 
 @settings(max_examples=100, deadline=None)
@@ -120,7 +120,7 @@ def test_times_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
 
 def test_special_times(tmp_path: Path) -> None:
     view = view_of(write_segments(tmp_path, {3: [one(3, "a"), one(4, "b")]}), log_start=4, high_watermark=4)
-    earliest, latest = offset_for_time(view, EARLIEST), offset_for_time(view, LATEST)
+    earliest, latest = offset_for_time(view, EARLIEST_TIMESTAMP), offset_for_time(view, LATEST_TIMESTAMP)
     assert earliest and latest
     assert (earliest.offset, earliest.timestamp, latest.offset) == (4, -1, 4)
     found = offset_for_time(view._replace(high_watermark=5), MAX_TIMESTAMP)
@@ -222,11 +222,11 @@ def test_one_fetch_is_answered_by_a_message_set_send(tmp_path: Path) -> None:
     """Worked example 19: 4-byte total length, 2-byte error code, messages as they lie in the log."""
     stored = (one(0, "a"), one(1, "b"), one(2, "c"))
     view = view_of(write_segments(tmp_path, {0: stored[:2], 2: stored[2:]}, 0))
-    frame = b"".join(encode_message_set_send(answer(view, 0, 1 << 20)))
+    frame = b"".join(encode_message_set_send(fetch_response(view, 0, 1 << 20)))
     assert frame == (2 + len(stored[0] + stored[1])).to_bytes(4, "big") + bytes(2) + stored[0] + stored[1]
     assert decode_message_set_send(frame).scan().batches["base_offset"].tolist() == [0, 1]
-    cut = answer(view, 1, len(stored[1]) - 1)
+    cut = fetch_response(view, 1, len(stored[1]) - 1)
     assert (cut.error_code, cut.messages.tobytes()) == (0, stored[1][:-1])
     assert cut.scan().needed == len(stored[1])
-    at_the_end, beyond = answer(view, 3, 100), answer(view, 4, 100)
+    at_the_end, beyond = fetch_response(view, 3, 100), fetch_response(view, 4, 100)
     assert [(each.error_code, len(each.messages)) for each in (at_the_end, beyond)] == [(0, 0), (1, 0)]

@@ -80,7 +80,7 @@ def test_a_flush_completes_though_an_older_segment_was_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path)
-    amid(monkeypatch, LiveSegment, lambda: log.delete_prefix(1), after=False)
+    amid(monkeypatch, LiveSegment, lambda: log.delete_oldest_segments(1), after=False)
     put(log, sync=True)
     assert not log.view.segments[-1].is_unsynced
     assert log.recovery_point == log.log_end_offset

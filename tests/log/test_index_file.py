@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.log.segment import Entry, IndexFile
+from siltstone.log.segment import IndexEntry, IndexFile
 
 steps = st.lists(
     st.one_of(
@@ -22,12 +22,12 @@ steps = st.lists(
 )
 
 
-def _floor(entries: list[Entry], key: int) -> Entry | None:
+def _floor(entries: list[IndexEntry], key: int) -> IndexEntry | None:
     below = [entry for entry in entries if entry[0] <= key]
     return below[-1] if below else None
 
 
-def _first_at(entries: list[Entry], value: int) -> Entry | None:
+def _first_at(entries: list[IndexEntry], value: int) -> IndexEntry | None:
     return next((entry for entry in entries if entry[1] >= value), None)
 
 
@@ -36,7 +36,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"00000000000000000000.{kind}"
         path.write_bytes(b"")
-        index, model = IndexFile(path, kind, 0, 1 << 20), list[Entry]()
+        index, model = IndexFile(path, kind, 0, 1 << 20), list[IndexEntry]()
         for step, first, second in script:
             if step == "add":
                 last = model[-1] if model else (0, 0)
@@ -53,7 +53,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
             assert index.last() == (model[-1] if model else None)
         for key in range(0, 130, 3):
             assert index.floor(key) == _floor(model, key)
-            assert index.first_at(key) == _first_at(model, key)
+            assert index.first_at_position(key) == _first_at(model, key)
 
 
 def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_an_empty_index_has_no_entry_for_any_key(tmp_path: Path, missing: str) -
     index = IndexFile(tmp_path / f"0.{missing}", missing, 0, 1 << 20)
     assert index.last() is None
     assert index.floor(10) is None
-    assert index.first_at(0) is None
+    assert index.first_at_position(0) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
-from siltstone.log.metadata_log import BROKER, TOPIC, ClusterImage, read_cluster_metadata
+from siltstone.log.metadata_log import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, read_cluster_metadata
 from tests.support.cleaning.logs import write_segment
 from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import (
@@ -25,13 +25,13 @@ COMPACT = topic_config("users", "cleanup.policy", "compact")
 WITHOUT_POLICY = topic_config("users", "cleanup.policy", None)
 
 
-def read(partition: Path, *values: bytes, **options: int | bool) -> ClusterImage:
+def read(partition: Path, *values: bytes, **options: int | bool) -> MetadataImage:
     write_metadata_log(partition, values)
     return read_cluster_metadata(partition, **options)  # type: ignore[arg-type]
 
 
-def settings_of(image: ClusterImage, name: str = "users") -> dict[str, str]:
-    return dict(image.settings_of(TOPIC, name))
+def settings_of(image: MetadataImage, name: str = "users") -> dict[str, str]:
+    return dict(image.settings_of(TOPIC_RESOURCE, name))
 
 
 def test_the_last_value_of_a_setting_counts_and_null_removes_it(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_deleting_a_topic_removes_its_settings(tmp_path: Path) -> None:
 
 def test_settings_of_topics_and_brokers_are_retained_and_others_ignored(tmp_path: Path) -> None:
     image = read(tmp_path, *(frames.config(kind, "1", "a", "b") for kind in (4, 8, 16, 32)))
-    assert dict(image.settings) == {(BROKER, "1"): {"a": "b"}}
+    assert dict(image.settings) == {(BROKER_RESOURCE, "1"): {"a": "b"}}
 
 
 def test_the_records_of_a_transaction_are_applied_when_it_ends(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_torn_tail_is_damage_only_after_a_clean_shutdown(tmp_path: Path) -> No
     with pytest.raises(CorruptRecordError) as caught:
         read_cluster_metadata(tmp_path)
     assert 0 < caught.value.position < whole
-    image = read_cluster_metadata(tmp_path, torn_tail=True)
+    image = read_cluster_metadata(tmp_path, may_have_torn_tail=True)
     assert (list(image.topics), settings_of(image), image.end_offset) == (["users"], {}, 1)
 
 

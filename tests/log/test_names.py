@@ -14,9 +14,9 @@ from siltstone.log.names import (
     SWAP,
     SegmentFile,
     TopicPartition,
+    ignore_reason,
     parse_partition,
     parse_segment_file,
-    reason_ignored,
     segment_file,
 )
 
@@ -87,5 +87,5 @@ def test_illegal_partitions(name: str) -> None:
 
 
 def test_an_ignored_directory_has_a_reason() -> None:
-    assert "-delete" in reason_ignored("topic-0.12-delete")
-    assert reason_ignored("lost+found") == "no topic-N directory"
+    assert "-delete" in ignore_reason("topic-0.12-delete")
+    assert ignore_reason("lost+found") == "no topic-N directory"

@@ -14,7 +14,7 @@ from siltstone.compaction.report import CLEANED, SKIPPED, UNCLEANABLE
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import NOW, WHERE, logs_of, offsets, one, run, tree, write_log
 from tests.support.errors import raises_error
@@ -38,7 +38,7 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     entries = np.array([(0, 1, at[0], offset, offset + 1) for offset in at], TRANSACTION_ENTRY)
     (partition / f"{0:020d}.txnindex").write_bytes(entries.tobytes())
     (source, active), before = list_segments(partition), logs_of(partition)
-    assert split_overflowed_segment(partition, source, interval=4096, index_bytes=1 << 20) == bases
+    assert split_overflowed_segment(partition, source, index_interval=4096, index_bytes=1 << 20) == bases
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
     assert sorted(after) == [*bases, active.base_offset]
@@ -67,7 +67,7 @@ def test_a_new_segment_that_begins_with_a_message_set_is_named_after_its_first_m
     partition = write_log(tmp_path, {0: entries, 4 * FAR: [one(4 * FAR, "z")]})
     expected = offsets(partition)
     source, before = list_segments(partition)[0], logs_of(partition)
-    bases = split_overflowed_segment(partition, source, interval=1, index_bytes=1 << 20)
+    bases = split_overflowed_segment(partition, source, index_interval=1, index_bytes=1 << 20)
     assert bases == [0, FAR - 20]
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
@@ -84,7 +84,7 @@ def test_a_message_set_that_no_segment_can_hold_is_refused(tmp_path: Path) -> No
         before = tree(partition)
         with raises_error(CorruptRecordError, path=partition / f"{0:020d}.log", about="2147483647"):
             split_overflowed_segment(
-                partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20
+                partition, list_segments(partition)[0], index_interval=4096, index_bytes=1 << 20
             )
         assert tree(partition) == before
 
@@ -107,12 +107,12 @@ def test_a_dry_run_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None
     assert tree(partition) == before
 
 
-def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> Recovered:
+def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> RecoveredPartition:
     return recover_partition(
         partition,
-        clean=clean,
+        had_clean_shutdown=clean,
         recovery_point=0,
-        log_start=0,
+        log_start_offset=0,
         config=LogConfig(),
         now_ms=NOW,
         dry_run=dry_run,

@@ -104,13 +104,13 @@ def test_an_entry_with_a_name_of_siltstones_must_be_a_directory(
 
 
 def test_other_names_and_hard_links_are_allowed(partition: Path, tmp_path: Path) -> None:
-    before = list_segments(partition, owned=True)
+    before = list_segments(partition, require_owner=True)
     os.link(partition / LOG, tmp_path / "second name")
     for number, make in enumerate(KINDS.values()):
         make(partition / f"note-{number}")
     for name in FOLDERS:
         (partition / name).mkdir()
-    assert list_segments(partition, owned=True) == before
+    assert list_segments(partition, require_owner=True) == before
     assert "note-0" not in partition_files(partition)
 
 
@@ -123,12 +123,12 @@ def test_a_change_of_a_log_requires_that_its_files_belong_to_the_directorys_owne
     os.chown(partition / name, 12345, -1)
     assert len(list_segments(partition)) == 3
     with raises_error(UnsafeFileError, path=partition / name, about="user 12345", advice="chown 0"):
-        list_segments(partition, owned=True)
+        list_segments(partition, require_owner=True)
     (partition / "strange").touch()
     for path in (partition, *partition.iterdir()):
         if path.name != "strange":
             os.chown(path, 12345, -1)
-    assert len(list_segments(partition, owned=True)) == 3
+    assert len(list_segments(partition, require_owner=True)) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

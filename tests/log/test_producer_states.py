@@ -32,7 +32,7 @@ def data(
 
 def marker(offset: int, producer: int = 1, *, commit: bool = True, coordinator: int = 0) -> Bytes:
     made = end_transaction_marker(
-        commit=commit,
+        is_commit=commit,
         producer_id=producer,
         producer_epoch=0,
         coordinator_epoch=coordinator,

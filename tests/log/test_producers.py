@@ -100,7 +100,7 @@ def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
     state = state_of(logs.write_log(tmp_path / "open", {0: began}))
     assert state.first_open_transaction() == 1
     made = end_transaction_marker(
-        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=4, timestamp_ms=1003
+        is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=4, timestamp_ms=1003
     )
     marker = (3).to_bytes(8, "big") + made.tobytes()[8:]
     ended = state_of(logs.write_log(tmp_path / "ended", {0: [*began, marker]}))

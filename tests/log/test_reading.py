@@ -142,7 +142,7 @@ def transactions(tmp_path: Path) -> FixedLog:
 
     def marker(at: int, producer: int, commit: bool) -> bytes:
         made = end_transaction_marker(
-            commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
+            is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
         )
         made[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
         return made.tobytes()

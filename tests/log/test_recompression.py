@@ -87,7 +87,7 @@ def test_recompressed_under_log_append_time() -> None:
 
 def test_control_batches_are_never_compressed() -> None:
     marker = end_transaction_marker(
-        commit=False, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
+        is_commit=False, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
     )
     validated = append(marker, origin=Origin.COORDINATOR, compression_type="gzip")
     assert validated.data is marker

@@ -19,7 +19,7 @@ from siltstone.compaction.report import CLEANED, UNCLEANABLE
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.producers import ProducerStates, read_snapshot, write_snapshot
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.recovery.scan import apply_batches, state_changing_rows
 from siltstone.log.segments import list_segments
 from tests.support.cleaning.logs import Rec, batch, logs_of, one, run, tree, write_log
@@ -41,10 +41,16 @@ def write(path: Path, count: int = 30, each: int = 10, **shape: Any) -> Path:
 
 def recover(
     partition: Path, *, clean: bool = False, point: int = 0, start: int = 0, **given: Any
-) -> Recovered:
+) -> RecoveredPartition:
     config = given.pop("config", CONFIG)
     return recover_partition(
-        partition, clean=clean, recovery_point=point, log_start=start, config=config, now_ms=NOW, **given
+        partition,
+        had_clean_shutdown=clean,
+        recovery_point=point,
+        log_start_offset=start,
+        config=config,
+        now_ms=NOW,
+        **given,
     )
 
 
@@ -324,7 +330,7 @@ def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:
 def marker(offset: int, *, commit: bool, producer_id: int = 9, producer_epoch: int = 1) -> bytes:
     made = bytearray(
         end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=1,
@@ -389,6 +395,17 @@ def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
     assert [each.producer_id for each in recover(partition, clean=True).producers] == [9]
     config = LogConfig(producer_id_expiration_ms=500)
     assert recover(partition, clean=True, config=config).producers == ()
+
+
+def test_an_error_of_a_marker_keeps_its_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise CorruptRecordError("log", 7, "the marker is damaged", advice="restore the log")
+
+    partition = write(tmp_path / "topic-0")
+    monkeypatch.setattr("siltstone.log.recovery.scan.apply_batches", refuse)
+    with pytest.raises(CorruptRecordError) as caught:
+        recover(partition)
+    assert (caught.value.position, caught.value.advice) == (7, "restore the log")
 
 
 def test_only_state_changing_rows_have_to_be_applied() -> None:

@@ -43,7 +43,9 @@ def write(path: Path, topics: str = "a b c", *, clean: bool = True) -> Path:
 
 
 def recover(*paths: Path, close: bool = True, **options: object) -> list[DirectoryRecovery]:
-    given = RecoveryOptions(config_of=lambda topic_partition: LogConfig(), now_ms=NOW, close=close, **options)  # type: ignore[arg-type]
+    given = RecoveryOptions(
+        config_of=lambda topic_partition: LogConfig(), now_ms=NOW, mark_clean_shutdown=close, **options
+    )  # type: ignore[arg-type]
     opened = [LogDirectory.open(path) for path in paths]
     try:
         return recover_directories(opened, given)
@@ -72,7 +74,7 @@ def test_a_clean_directory_stays_as_it_is(tmp_path: Path) -> None:
     recover(path)
     before = tree(path)
     (done,) = recover(path)
-    assert done.was_clean and done.offline is None and not done.is_bad
+    assert done.was_clean and done.offline is None and not done.needs_attention
     assert {log.status for log in done.logs} == {"nothing_to_do"}
     assert tree(path) == before
     assert (path / MARKER).read_text() == '{"version":0,"brokerEpoch":17}'
@@ -132,7 +134,7 @@ def test_a_log_that_is_refused_stops_no_other(tmp_path: Path, threads: int) -> N
     assert "base offset 15" in logs["b"].reason and logs["b"].recovered is None
     assert Path(logs["b"].damage[0].path).name == f"{10:020d}.log"
     assert read_checkpoint(path / POINTS)[("b", 0)] == 20
-    assert done.is_bad and not (path / MARKER).exists()
+    assert done.needs_attention and not (path / MARKER).exists()
 
 
 def test_damage_below_the_recovery_point_is_reported_where_asked_for(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def test_the_metadata_log_is_left_alone(stopped_broker: tuple[Path, Path]) -> No
     first, second = recover(*stopped_broker, check=None, threads=2)
     assert logs_of(first)["__cluster_metadata"].status == "skipped"
     assert tree(metadata) == before
-    assert not first.is_bad and not second.is_bad
+    assert not first.needs_attention and not second.needs_attention
     assert all((path / MARKER).exists() for path in stopped_broker)
     for path in stopped_broker:
         assert {log.recovered.log_end_offset for log in (*first.logs, *second.logs) if log.recovered} >= set(

@@ -17,7 +17,14 @@ from siltstone.base.errors import InvalidConfigError, PolicyViolationError
 from siltstone.log import retention
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog, open_partition, run_now
-from siltstone.log.retention import Decision, SegmentMetadata, by_age, by_size, decide, segment_metadata
+from siltstone.log.retention import (
+    Deletion,
+    SegmentMetadata,
+    deletions_by_age,
+    deletions_by_size,
+    segment_metadata,
+    segments_to_delete,
+)
 from siltstone.runtime.manager import LogManager
 from tests.support import golden_sets
 from tests.support.errors import raises_error
@@ -49,12 +56,12 @@ def segments(
 def count(found: Sequence[SegmentMetadata], now_ms: int = 0, **given: object) -> int:
     """How many go."""
     choices = {"config": DELETES, "log_start_offset": 0, "high_watermark": ENDLESS, **given}
-    return len(decide(found, now_ms=now_ms, **choices))  # type: ignore[arg-type]
+    return len(segments_to_delete(found, now_ms=now_ms, **choices))  # type: ignore[arg-type]
 
 
 def test_worked_example_9_log_start() -> None:
     found = segments(100, 100, 100, bases=[0, 11, 23])
-    decisions = decide(found, now_ms=0, config=DELETES, log_start_offset=25, high_watermark=30)
+    decisions = segments_to_delete(found, now_ms=0, config=DELETES, log_start_offset=25, high_watermark=30)
     assert [decision.base_offset for decision in decisions] == [0, 11]
     assert decisions[0].reason == "below the log start offset 25"
 
@@ -63,8 +70,10 @@ def test_worked_example_9_log_start() -> None:
 def test_segments_below_the_log_start_are_deleted_first_under_any_policy(policies: tuple[str, ...]) -> None:
     config = LogConfig(policies=policies, retention_ms=DAY, retention_bytes=0)
     found = segments(100, 100, 100, bases=[0, 11, 23])
-    decisions = decide(found, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33)
-    assert decisions[0] == Decision(base_offset=0, reason="below the log start offset 12")
+    decisions = segments_to_delete(
+        found, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33
+    )
+    assert decisions[0] == Deletion(base_offset=0, reason="below the log start offset 12")
     assert len(decisions) == (3 if "delete" in policies else 1)
 
 
@@ -77,30 +86,30 @@ def test_the_active_segment_is_not_below_its_own_start() -> None:
     [(-1, 0), (301, 0), (300, 0), (299, 0), (201, 0), (200, 1), (199, 1), (101, 1), (100, 2), (1, 2), (0, 3)],
 )
 def test_retention_by_size_never_goes_below_the_limit(limit: int, gone: int) -> None:
-    assert len(by_size(segments(100, 100, 100), limit)) == gone
+    assert len(deletions_by_size(segments(100, 100, 100), limit)) == gone
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=9), st.integers(0, 5000))
 def test_retention_by_size_deletes_as_many_segments_as_the_limit_allows(sizes: list[int], limit: int) -> None:
-    going = len(by_size(segments(*sizes), limit))
+    going = len(deletions_by_size(segments(*sizes), limit))
     assert going == 0 or sum(sizes[going:]) >= limit
     assert going == len(sizes) or sum(sizes) < limit or sum(sizes[going + 1 :]) < limit
 
 
 def test_retention_by_age_is_strict_and_deletes_a_prefix() -> None:
     found = segments(9, 9, 9, 9, times=[100, 101, 300, 100])
-    assert len(by_age(found, 200, 100)) == 0
-    assert len(by_age(found, 201, 100)) == 1
-    assert len(by_age(found, 202, 100)) == 2
-    assert len(by_age(found, 401, 100)) == 4
-    assert by_age(found, 1 << 60, -1) == []
+    assert len(deletions_by_age(found, 200, 100)) == 0
+    assert len(deletions_by_age(found, 201, 100)) == 1
+    assert len(deletions_by_age(found, 202, 100)) == 2
+    assert len(deletions_by_age(found, 401, 100)) == 4
+    assert deletions_by_age(found, 1 << 60, -1) == []
 
 
 def test_a_segment_that_a_cleaning_emptied_is_deleted_with_the_next_one() -> None:
     found = segments(0, 9, 0, 9, times=[1000, 100, 1000, 1000])
-    assert len(by_age(found, 300, 100)) == 2
-    assert len(by_age(segments(0, 9, 9, times=[1000, 1000, 0]), 300, 100)) == 0
-    assert len(by_age(segments(0, 9, times=[100, 1000]), 300, 100)) == 1
+    assert len(deletions_by_age(found, 300, 100)) == 2
+    assert len(deletions_by_age(segments(0, 9, 9, times=[1000, 1000, 0]), 300, 100)) == 0
+    assert len(deletions_by_age(segments(0, 9, times=[100, 1000]), 300, 100)) == 1
 
 
 def test_nothing_at_or_above_the_high_watermark() -> None:
@@ -153,7 +162,7 @@ def test_a_registered_policy_decides() -> None:
     retention.register_policy("keep-two", keep_two)
     config = LogConfig(retention_policy="keep-two")
     found = segments(9, 9, 9, 9, 9)
-    decisions = decide(found, now_ms=7, config=config, log_start_offset=10, high_watermark=50)
+    decisions = segments_to_delete(found, now_ms=7, config=config, log_start_offset=10, high_watermark=50)
     assert [each.reason for each in decisions] == [
         "below the log start offset 10",
         "policy keep-two",
@@ -166,12 +175,14 @@ def test_a_registered_policy_decides() -> None:
 
 @pytest.mark.usefixtures("policies")
 def test_reasons_of_a_policy_and_only_a_prefix() -> None:
-    def odd(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[Decision]:
-        return (Decision(base_offset=base, reason=f"odd {base}") for base in (30, 0, 10, 99))
+    def odd(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[Deletion]:
+        return (Deletion(base_offset=base, reason=f"odd {base}") for base in (30, 0, 10, 99))
 
     retention.register_policy("odd", odd)
     config = LogConfig(retention_policy="odd")
-    decisions = decide(segments(9, 9, 9, 9), now_ms=0, config=config, log_start_offset=0, high_watermark=99)
+    decisions = segments_to_delete(
+        segments(9, 9, 9, 9), now_ms=0, config=config, log_start_offset=0, high_watermark=99
+    )
     assert [each.reason for each in decisions] == ["odd 0", "odd 10"]
 
 
@@ -202,11 +213,11 @@ def test_worked_example_10_touch(tmp_path: Path) -> None:
     for base, day in ((0, 1_000), (1, 998), (2, 1)):
         path = tmp_path / "topic-0" / f"{base:020d}.log"
         os.utime(path, ns=(day * DAY * 1_000_000, day * DAY * 1_000_000))
-    log = open_partition(tmp_path / "topic-0", config, clock, clean=True, recovery_point=4)
+    log = open_partition(tmp_path / "topic-0", config, clock, had_clean_shutdown=True, recovery_point=4)
     facts = segment_metadata(log.view)
     assert [each.largest_timestamp // DAY for each in facts] == [900, 998, 999, 1_000]
-    assert len(by_age(facts, clock.now_ms(), DAY)) == 2
-    assert len(by_age(facts, clock.now_ms() + 1, DAY)) == 3
+    assert len(deletions_by_age(facts, clock.now_ms(), DAY)) == 2
+    assert len(deletions_by_age(facts, clock.now_ms() + 1, DAY)) == 3
     log.close()
 
 
@@ -215,7 +226,12 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
     log = grown(tmp_path, LogConfig(retention_ms=DAY), clock, [10 * DAY] * 3)
     clock.advance(2 * DAY)
     view = log.view
-    assert log.delete_prefix(lambda now: len(by_age(segment_metadata(now), clock.now_ms(), DAY))) != []
+    assert (
+        log.delete_oldest_segments(
+            lambda now: len(deletions_by_age(segment_metadata(now), clock.now_ms(), DAY))
+        )
+        != []
+    )
     assert [segment.base_offset for segment in log.view.segments] == [3]
     assert (log.log_start_offset, log.log_end_offset, log.size) == (3, 3, 0)
     assert view.segments[0].reader.read(0, 8) == bytes(8), "who holds the old view reads on"

@@ -30,7 +30,7 @@ def bytes_of(batch: Sent, offset: int) -> Bytes:
         )
     else:
         made = end_transaction_marker(
-            commit=batch.commit,
+            is_commit=batch.commit,
             producer_id=batch.producer,
             producer_epoch=batch.epoch,
             coordinator_epoch=batch.coordinator,

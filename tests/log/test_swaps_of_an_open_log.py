@@ -38,7 +38,7 @@ def test_old_files_wait_as_deleted_and_are_no_interrupted_swap(log: PartitionLog
     assert names(log, ".log.deleted") == [segment_file(base, "log", ".deleted") for base in bases[:2]]
     assert swap_leftovers(log.directory) == []
     log.close()
-    again = open_partition(log.directory, log.config, clean=True)
+    again = open_partition(log.directory, log.config, had_clean_shutdown=True)
     assert names(again, ".deleted") == []
     assert {record.offset for record in read_all(again)} >= set(range(0, 99, 5))
     again.close()
@@ -75,12 +75,14 @@ def test_a_segment_that_was_swapped_in_under_a_second_name_can_go(log: Partition
         log.truncate_to(bases[1] + 3)
     elif way == "deleted":
         log.delete_records(bases[4])
-        log.delete_prefix(4)
+        log.delete_oldest_segments(4)
     else:
         log.truncate_fully_and_start_at(2000)
     assert not (log.directory / segment_file(at, "log")).exists()
     log.close()
-    again = open_partition(log.directory, log.config, clean=True, log_start=log.log_start_offset)
+    again = open_partition(
+        log.directory, log.config, had_clean_shutdown=True, log_start_offset=log.log_start_offset
+    )
     assert at not in [segment.base_offset for segment in again.view.segments]
     assert names(again, ".deleted") == []
     again.close()
@@ -125,8 +127,8 @@ def test_only_the_very_file_that_was_read_back_is_not_read_again(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
     read: list[Path] = []
-    check = replacement._verified_end
-    monkeypatch.setattr(replacement, "_verified_end", lambda path: (read.append(path), check(path))[1])
+    check = replacement._verify_log
+    monkeypatch.setattr(replacement, "_verify_log", lambda path: (read.append(path), check(path))[1])
     base = log.view.segments[0].base_offset
     for kind in ("log", "index", "timeindex"):
         new = log.directory / segment_file(base, kind, CLEANED)
@@ -154,7 +156,7 @@ def test_a_changed_file_is_read_again_and_dropped(log: PartitionLog) -> None:
 
 def test_segments_that_went_meanwhile_are_not_replaced(log: PartitionLog) -> None:
     base, other = (segment.base_offset for segment in log.view.segments[:2])
-    log.delete_prefix(1)
+    log.delete_oldest_segments(1)
     with raises_error(SourceChangedError, path=log.directory, about=str([base, other])):
         log.replace([base], [base, other])
     active = log.view.segments[-1].base_offset

@@ -23,14 +23,14 @@ from siltstone.log.transactions import (
     COMMITTED,
     CONTRADICTIONS,
     ENDS_ELSEWHERE,
+    NO_TRANSACTIONS,
     NOT_LISTED,
-    NOTHING,
-    Aborted,
-    Carried,
+    AbortedTransactions,
     TransactionScan,
-    carried_by_group,
+    TransactionState,
+    combine_summaries,
     expected_markers,
-    transaction_indexes,
+    read_transaction_indexes,
 )
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch
@@ -53,7 +53,7 @@ def encoded(offset: int, event: Event) -> bytes:
         shape = {"producer_id": event.producer, "producer_epoch": 0, "base_sequence": 0}
         return batch([Rec(offset=offset, key=b"k")], transactional=True, **shape)
     marker = end_transaction_marker(
-        commit=event.kind == COMMIT,
+        is_commit=event.kind == COMMIT,
         producer_id=event.producer,
         producer_epoch=0,
         coordinator_epoch=0,
@@ -124,19 +124,19 @@ def test_segments_and_groups_see_what_one_pass_sees(
     bases = sorted({0, *(cut for cut in cuts if cut < len(events))})
     edges = [*bases, len(events)]
     groups = sorted({0, *(start for start in starts if start < len(bases))})
-    aborted = Aborted.of(index_of(events))
+    aborted = AbortedTransactions.from_entries(index_of(events))
     summaries = []
     for segment in range(len(bases)):
         scan = TransactionScan(aborted)
         follow(scan, events, edges[segment], edges[segment + 1])
         summaries.append(scan.summary(bases[segment]))
-    carried = carried_by_group(summaries[::-1], [bases[group] for group in groups])
+    start_state = combine_summaries(summaries[::-1], [bases[group] for group in groups])
     seen: tuple[list[int], list[int], list[int]] = ([], [], [])
     for number, group in enumerate(groups):
         behind = groups[number + 1] if number + 1 < len(groups) else len(bases)
-        scan = TransactionScan(aborted, carried.get(number, NOTHING))
+        scan = TransactionScan(aborted, start_state.get(number, NO_TRANSACTIONS))
         mine, empty = follow(scan, events, edges[group], edges[behind])
-        entries = np.frombuffer(scan.ended_transactions(), TRANSACTION_ENTRY)
+        entries = np.frombuffer(scan.completed_index(), TRANSACTION_ENTRY)
         for whole, part in zip(seen, (mine, empty, entries["last_offset"].tolist()), strict=True):
             whole.extend(part)
     assert seen == by_hand(events)
@@ -150,8 +150,10 @@ def contradicts(number: int, producer: int = 7) -> Iterator[None]:
     assert caught.value.reason == CONTRADICTIONS[number].format(producer=producer)
 
 
-def _scan(events: list[Event], index: bytes, carried: Carried = NOTHING) -> TransactionScan:
-    scan = TransactionScan(Aborted.of(index), carried)
+def _scan(
+    events: list[Event], index: bytes, start_state: TransactionState = NO_TRANSACTIONS
+) -> TransactionScan:
+    scan = TransactionScan(AbortedTransactions.from_entries(index), start_state)
     follow(scan, events, 0, len(events))
     return scan
 
@@ -161,17 +163,20 @@ def test_an_abort_with_data_that_no_index_names_is_no_transaction_to_clean() -> 
     with contradicts(NOT_LISTED):
         _scan(events, b"")
     with contradicts(NOT_LISTED):
-        _scan([Event(ABORT, 7)], b"", Carried(open_producers=(7,)))
-    assert _scan(events, index_of(events)).ended_transactions() == index_of(events)
+        _scan([Event(ABORT, 7)], b"", TransactionState(open_producers=(7,)))
+    assert _scan(events, index_of(events)).completed_index() == index_of(events)
 
 
 def test_an_abort_that_no_index_names_is_found_across_segments_too() -> None:
     events = [Event(DATA, 7), Event(ABORT, 7)]
-    first, second = TransactionScan(Aborted.of(b"")), TransactionScan(Aborted.of(b""))
+    first, second = (
+        TransactionScan(AbortedTransactions.from_entries(b"")),
+        TransactionScan(AbortedTransactions.from_entries(b"")),
+    )
     follow(first, events, 0, 1)
     follow(second, events, 1, 2)
     with contradicts(NOT_LISTED):
-        carried_by_group([first.summary(0), second.summary(1)], [0])
+        combine_summaries([first.summary(0), second.summary(1)], [0])
 
 
 def rows(*entries: tuple[int, int, int]) -> bytes:
@@ -195,7 +200,7 @@ ONE_OF_EACH = [Event(DATA, 7), Event(COMMIT, 7), Event(DATA, 7), Event(DATA, 7),
     ],
 )
 def test_an_entry_that_contradicts_the_batches_is_refused(index: bytes, number: int) -> None:
-    assert _scan(ONE_OF_EACH, rows((7, 2, 4))).ended_transactions() == rows((7, 2, 4))
+    assert _scan(ONE_OF_EACH, rows((7, 2, 4))).completed_index() == rows((7, 2, 4))
     with contradicts(number):
         _scan(ONE_OF_EACH, index)
     for cut in range(1, len(ONE_OF_EACH)):  # and where no single input split shows it
@@ -207,20 +212,20 @@ def summed_up(events: list[Event], index: bytes, cut: int) -> None:
     """Two input splits, each scanned alone, and their summaries combined."""
     summaries = []
     for first, behind in ((0, cut), (cut, len(events))):
-        scan = TransactionScan(Aborted.of(index))
+        scan = TransactionScan(AbortedTransactions.from_entries(index))
         follow(scan, events, first, behind)
-        scan.refuse_unmarked(first, behind, "")
+        scan.refuse_missing_markers(first, behind, "")
         summaries.append(scan.summary(first))
-    carried_by_group(summaries, [0])
+    combine_summaries(summaries, [0])
 
 
 def test_an_entry_whose_marker_is_not_there() -> None:
     scan = _scan([Event(DATA, 7), Event(GONE, 7), Event(DATA, 7)], rows((7, 0, 1), (9, 2, 5)))
     with contradicts(ENDS_ELSEWHERE):
-        scan.refuse_unmarked(0, 3, "")
-    scan.refuse_unmarked(2, 5, "")  # neither is due there
+        scan.refuse_missing_markers(0, 3, "")
+    scan.refuse_missing_markers(2, 5, "")  # neither is due there
     with contradicts(ENDS_ELSEWHERE, producer=9):
-        scan.refuse_unmarked(2, 6, "")
+        scan.refuse_missing_markers(2, 6, "")
 
 
 def test_data_in_part_of_a_listed_range() -> None:
@@ -231,17 +236,19 @@ def test_data_in_part_of_a_listed_range() -> None:
     )
     for first, last, number in ((5, 9, BEGINS_ELSEWHERE), (4, 6, ENDS_ELSEWHERE), (2, 5, ENDS_ELSEWHERE)):
         with contradicts(number):
-            TransactionScan(Aborted.of(rows((7, first, last)))).follow(window, scan_batches(window).batches)
+            TransactionScan(AbortedTransactions.from_entries(rows((7, first, last)))).follow(
+                window, scan_batches(window).batches
+            )
 
 
 def test_entries_that_cannot_be_of_one_log() -> None:
     with raises_error(
         CorruptFileError, path="log", position=0, about="producer 7 that overlap", advice=REPAIR
     ):
-        Aborted.of(rows((7, 2, 6), (7, 6, 9)), "log")
+        AbortedTransactions.from_entries(rows((7, 2, 6), (7, 6, 9)), "log")
     with raises_error(CorruptFileError, about="offset 6", advice=REPAIR):
-        Aborted.of(rows((7, 2, 6), (8, 3, 6)))
-    Aborted.of(rows((7, 2, 6), (8, 3, 7), (7, 7, 9)))
+        AbortedTransactions.from_entries(rows((7, 2, 6), (8, 3, 6)))
+    AbortedTransactions.from_entries(rows((7, 2, 6), (8, 3, 7), (7, 7, 9)))
 
 
 @pytest.mark.parametrize(
@@ -261,12 +268,12 @@ def test_entries_that_cannot_be_of_their_segment(tmp_path: Path, entry: tuple[in
     index = partition / "00000000000000000005.txnindex"
     index.write_bytes(np.array([(0, 7, 8, 9, 10), entry], TRANSACTION_ENTRY).tobytes())
     with raises_error(CorruptFileError, path=index, position=34, about=reason):
-        transaction_indexes(list_segments(partition), 12)
+        read_transaction_indexes(list_segments(partition), 12)
 
 
 def test_the_markers_that_are_expected_after_the_last_input_split() -> None:
     events = [Event(DATA, 1), Event(DATA, 2), Event(DATA, 3), Event(COMMIT, 1), Event(DATA, 4)]
-    index, summaries = Aborted.of(rows((3, 2, 9))), []
+    index, summaries = AbortedTransactions.from_entries(rows((3, 2, 9))), []
     for first, behind in ((0, 3), (3, 5)):
         scan = TransactionScan(index)
         follow(scan, events, first, behind)
@@ -281,10 +288,10 @@ def test_a_control_record_without_a_key_is_damage() -> None:
     batches = scan_batches(window).batches
     assert HEADER.unpack_from(data)[5] & 0x20
     with raises_error(CorruptFileError, position=0, about="key of a control record"):
-        TransactionScan(Aborted.of(b"")).follow(window, batches)
+        TransactionScan(AbortedTransactions.from_entries(b"")).follow(window, batches)
 
 
 def test_an_end_at_the_largest_offset_is_no_bug() -> None:
     """A forged entry; who reads it compares it with the markers."""
-    found = Aborted.among([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
+    found = AbortedTransactions.from_transactions([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
     assert (found.first_offset.tolist(), found.last_offset.tolist()) == ([0], [2**63 - 1])

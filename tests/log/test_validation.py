@@ -23,7 +23,7 @@ from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import ScanEnd
 from siltstone.log import validation
-from siltstone.log.validation import NAMED_RECORDS, Origin
+from siltstone.log.validation import NAMED_RECORDS_MAX, Origin
 from tests.support.cleaning.logs import Rec, records_in
 from tests.support.log.appending import LARGE, append, assert_in_order, assert_refused
 from tests.support.log.batches import TIME, array, edited, of_body, of_records, record, sent
@@ -42,7 +42,7 @@ def test_offsets_are_given_in_place(count: int) -> None:
     validated = append(data)
     assert validated.data is data
     assert (validated.first_offset, validated.last_offset) == (1000, 999 + count)
-    assert (validated.records, validated.max_timestamp) == (count, TIME + count - 1)
+    assert (validated.record_count, validated.max_timestamp) == (count, TIME + count - 1)
     assert validated.offset_of_max_timestamp == 999 + count
     assert [int(validated.batches[name][0]) for name in ("base_offset", "leader_epoch")] == [1000, 7]
     assert_in_order(validated)
@@ -81,24 +81,24 @@ def test_records_without_a_time_pass() -> None:
 
 def test_keyless_records_pass_where_nothing_is_compacted() -> None:
     data = of_records([Rec(offset=0, key=None, timestamp=TIME)])
-    assert append(data, policies=("delete",)).records == 1
+    assert append(data, policies=("delete",)).record_count == 1
 
 
 def test_times_at_the_bounds_pass() -> None:
     bounds = {"message_timestamp_before_max_ms": DAY, "message_timestamp_after_max_ms": 5}
     for moved in (-DAY, 5):
-        assert append(sent(1), now_ms=TIME - moved, **bounds).records == 1
+        assert append(sent(1), now_ms=TIME - moved, **bounds).record_count == 1
 
 
 def test_coordinators_write_several_batches_and_markers() -> None:
     marker = end_transaction_marker(
-        commit=True, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
+        is_commit=True, producer_id=3, producer_epoch=0, coordinator_epoch=1, timestamp_ms=TIME
     )
     unnumbered = sent(2, producer_id=3, producer_epoch=0, transactional=True)
     data = np.concatenate((marker, unnumbered, sent(LARGE)))
     validated = append(data, origin=Origin.COORDINATOR)
     assert validated.batches["base_offset"].tolist() == [1000, 1001, 1003]
-    assert (validated.last_offset, validated.records) == (1002 + LARGE, 3 + LARGE)
+    assert (validated.last_offset, validated.record_count) == (1002 + LARGE, 3 + LARGE)
     assert_in_order(validated)
 
 
@@ -209,8 +209,8 @@ def test_a_cut_batch_behind_a_producers_is_left_out(
     whole = behind(data, tail)
     validated, alone = append(whole, **config), append(data, **config)
     assert validated.data.tobytes() == alone.data.tobytes()
-    assert (validated.left_out, alone.left_out) == (len(tail), 0)
-    assert (validated.last_offset, validated.records) == (999 + count, count)
+    assert (validated.trailing_bytes, alone.trailing_bytes) == (len(tail), 0)
+    assert (validated.last_offset, validated.record_count) == (999 + count, count)
     assert whole[len(data.tobytes()) :].tobytes() == tail if not config else True
     assert_in_order(validated)
 
@@ -218,7 +218,7 @@ def test_a_cut_batch_behind_a_producers_is_left_out(
 def test_sizes_are_of_the_batch_without_what_is_behind() -> None:
     data = sent(1)
     room = {"max_message_bytes": len(data), "segment_bytes": len(data)}
-    assert append(behind(data, b"\1" * 500), **room).left_out == 500
+    assert append(behind(data, b"\1" * 500), **room).trailing_bytes == 500
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
@@ -312,9 +312,9 @@ def test_a_producer_without_an_epoch() -> None:
     data = sent(1, producer_id=3, base_sequence=0)
     assert int(append(data).batches["producer_epoch"][0]) == -1
     with_epoch = sent(1, producer_id=3, producer_epoch=0, base_sequence=0)
-    assert append(with_epoch).records == 1
+    assert append(with_epoch).record_count == 1
     marker = end_transaction_marker(
-        commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
+        is_commit=True, producer_id=3, producer_epoch=-1, coordinator_epoch=1, timestamp_ms=TIME
     )
     assert_refused(marker, InvalidRecordError, Fault.EPOCH, origin=Origin.COORDINATOR)
 
@@ -339,7 +339,7 @@ BODIES: list[tuple[str, bytes, Fault, int | None]] = [
     ("key size below null", record(key=twin.varint(-2)), Fault.NEGATIVE_SIZE, 0),
     ("key size too large", record(key=twin.varint(1 << 30) + b"k"), Fault.RECORD_END, 0),
     ("bytes behind the headers", record(tail=b"\0"), Fault.RECORD_END, 0),
-    ("bytes behind the last record", record() + b"\0", Fault.LEFT_OVER, None),
+    ("bytes behind the last record", record() + b"\0", Fault.TRAILING_BYTES, None),
     ("an offset that is not the first", record(delta=b"\2"), Fault.RECORD_OFFSETS, 0),
     ("nothing", b"", Fault.VARINT, 0),
 ]
@@ -423,12 +423,12 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
 
 
 def test_so_many_records_are_named_and_no_more() -> None:
-    count = NAMED_RECORDS + 7
+    count = NAMED_RECORDS_MAX + 7
     error = refused(
         of_records([Rec(offset=i, key=None, timestamp=TIME) for i in range(count)], codec=4),
         policies=("compact",),
     )
-    assert [each.index for each in error.record_errors] == list(range(NAMED_RECORDS))
+    assert [each.index for each in error.record_errors] == list(range(NAMED_RECORDS_MAX))
     assert f"({count} of {count} records are refused)" in str(error)
 
 
@@ -436,7 +436,7 @@ def test_a_compressed_batch_may_have_more_records_than_bytes() -> None:
     body = b"".join(record(delta=twin.varint(i)) for i in range(9000))
     data = of_body(body, 9000, 4)
     assert len(data) < 9000
-    assert append(data).records == 9000
+    assert append(data).record_count == 9000
     assert_refused(of_body(record(), 1 << 22, 4), InvalidRecordError, Fault.VARINT, 1)
 
 
@@ -468,7 +468,7 @@ def test_too_large() -> None:
     assert_refused(data, MessageTooLargeError, f"max.message.bytes={len(data) - 1}", **small)
     assert_refused(sent(1), MessageTooLargeError, "max.message.bytes=10", max_message_bytes=10)
     assert_refused(data, RecordListTooLargeError, "segment.bytes=1000", segment_bytes=1000)
-    assert append(data, max_message_bytes=len(data), segment_bytes=len(data)).records == LARGE
+    assert append(data, max_message_bytes=len(data), segment_bytes=len(data)).record_count == LARGE
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -477,7 +477,7 @@ def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
     assert_refused(
         data, MessageTooLargeError, "max.decompressed.message.bytes", max_decompressed_message_bytes=1 << 20
     )
-    assert append(data, max_decompressed_message_bytes=1 << 21).records == 1
+    assert append(data, max_decompressed_message_bytes=1 << 21).record_count == 1
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -485,7 +485,7 @@ def test_a_compressed_batch_of_many_small_records(codec: int, monkeypatch: pytes
     """As many as are cleaned later; they may be more than the bytes that they are stored in."""
     many = [Rec(offset=number, key=b"k", value=b"", timestamp=TIME) for number in range(20_000)]
     data = of_records(many, codec=codec)
-    assert append(data.copy()).records == len(many)
+    assert append(data.copy()).record_count == len(many)
     monkeypatch.setattr(validation, "max_records", lambda limit: len(many) - 1)
     assert_refused(
         data,
@@ -512,7 +512,7 @@ def test_replicated_batches_keep_their_offsets() -> None:
     before = data.tobytes()
     validated = append(data, origin=Origin.REPLICATION, max_message_bytes=10)
     assert validated.data is data and data.tobytes() == before
-    assert (validated.first_offset, validated.last_offset, validated.records) == (1000, 2002, 9)
+    assert (validated.first_offset, validated.last_offset, validated.record_count) == (1000, 2002, 9)
     assert validated.offset_of_max_timestamp == 1002
     assert_in_order(validated)
 
@@ -547,7 +547,7 @@ def test_replicated_message_sets() -> None:
         twin.message(1000, b"k", b"v", magic=0) + twin.message(1001, b"k", b"v", magic=1, timestamp=TIME)
     )
     validated = append(data, origin=Origin.REPLICATION)
-    assert (validated.last_offset, validated.records, validated.max_timestamp) == (1001, 2, TIME)
+    assert (validated.last_offset, validated.record_count, validated.max_timestamp) == (1001, 2, TIME)
     data[-1] ^= 1
     assert_refused(data, CorruptMessageError, Fault.CHECKSUM, origin=Origin.REPLICATION)
 

@@ -107,7 +107,7 @@ def test_partitions_of_one_directory_are_opened_as_one_directory(directory: Path
     named = [directory / "topic-3", linked, directory / "topic-3", directory / ".." / "data" / "topic-1"]
     (opened,) = open_directories(named)
     with opened:
-        assert opened.path == directory and opened.is_partial
+        assert opened.path == directory and opened.is_partition_subset
         assert {topic_partition.partition for topic_partition in opened.partitions} == {0, 1, 3}
         assert files.is_locked(directory / ".lock")
         with pytest.raises(DirectoryLockedError):
@@ -119,7 +119,7 @@ def test_a_directory_named_beside_its_partition_is_opened_whole(directory: Path,
     (tmp_path / "again").symlink_to(directory)
     for named in ([directory / "topic-3", directory], [tmp_path / "again", directory / "topic-3", directory]):
         (opened,) = open_directories(named, lock=False)
-        assert not opened.is_partial and len(opened.partitions) == PARTITIONS
+        assert not opened.is_partition_subset and len(opened.partitions) == PARTITIONS
         require_one_broker([opened])
 
 
@@ -161,7 +161,7 @@ def test_a_directory_that_cannot_be_opened_does_not_stop_the_others(
     monkeypatch.setattr(LogDirectory, "_take_lock", refusing)
     with pytest.raises(OSError):
         open_directories([other, directory])
-    (opened,) = open_directories([other, directory], failed=lambda path, error: told.append(path))
+    (opened,) = open_directories([other, directory], on_error=lambda path, error: told.append(path))
     with opened:
         assert opened.path == other and told == [directory]
 

@@ -169,7 +169,9 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
     (victim / "split" / "precious").write_bytes(b"more")
     before, precious = listing(partition), listing(victim)
     with pytest.raises(DirectoryRefusedError, match="topic-0"):
-        split_overflowed_segment(partition, list_segments(partition)[0], interval=4096, index_bytes=1 << 20)
+        split_overflowed_segment(
+            partition, list_segments(partition)[0], index_interval=4096, index_bytes=1 << 20
+        )
     options = RecoveryOptions(
         config_of=lambda topic_partition: LogConfig(), now_ms=NOW, threads=1, check=True
     )
@@ -186,7 +188,7 @@ def test_a_ledger_is_not_written_or_collected_through_a_link(tmp_path: Path, vic
         (victim / name).mkdir()
     (victim / "cursor.json").write_bytes(b"{}")
     precious, store = listing(victim), LedgerStore(partition)
-    for act in (store.collect, store.forget, lambda: store.make_staging("new")):
+    for act in (store.delete_unused, store.delete_cursor, lambda: store.make_staging("new")):
         with pytest.raises(DirectoryRefusedError, match=r"topic-0.*\.compacted.*symbolic link"):
             act()
     with LogManager.open([tmp_path / "data"], clock=ManualClock(NOW)) as manager:

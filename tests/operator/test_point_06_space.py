@@ -190,18 +190,23 @@ def test_too_little_space_is_refused_before_anything_is_written(golden: Path, tm
 @pytest.mark.parametrize(
     ("space", "word"),
     [
-        (files.Space(free_bytes=8_000, free_inodes=None), "bytes"),
-        (files.Space(free_bytes=1 << 40, free_inodes=3), "inodes"),
+        (files.FreeSpace(free_bytes=8_000, free_inodes=None), "bytes"),
+        (files.FreeSpace(free_bytes=1 << 40, free_inodes=3), "inodes"),
     ],
 )
 def test_free_space_and_inodes_are_checked_first(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: files.Space, word: str
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: files.FreeSpace, word: str
 ) -> None:
     staged = stage(golden, "grouping", tmp_path / "data")
     before = listing(staged.directory)
-    monkeypatch.setattr(files, "space", lambda path: space)
+    monkeypatch.setattr(files, "free_space", lambda path: space)
     (result,) = app.clean(staged.request, engine=no_engine).results
     assert result.status == "failed" and word in result.reason
+    failure, partition = result.to_json()["failure"], result.directory
+    assert isinstance(failure, dict)
+    assert (failure["code"], failure["path"], failure["position"]) == ("DIRECTORY_REFUSED", partition, None)
+    assert result.reason.startswith(f"{partition}: needs up to")
+    assert failure["advice"].startswith("free some") and result.reason.endswith(failure["advice"])
     assert listing(staged.directory) == before
 
 
@@ -209,7 +214,7 @@ def test_a_copy_that_would_not_fit_is_refused(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged: Staged = stage(golden, "grouping", tmp_path / "data")
-    monkeypatch.setattr(files, "space", lambda path: files.Space(free_bytes=8_000, free_inodes=None))
+    monkeypatch.setattr(files, "free_space", lambda path: files.FreeSpace(free_bytes=8_000, free_inodes=None))
     with pytest.raises(DirectoryRefusedError, match="8000 are free"):
         app.clean(staged.asking(in_place=False, out=tmp_path / "new"), engine=no_engine)
     assert not (tmp_path / "new").exists()

@@ -152,7 +152,7 @@ def test_a_signal_ends_the_other_commands(
     assert not [path for path in brokers.folder.iterdir() if "out" in path.name], "a copy, or a part of one"
     if what == "recover":
         assert not (brokers.directory / ".kafka_cleanshutdown").exists(), "not all of it was recovered"
-        assert not any(each.is_bad for each in app.recover([brokers.directory]))
+        assert not any(each.needs_attention for each in app.recover([brokers.directory]))
     brokers.assert_whole()
 
 

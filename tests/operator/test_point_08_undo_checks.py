@@ -13,7 +13,7 @@ import pytest
 
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError
-from siltstone.base.files import Operation, Space
+from siltstone.base.files import FreeSpace, Operation
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from tests.support.in_memory import FOLDER
@@ -126,7 +126,7 @@ def test_undo_is_refused_without_free_space(
     directory, kept, was = before
     now = listing(directory)
     with monkeypatch.context() as patched:
-        patched.setattr(files, "space", lambda path: Space(free_bytes=4096, free_inodes=10))
+        patched.setattr(files, "free_space", lambda path: FreeSpace(free_bytes=4096, free_inodes=10))
         with pytest.raises(DirectoryRefusedError, match=r"only 4096 bytes are free .* nothing was changed"):
             app.undo(kept)
     assert listing(directory) == now

@@ -113,14 +113,14 @@ def test_an_unreadable_log_does_not_stop_the_others(
 def test_a_bug_in_a_task_fails_only_its_log(
     several: tuple[Path, app.CleanRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = staging._GroupRewrite.fill
+    rewrite_segments = staging._GroupRewrite.rewrite_segments
 
-    def failing(self: staging._GroupRewrite, sink: staging._Sink) -> bytes:
+    def failing(self: staging._GroupRewrite, sink: staging._SegmentWriter) -> bytes:
         if self._work.name == f"{BAD}-0":
             raise ZeroDivisionError("a bug")
-        return fill(self, sink)
+        return rewrite_segments(self, sink)
 
-    monkeypatch.setattr(staging._GroupRewrite, "fill", failing)
+    monkeypatch.setattr(staging._GroupRewrite, "rewrite_segments", failing)
     assert "ZeroDivisionError" in only_the_bad_one(by_topic(request=several[1]), "failed").reason
 
 

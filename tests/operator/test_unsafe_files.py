@@ -173,7 +173,7 @@ def test_recover_refuses_the_log_and_recovers_the_others(spoiled: tuple[Several,
     status = {log.topic_partition.topic: log.status for log in done.logs}
     assert status.pop(BAD) == "refused" and set(status.values()) <= {"recovered", "nothing_to_do"}
     (reason,) = (log.reason for log in done.logs if log.topic_partition.topic == BAD)
-    assert str(path) in reason and done.offline is None and done.is_bad
+    assert str(path) in reason and done.offline is None and done.needs_attention
     assert files_of(directory / f"{BAD}-0") == before
     assert not (directory / ".kafka_cleanshutdown").exists()
 

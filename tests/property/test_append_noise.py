@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptRecordError, InvalidRecordError, LogError
-from siltstone.base.records.check import FAULT, LARGEST, WIDTH, Fault, check_batches
+from siltstone.base.records.check import FAULT, FINDING_COLUMNS, MAX_TIMESTAMP, Fault, check_batches
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import BATCH, Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
@@ -144,7 +144,7 @@ def test_the_check_refuses_what_the_decoder_refuses(
     body = bytearray(of_records(records).tobytes()[61:])
     body[position % len(body)] = byte
     data = of_body(bytes(body), count)
-    rows, findings = np.empty(1, BATCH), np.empty((1, WIDTH), np.int64)
+    rows, findings = np.empty(1, BATCH), np.empty((1, FINDING_COLUMNS), np.int64)
     check_batches(data, rows, findings, -1, (True, False, -(1 << 63), (1 << 63) - 1))
     contiguous = True
     try:
@@ -154,7 +154,7 @@ def test_the_check_refuses_what_the_decoder_refuses(
         return
     contiguous = columns.offset.tolist() == list(range(count))
     assert contiguous and findings[0, FAULT] == Fault.NONE
-    assert findings[0, LARGEST] == max(-1, int(columns.timestamp.max()))
+    assert findings[0, MAX_TIMESTAMP] == max(-1, int(columns.timestamp.max()))
 
 
 @bounded

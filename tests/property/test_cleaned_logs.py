@@ -56,7 +56,7 @@ def live(life: Life, root: Path) -> None:
 
 def cut_up(work: LogWork) -> list[InputSplit]:
     """As many tasks would extract it."""
-    runs = splits_by_task(work.segments, work.end, 7, may_cut=not work.message_sets)
+    runs = splits_by_task(work.segments, work.end, 7, may_cut=not work.has_message_sets)
     return [split for run in runs for split in run]
 
 
@@ -65,7 +65,7 @@ def clean(living: Living, root: Path, round_: Round, buckets: int, limits: RunLi
         root,
         config=living.settings(round_),
         now_ms=living.clock.now_ms(),
-        engine=lambda: InProcessEngine(buckets, clean_share=0 if buckets > 1 else 4),
+        engine=lambda: InProcessEngine(buckets, min_clean_to_dirty_ratio=0 if buckets > 1 else 4),
         limits=limits,
     )
 

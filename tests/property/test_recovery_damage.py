@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from tests.support import in_memory
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, tree, write_log
@@ -61,12 +61,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield partition
 
 
-def recover(partition: Path, *, clean: bool, point: int, check: bool) -> Recovered:
+def recover(partition: Path, *, clean: bool, point: int, check: bool) -> RecoveredPartition:
     return recover_partition(
         partition,
-        clean=clean,
+        had_clean_shutdown=clean,
         recovery_point=point,
-        log_start=0,
+        log_start_offset=0,
         config=CONFIG,
         now_ms=NOW,
         check=check,

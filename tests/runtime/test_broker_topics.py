@@ -208,7 +208,7 @@ def test_without_the_brokers_metadata_retention_by_time_is_off(broker: tuple[Pat
 
 
 def test_a_static_broker_setting_applies_without_the_metadata(broker: tuple[Path, Path]) -> None:
-    said = Setting(value=5, source="server.properties", origin=ConfigSource.STATIC_BROKER_CONFIG)
+    said = Setting(value=5, source="server.properties", config_source=ConfigSource.STATIC_BROKER_CONFIG)
     with opened(broker[1], config=Config(static={"log.retention.ms": said})) as logs:
         assert logs["audit", 0].config.retention_ms == 5
 

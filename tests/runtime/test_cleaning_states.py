@@ -17,8 +17,8 @@ SOON = 5
 
 
 def until(states: CleaningStates, wanted: State) -> None:
-    with states._changed:
-        assert states._changed.wait_for(lambda: states.state(WHERE) == wanted, SOON), states.state(WHERE)
+    with states._condition:
+        assert states._condition.wait_for(lambda: states.state(WHERE) == wanted, SOON), states.state(WHERE)
 
 
 def test_pauses_count_up_and_down() -> None:
@@ -129,13 +129,13 @@ def test_a_log_is_paused_while_its_policy_lacks_compact() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
-    states.set_compacts(WHERE, False)
-    states.set_compacts(WHERE, False)
-    assert claim.was_aborted and states.state(WHERE) == paused(1)
+    states.set_is_compacted(WHERE, False)
+    states.set_is_compacted(WHERE, False)
+    assert claim.has_ended and states.state(WHERE) == paused(1)
     assert states.try_pause(WHERE)
     states.resume(WHERE)
-    states.set_compacts(WHERE, True)
-    states.set_compacts(WHERE, True)
+    states.set_is_compacted(WHERE, True)
+    states.set_is_compacted(WHERE, True)
     assert states.state(WHERE) == NONE
 
 
@@ -144,9 +144,9 @@ def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
     claim = states.begin(WHERE)
     assert claim is not None
     with claim.changing():
-        thread = in_background(lambda: states.set_compacts(WHERE, False))
+        thread = in_background(lambda: states.set_is_compacted(WHERE, False))
         until(states, State(Phase.ABORTED, 1))
-        states.set_compacts(WHERE, True)
+        states.set_is_compacted(WHERE, True)
     thread.join(SOON)
     assert not thread.is_alive()
     assert states.state(WHERE) == NONE

@@ -156,7 +156,7 @@ def test_a_file_or_link_with_a_partitions_name_refuses_the_topic(tmp_path: Path,
                 refused()
         assert manager.topics.names() == [] and manager.directories[0].offline is None
         manager.topics.create("other", 1)
-    entry = TopicEntry(topic_id="x" * 22, partitions=(1,), unmade=(1,), config={})
+    entry = TopicEntry(topic_id="x" * 22, partitions=(1,), uncreated=(1,), config={})
     registry = load_registry([tmp_path / "logs"])[0].with_topic("events", entry)
     write_registry(tmp_path / "logs", registry)
     with opened(tmp_path / "logs") as manager:
@@ -383,7 +383,7 @@ def test_any_bytes_are_a_registry_or_refused(tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_registry_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    entry = TopicEntry(topic_id="x" * 22, partitions=(0, 3), unmade=(3,), config={"a": "b"})
+    entry = TopicEntry(topic_id="x" * 22, partitions=(0, 3), uncreated=(3,), config={"a": "b"})
     registry = NO_TOPICS.with_topic("t", entry).with_topic("u", entry).without_topic("u", "id")
     write_registry(tmp_path, registry)
     assert load_registry([tmp_path]) == (registry, [])

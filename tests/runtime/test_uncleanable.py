@@ -102,26 +102,26 @@ def test_retention_skips_a_log_that_is_being_cleaned(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", config={"cleanup.policy": "compact,delete", "retention.ms": "1"})
         append(manager[USERS], timestamp=NOW - 10_000)
-        claim = manager.cleaning.begin(USERS)
+        claim = manager.cleaning_states.begin(USERS)
         assert claim is not None
         assert not manager.upkeep.delete_old_segments()
         claim.done()
         assert manager.upkeep.delete_old_segments()
-        assert manager.cleaning.state(USERS) == NONE
+        assert manager.cleaning_states.state(USERS) == NONE
 
 
 def test_the_policy_pauses_and_resumes(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("users", config=COMPACT)
-        claim = manager.cleaning.begin(USERS)
+        claim = manager.cleaning_states.begin(USERS)
         assert claim is not None
         manager.topics.alter("users", {"cleanup.policy": "delete"})
-        assert claim.was_aborted and manager.cleaning.state(USERS) == paused(1)
+        assert claim.has_ended and manager.cleaning_states.state(USERS) == paused(1)
         claim.done()
         manager.upkeep.delete_old_segments()
-        assert manager.cleaning.state(USERS) == paused(1)
+        assert manager.cleaning_states.state(USERS) == paused(1)
         manager.topics.alter("users", COMPACT)
-        assert manager.cleaning.state(USERS) == NONE
+        assert manager.cleaning_states.state(USERS) == NONE
 
 
 def test_truncation_and_deletion_take_the_log_from_the_cleaner(tmp_path: Path) -> None:
@@ -133,17 +133,17 @@ def test_truncation_and_deletion_take_the_log_from_the_cleaner(tmp_path: Path) -
             lambda: manager.truncate_fully_and_start_at(USERS, 9),
             lambda: manager.topics.delete("users"),
         ):
-            claim = manager.cleaning.begin(USERS)
-            assert claim is not None and manager.cleaning.state(USERS) == IN_PROGRESS
+            claim = manager.cleaning_states.begin(USERS)
+            assert claim is not None and manager.cleaning_states.state(USERS) == IN_PROGRESS
             take()
-            assert claim.was_aborted and manager.cleaning.state(USERS) == NONE
+            assert claim.has_ended and manager.cleaning_states.state(USERS) == NONE
             claim.done()
 
 
 def test_a_directory_that_goes_offline_aborts_the_logs_on_it(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as manager:
         manager.topics.create("users", config=COMPACT)
-        claim = manager.cleaning.begin(USERS)
+        claim = manager.cleaning_states.begin(USERS)
         assert claim is not None
         manager.directories[0].go_offline("the disk failed")
-        assert claim.was_aborted
+        assert claim.has_ended

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from siltstone.base import files
 from siltstone.spark import jobs
-from siltstone.spark.exchange import Stage, _FileExchange, barrier_task, progress_of
+from siltstone.spark.exchange import Stage, _FileExchange, barrier_task
 from siltstone.spark.jobs import (
     BARRIER_BYTES,
     Job,
@@ -141,7 +141,6 @@ def test_every_row_comes_to_its_task_once(
 ) -> None:
     found = on_threads(tmp_path, stages(3, tasks), workers, memory_bytes)
     assert told(found) == expected(3, tasks)
-    assert list(progress_of(tmp_path, stages(3, tasks)[:2], workers)) == []
 
 
 def test_what_stays_with_its_worker_does_not_go_through_a_file(
@@ -206,7 +205,7 @@ def test_damaged_rows_are_refused(tmp_path: Path) -> None:
 
 
 def job(given: list[Stage], staging: Path | None = None) -> Job:
-    return Job(stages=given, title="log", staging=None if staging is None else str(staging))
+    return Job(stages=given, title="log", staging=None if staging is None else str(staging), size=1)
 
 
 @pytest.mark.parametrize("tasks", [(2, 2, 2), (5, 3, 4), (1, 2, 1)])
@@ -245,12 +244,30 @@ def test_a_job_that_fails_together_goes_apart_and_what_it_staged_is_gone(
     assert (tmp_path / "marker").exists() and list(staging.iterdir()) == []
 
 
-def test_progress_is_told_by_name(session: SparkSession, tmp_path: Path) -> None:
-    said: list[tuple[Any, ...]] = []
-    held = Stage(function=hold, arguments=(0.7,), tasks=1)
-    given = [held, stages()[2]]
-    SparkWorkers(session, progress=lambda *told: said.append(told))._run(given, "log", None, 1)
-    assert ("log", "hold", 1, 2) in said, "one of two workers has nothing to do"
+def read_task(path: str, seconds: float, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Reads a file, then lasts."""
+    for batch in batches:
+        with files.Reader(path) as reader:
+            reader.read_into(np.empty(reader.stat.size, np.uint8), 0)
+        time.sleep(seconds)
+        yield batch
+
+
+@pytest.mark.parametrize("barrier_bytes", [1 << 30, 0])
+def test_progress_counts_the_bytes_that_the_workers_read(
+    session: SparkSession, tmp_path: Path, barrier_bytes: int
+) -> None:
+    reported: list[tuple[Any, ...]] = []
+    (tmp_path / "log").write_bytes(bytes(1000))
+    reading = Stage(function=read_task, arguments=(str(tmp_path / "log"), 1.5), tasks=1)
+    workers = SparkWorkers(
+        session, progress=lambda *report: reported.append(report), barrier_bytes=barrier_bytes
+    )
+    workers._run([reading, stages()[2]], "users-0", None, 800)
+    assert {report[0] for report in reported} == {"users-0"} and {report[3] for report in reported} == {800}
+    assert all(0 <= report[2] <= 800 for report in reported) and reported[0][:3] == ("users-0", "reading", 0)
+    if barrier_bytes:
+        assert ("users-0", "rewriting", 200, 800) in reported  # 800 bytes are read, 200 are read again
 
 
 def test_when_logs_go_together(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +297,7 @@ def claim_task(
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_pieces_are_shared_out_once(tmp_path: Path, workers: int) -> None:
-    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, claims=True)]
+    given = [stages()[0], Stage(function=claim_task, arguments=(40,), tasks=workers, needs_claim=True)]
     found = on_threads(tmp_path, given, workers, 0)
     assert sorted(row.count for row in found) == list(range(40))
     assert {row.kind for row in found} == {"claimed"}

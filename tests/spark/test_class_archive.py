@@ -35,7 +35,7 @@ def kept(place: Path, java: str = JAVA, data: bytes = b"classes") -> Path:
     made = place / "made"
     made.write_bytes(data)
     made.chmod(0o444)
-    return class_archive.keep(made, java)
+    return class_archive.add(made, java)
 
 
 def test_an_archive_is_found_by_the_java_and_the_spark_that_it_was_made_with(
@@ -120,7 +120,7 @@ def test_java_goes_on_without_an_archive_that_is_damaged(
     assert place is not None
     place.mkdir(parents=True)
     assert java(class_archive.dump_options(place / "made")).returncode == 0
-    path = class_archive.keep(place / "made", version)
+    path = class_archive.add(place / "made", version)
     used = ("-Xlog:class+load",)
     assert "(top)" in java(class_archive.java_options(version), *used).stdout
     whole = bytearray(path.read_bytes())

@@ -85,7 +85,7 @@ def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> N
         "os.environ['OPENBLAS_NUM_THREADS'] = '3'\n"
         "from siltstone.spark import daemon\n"
         "assert 'numpy' not in sys.modules and 'pyarrow' not in sys.modules\n"
-        "assert daemon.get_ready()\n"
+        "assert daemon.preload()\n"
         "assert len(os.listdir('/proc/self/task')) == 1\n"
         "assert os.environ['OPENBLAS_NUM_THREADS'] == '3'\n"
         "assert 'JE_ARROW_MALLOC_CONF' not in os.environ\n"
@@ -107,7 +107,7 @@ def test_archives_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(path))
     importlib.import_module("outer.inner.module")
     assert archives_known() >= 2
-    daemon.forget_archives()
+    daemon.forget_zip_importers()
     assert archives_known() == 0
     assert importlib.import_module("outer.later").name == "outer/later.py"
     assert all(sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == "outer")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.engine import small_work
+from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import distribute_logs
 from siltstone.spark.internals import WORKER_EXITED
-from siltstone.spark.tasks import finer_buckets, job_error, merge_shape
+from siltstone.spark.tasks import job_error, merge_shape, smaller_buckets
 
 MIB = 1 << 20
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 @pytest.fixture
 def work(tmp_path: Path) -> LogWork:
     (tmp_path / f"{0:020}.log").write_bytes(b"")
-    return small_work(tmp_path, "log")
+    return warm_up_work(tmp_path, "log")
 
 
 def sized(work: LogWork, sizes: list[int]) -> list[LogWork]:
@@ -74,7 +74,7 @@ def test_buckets_are_small_and_dealt_evenly(workers: int, entries_mib: int) -> N
     memory, entries = 512 * MIB, entries_mib * MIB
     enough = max(workers, math.ceil(3.5 * entries / memory))
     buckets, tasks = merge_shape(enough, workers, entries, memory)
-    more = finer_buckets(buckets, tasks, entries)
+    more = smaller_buckets(buckets, tasks, entries)
     assert more == buckets or more % tasks == 0
     assert more >= buckets and entries <= more * 32 * MIB
     assert entries / tasks + 3.5 * entries / more <= memory

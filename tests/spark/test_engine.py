@@ -151,8 +151,8 @@ def test_memory_is_bounded_by_the_setting_not_by_the_keys(
 ) -> None:
     """So little memory that no bucket would hold all keys: the log is spread over many buckets."""
     counts: list[int] = []
-    merge_bytes = bucket_count.__globals__["MERGE_BYTES"]
-    monkeypatch.setitem(bucket_count.__globals__, "MERGE_BYTES", 400_000)
+    merge_bytes = bucket_count.__globals__["MERGE_BYTES_PER_ENTRY"]
+    monkeypatch.setitem(bucket_count.__globals__, "MERGE_BYTES_PER_ENTRY", 400_000)
 
     def counting(work: Any, at_least: int = 1) -> int:
         counts.append(bucket_count(work, at_least))

@@ -18,9 +18,11 @@ from pyspark.sql.datasource import DataSourceReader
 
 import siltstone
 from siltstone.spark import daemon, internals
-from siltstone.spark.source import _Pushing
+from siltstone.spark.source import _PushFilters
 
-ADVICE = "see that tests/spark passes with it, then add the version to siltstone.spark.internals.CHECKED"
+ADVICE = (
+    "see that tests/spark passes with it, then add the version to siltstone.spark.internals.CHECKED_VERSIONS"
+)
 
 
 def holder_of(name: str) -> Any:
@@ -32,16 +34,16 @@ def holder_of(name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("package", internals.CHECKED)
+@pytest.mark.parametrize("package", internals.CHECKED_VERSIONS)
 def test_the_installed_version_is_one_that_was_checked(package: str) -> None:
     version = importlib.metadata.version(package)
-    assert version in internals.CHECKED[package], f"{package} {version} was not checked: {ADVICE}"
+    assert version in internals.CHECKED_VERSIONS[package], f"{package} {version} was not checked: {ADVICE}"
 
 
-@pytest.mark.parametrize("holder", internals.USED)
+@pytest.mark.parametrize("holder", internals.PRIVATE_USES)
 def test_it_is_as_it_was(holder: str) -> None:
     source = inspect.getsource(holder_of(holder))
-    for text, purpose in internals.USED[holder].items():
+    for text, purpose in internals.PRIVATE_USES[holder].items():
         assert text in source, f"{holder} changed; Siltstone uses it for: {purpose}"
 
 
@@ -64,12 +66,15 @@ def test_accumulators_errors_are_told_by_a_method_of_socketserver() -> None:
 
 def test_what_the_daemon_and_the_reader_stand_in_for() -> None:
     assert importlib.util.find_spec(daemon.WORKER) is not None
-    assert _Pushing.__func__ is DataSourceReader.pushFilters
+    assert _PushFilters.__func__ is DataSourceReader.pushFilters
 
 
 def test_nothing_else_uses_an_internal() -> None:
     """Names with an underscore in front, of Spark's: in ``internals`` only."""
-    texts = [*internals.USED, *(source for each in internals.USED.values() for source in each)]
+    texts = [
+        *internals.PRIVATE_USES,
+        *(source for each in internals.PRIVATE_USES.values() for source in each),
+    ]
     private = set(re.findall(r"\b_[a-z]\w+", " ".join(texts)))
     private -= {"_initialize_context", "_do_init"}
     assert {"_gateway", "_jvm", "_jsc", "_ensure_initialized", "_instantiatedSession"} <= private

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
-from siltstone.spark.jobs import one_ahead
+from siltstone.spark.jobs import run_jobs_overlapped
 from siltstone.spark.rows import Row
 
 pytestmark = pytest.mark.spark
@@ -30,7 +30,7 @@ class Jobs:
 
 def test_the_next_one_runs_while_the_caller_is_busy(session: SparkSession) -> None:
     jobs, seen = Jobs(session), []
-    for number, found in enumerate(one_ahead(session, jobs, 4)):
+    for number, found in enumerate(run_jobs_overlapped(session, jobs, 4)):
         assert number == 3 or jobs.begun[number + 1].wait(30)
         seen += [(row.target, row.count) for row in found]
     assert seen == [(number, number) for number in range(4)]
@@ -38,7 +38,7 @@ def test_the_next_one_runs_while_the_caller_is_busy(session: SparkSession) -> No
 
 def test_what_one_raises_comes_in_its_place_and_none_follows(session: SparkSession) -> None:
     jobs = Jobs(session, failing=1)
-    ahead = one_ahead(session, jobs, 4)
+    ahead = run_jobs_overlapped(session, jobs, 4)
     assert [row.target for row in next(ahead)] == [0]
     with pytest.raises(EngineError, match="this one fails"):
         next(ahead)
@@ -54,7 +54,7 @@ def test_no_other_begins_when_the_caller_stops(session: SparkSession) -> None:
             assert let_go.wait(30)
         return jobs(number)
 
-    ahead = one_ahead(session, waiting, 4)
+    ahead = run_jobs_overlapped(session, waiting, 4)
     next(ahead)
     assert held.wait(30)
     ahead.close()
@@ -69,4 +69,4 @@ def test_a_single_one_needs_no_thread(session: SparkSession) -> None:
         threads.append(threading.current_thread())
         return []
 
-    assert list(one_ahead(session, job, 1)) == [[]] and threads == [threading.current_thread()]
+    assert list(run_jobs_overlapped(session, job, 1)) == [[]] and threads == [threading.current_thread()]

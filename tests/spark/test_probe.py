@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_workers_of_this_machine_see_what_we_see(session: SparkSession, tmp_path: Path) -> None:
-    probe.refuse_strange_executors(session, tmp_path)
+    probe.refuse_unshared_executors(session, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -26,7 +26,7 @@ def test_another_user_is_refused(
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with raises_error(EngineError, path=tmp_path, about="do not share", advice="--out") as caught:
-        probe.refuse_strange_executors(session, tmp_path)
+        probe.refuse_unshared_executors(session, tmp_path)
     assert f'"user": {mine}' in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +47,7 @@ def test_a_folder_that_is_not_there_for_the_workers_is_refused(
     monkeypatch.setattr(files, "stat", lambda path: stat(elsewhere / Path(path).name))
     monkeypatch.setattr(files, "unlink", lambda path: unlink(elsewhere / Path(path).name))
     with raises_error(EngineError, path=tmp_path, about="No such file"):
-        probe.refuse_strange_executors(session, tmp_path)
+        probe.refuse_unshared_executors(session, tmp_path)
     assert list(elsewhere.iterdir()) == []
 
 
@@ -57,5 +57,5 @@ def test_another_file_of_the_same_name_is_refused(
     written = files.write_new
     monkeypatch.setattr(files, "write_new", lambda path, data: written(path, b"another's"))
     with raises_error(EngineError, path=tmp_path, about="do not share"):
-        probe.refuse_strange_executors(session, tmp_path)
+        probe.refuse_unshared_executors(session, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -52,7 +52,7 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
         session,
         buckets=life.buckets,
         tasks=1 if life.in_waves else 3,
-        clean_share=4 * (life.buckets % 2),
+        min_clean_to_dirty_ratio=4 * (life.buckets % 2),
         barrier_bytes=BARRIER_BYTES * (life.buckets // 2 % 2),
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.keys import KeysPart
-from siltstone.compaction.ledger.work import Compacted
+from siltstone.compaction.ledger.keys import KeyIndexPart
+from siltstone.compaction.ledger.work import CompactionReport
 from siltstone.compaction.report import ErrorDetails, LogFailure, RecordCounts
 from siltstone.compaction.staging import GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Extracted
-from siltstone.log.transactions import Carried
+from siltstone.log.transactions import TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import entries_of, entries_row
 
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_entries(dirty: bool, count: int) -> None:
     entries = np.arange(2 * count, dtype=np.uint64).reshape(-1, 2)
-    blob = EntryBlob(bucket=3, dirty=dirty, base_offset=1 << 40, entries=entries)
+    blob = EntryBlob(bucket=3, is_dirty=dirty, base_offset=1 << 40, entries=entries)
     (row,) = rows.rows_of([entries_row(blob).batch()])
     found = entries_of(row, 5)
-    assert (found.bucket, found.dirty, found.base_offset) == (3, dirty, 1 << 40)
+    assert (found.bucket, found.is_dirty, found.base_offset) == (3, dirty, 1 << 40)
     assert np.array_equal(found.entries, entries)
     with pytest.raises(ValueError, match="arrived"):
         entries_of(replace(row, count=count + 1), 5)
@@ -35,7 +35,7 @@ def test_entries(dirty: bool, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 100_000])
 def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "BLOB_BYTES", 64_000)
+    monkeypatch.setattr(rows, "BLOB_BYTES_MAX", 64_000)
     offsets = np.arange(count, dtype=np.uint32)
     sent = list(rows.rows_of(row.batch() for row in rows.array_rows(rows.RETAINED, 4, offsets)))
     assert {row.target for row in sent} == {4}
@@ -47,29 +47,37 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reports() -> None:
     error = ErrorDetails(code="CORRUPT_FILE", path="/x/ü", position=1 << 40, advice='say "so"')
-    failure = LogFailure(status="failed", reason='a "reason" with \n and ü', error=error)
+    failure = LogFailure(status="failed", reason='a "reason" with \n and ü', details=error)
     for report in (
         Extracted(records=3, keyless=1, failure=failure),
         Extracted(records=3),
         GroupReport(
-            group=2,
+            group_index=2,
             counts=RecordCounts(records_read=9),
             staged={"log": "/x"},
             identity=[1, 2, 3],
             failure=failure,
         ),
-        GroupReport(group=2),
+        GroupReport(group_index=2),
         LogReport(
-            name="a-0", extracted=Extracted(records=3), retained_counts={3: 4}, groups=[GroupReport(group=2)]
+            name="a-0",
+            extracted=Extracted(records=3),
+            retained_counts={3: 4},
+            groups=[GroupReport(group_index=2)],
         ),
         LogReport(
             name="a-0",
-            matched_keys=3,
-            groups=[GroupReport(group=1, failure=failure)],
-            files=[RetainedFile(group=1)],
+            dirty_keys_met=3,
+            groups=[GroupReport(group_index=1, failure=failure)],
+            files=[RetainedFile(group_index=1)],
         ),
-        RetainedFile(group=3, carried=Carried(open_producers=(1, 2)), failure=failure),
-        Compacted(retained={3: 4}, keys=[KeysPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))]),
+        RetainedFile(
+            group_index=3, transaction_state=TransactionState(open_producers=(1, 2)), failure=failure
+        ),
+        CompactionReport(
+            retained={3: 4},
+            key_index_parts=[KeyIndexPart(first=0, path="/k", counts=(1, 2), checksums=(3, 4))],
+        ),
     ):
         (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report, 7).batch()])
         assert (row.target, row.kind, rows.report_of(row, type(report))) == (7, rows.EXTRACTED, report)
@@ -79,6 +87,8 @@ def test_reports() -> None:
 
 def test_a_report_may_name_a_path_that_is_not_utf_8() -> None:
     path = os.fsdecode(b"/logs/\xff/users-0/00000000000000000000.log")
-    report = GroupReport(group=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path))
+    report = GroupReport(
+        group_index=1, staged={"log": path}, failure=LogFailure(status="failed", reason=path)
+    )
     (row,) = rows.rows_of([rows.report_row(rows.EXTRACTED, report).batch()])
     assert rows.report_of(row, GroupReport) == report

@@ -82,8 +82,8 @@ def test_a_segment_that_a_task_has_verified_is_not_read_again(
     root: Path, other_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again: list[Path] = []
-    check = replacement._verified_end
-    monkeypatch.setattr(replacement, "_verified_end", lambda path: (again.append(path), check(path))[1])
+    check = replacement._verify_log
+    monkeypatch.setattr(replacement, "_verify_log", lambda path: (again.append(path), check(path))[1])
     request = app.CleanRequest(
         directories=[root], in_place=True, topics=["topic"], config=["cleanup.policy=compact"], force=True
     )
@@ -125,9 +125,9 @@ def test_the_active_segment_may_grow(root: Path) -> None:
 def test_a_closed_file_is_identified_by_its_size_and_an_active_one_may_grow(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"four")
-    closed, active = (files.FileMark.of(files.stat(path), may_grow=grows) for grows in (False, True))
-    assert closed.is_of(files.stat(path)) and active.is_of(files.stat(path))
+    closed, active = (files.FileIdentity.of(files.stat(path), may_grow=grows) for grows in (False, True))
+    assert closed.matches(files.stat(path)) and active.matches(files.stat(path))
     path.write_bytes(b"four and more")
-    assert not closed.is_of(files.stat(path)) and active.is_of(files.stat(path))
+    assert not closed.matches(files.stat(path)) and active.matches(files.stat(path))
     path.write_bytes(b"4")
-    assert not active.is_of(files.stat(path))
+    assert not active.matches(files.stat(path))

@@ -132,7 +132,7 @@ def keyed(tmp_path: Path) -> FixedLog:
 def test_tombstones_and_keyless_records_in_the_latest_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collected: int
 ) -> None:
-    monkeypatch.setattr(latest_module.latest_offsets, "__defaults__", (collected,))
+    monkeypatch.setattr(latest_module.last_offsets_of_keys, "__defaults__", (collected,))
     log = keyed(tmp_path)
     assert to_arrow(log, view="latest")["offset"].to_pylist() == [3, 6]
     assert to_arrow(log, view="latest", tombstones="keep")["offset"].to_pylist() == [3, 4, 6]

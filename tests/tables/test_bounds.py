@@ -84,6 +84,13 @@ def test_offsets_by_partition_must_name_the_partitions_that_are_read(root: Path)
         offsets(root, **ZERO, startingOffsets='{"t":{"1":0}}')
 
 
+@pytest.mark.parametrize("option", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "asOfOffset"])
+def test_minus_two_is_advised_only_where_it_is_allowed(root: Path, option: str) -> None:
+    with raises_error(UsageError, about="missing: t-0", advice="every partition") as raised:
+        offsets(root, **ZERO, **{option: '{"t":{"1":0}}'})
+    assert "-2" not in str(raised.value)
+
+
 def test_partitions_are_selected_by_name_list_or_pattern(root: Path) -> None:
     def chosen(**given: str) -> list[str]:
         found = table_of(root, **given)

@@ -75,7 +75,7 @@ def test_bounds_and_filters_apply_to_the_ledger_too(root: Path) -> None:
     assert offsets(root, view="compacted", startingTimestamp="29") == [at for at in whole if at >= 29]
     end = {"endingOffsets": '{"t":{"0":36}}'}
     assert offsets(root, view="compacted", **end) == [at for at in whole if at < 36]
-    narrow = PushedFilters(low=29, high=35)
+    narrow = PushedFilters(start_offset=29, end_offset=35)
     assert offsets(root, narrow, view="compacted") == [at for at in whole if 29 <= at < 35]
 
 
@@ -89,7 +89,7 @@ def test_a_ledger_that_was_deleted_since_the_query_was_planned_is_refused(root: 
     planned = plan(options)
     write_segments(root / "t-0", {40: [records(40, 80)]}, 100)
     compact(root)
-    LedgerStore(root / "t-0").collect()
+    LedgerStore(root / "t-0").delete_unused()
     with raises_error(SourceChangedError, advice="run the query again"):
         for split in planned:
             list(read_split(split, options))

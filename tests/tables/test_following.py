@@ -32,7 +32,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def options_of(logs: Path, **more: str) -> ReadOptions:
-    return ReadOptions.of({"path": str(logs), **more}, streaming=True)
+    return ReadOptions.of({"path": str(logs), **more}, is_streaming=True)
 
 
 def grow(logs: Path, *counts: int) -> None:
@@ -49,7 +49,7 @@ class Stream:
         self.options = options_of(logs, **more)
         self.clock = ManualClock(NOW)
         self.follower = Follower(self.options, self.clock)
-        self.offsets = offsets_from_json(offsets_to_json(self.follower.initial()))
+        self.offsets = offsets_from_json(offsets_to_json(self.follower.initial_offsets()))
         self.read: list[tuple[int, int]] = []
         self.maximum = self.options.max_offsets_per_trigger
 
@@ -68,7 +68,7 @@ class Stream:
 
     def trigger(self) -> int:
         """One micro-batch; how many records it had."""
-        end = offsets_from_json(offsets_to_json(self.follower.latest(self.offsets, self.maximum)))
+        end = offsets_from_json(offsets_to_json(self.follower.next_end(self.offsets, self.maximum)))
         found = self.between(self.offsets, end)
         self.offsets, self.read = end, self.read + found
         return len(found)
@@ -114,7 +114,7 @@ def test_a_stream_starts_at_the_end_unless_startingoffsets_is_set(logs: Path) ->
 def test_a_micro_batch_that_is_read_again_is_the_same(logs: Path) -> None:
     stream = Stream(logs, startingOffsets="earliest")
     grow(logs, 40, 10)
-    start, end = dict(stream.offsets), stream.follower.latest(stream.offsets)
+    start, end = dict(stream.offsets), stream.follower.next_end(stream.offsets)
     first = stream.between(start, end)
     grow(logs, 40, 40)
     stream.restart()
@@ -134,7 +134,7 @@ def test_maxoffsetspertrigger_is_shared_in_proportion(logs: Path) -> None:
 def test_available_now_ends_at_the_offsets_of_its_start(logs: Path) -> None:
     grow(logs, 30, 10)
     stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="25")
-    stream.follower.stop_at_ends()
+    stream.follower.stop_at_current_ends()
     grow(logs, 50, 50)
     with opened(logs) as manager:
         manager.topics.add_partitions("events", 3)
@@ -255,9 +255,9 @@ def test_a_log_in_the_middle_of_a_swap_is_opened_again(logs: Path, monkeypatch: 
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(following, "selected_partitions", spoiled)
-    assert stream.follower.latest(stream.offsets) == stream.offsets
+    assert stream.follower.next_end(stream.offsets) == stream.offsets
     assert stream.trigger() == 10
     left[0] = 1000
     with pytest.raises(DirectoryRefusedError):
         for _ in range(5):
-            stream.follower.latest(stream.offsets)
+            stream.follower.next_end(stream.offsets)

@@ -128,6 +128,14 @@ def test_a_batch_with_invalid_records_is_one_row_with_a_valid_checksum(tmp_path:
     assert (bad["topic"], bad["partition"]) == ("users", 0)
 
 
+def test_the_row_of_a_batch_that_is_too_large_to_decompress_says_what_to_do(tmp_path: Path) -> None:
+    root = log_directory(tmp_path, {"users-0": {0: sound(2, codec=1)}})
+    records, bad = read(root, maxDecompressedMessageBytes="10")
+    assert records == []
+    assert [offset for offset, _ in bad] == [0, RECORDS]
+    assert all("raise max.decompressed.message.bytes" in reason for _, reason in bad)
+
+
 @pytest.mark.parametrize("damage", ["zeros", "noise", "cut", "length"])
 def test_without_a_possible_header_reading_continues_at_the_next_batch(tmp_path: Path, damage: str) -> None:
     batches = sound()

@@ -53,7 +53,7 @@ def test_the_last_record_of_each_key_is_found_whatever_the_memory(
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
         ((topic_partition, wanted),) = offset_ranges(logs, options).items()
-        found = table.find_latest_offsets(
+        found = table.find_last_offsets_of_keys(
             logs[topic_partition], wanted, options, memory_bytes=memory, part_bytes=part
         )
         assert found.tolist() == sorted(last.values())
@@ -93,7 +93,7 @@ def test_last_records_more_than_32_bits_of_offsets_apart_are_read(tmp_path: Path
     each = [batch([Rec(offset=at, key=b"k%d" % at)]) for at in far]
     partition = write_segments(tmp_path / "t-0", {0: each}, 100)
     with files.Reader(partition / f"{0:020}.log") as reader:
-        mark = files.FileMark.of(reader.stat, may_grow=False)
+        mark = files.FileIdentity.of(reader.stat, may_grow=False)
     piece = FilePiece(
         topic_partition=TopicPartition("t", 0),
         directory=str(partition),
@@ -145,17 +145,17 @@ def test_deleted_keys_are_excluded_unless_tombstones_are_kept(root: Path) -> Non
 
 
 def test_filters_never_change_which_record_is_the_last(root: Path) -> None:
-    assert offsets(root, PushedFilters(low=0, high=4), view="latest") == [3, 0]
-    assert offsets(root, PushedFilters(low=0, high=3), view="latest") == [0]
+    assert offsets(root, PushedFilters(start_offset=0, end_offset=4), view="latest") == [3, 0]
+    assert offsets(root, PushedFilters(start_offset=0, end_offset=3), view="latest") == [0]
     assert offsets(root, PushedFilters(partitions=frozenset([0])), view="latest") == [3, 6]
     assert offsets(root, PushedFilters(topics=frozenset(["u"])), view="latest") == []
 
 
 def test_filters_read_less_of_a_log(root: Path) -> None:
-    assert offsets(root, PushedFilters(low=2, high=5) & PushedFilters(high=4)) == [2, 3]
-    assert offsets(root, PushedFilters(partitions=frozenset([1])) & PushedFilters(low=0)) == [0]
-    assert offsets(root, PushedFilters(from_ms=1 << 60)) == []
-    assert offsets(root, PushedFilters(from_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
+    assert offsets(root, PushedFilters(start_offset=2, end_offset=5) & PushedFilters(end_offset=4)) == [2, 3]
+    assert offsets(root, PushedFilters(partitions=frozenset([1])) & PushedFilters(start_offset=0)) == [0]
+    assert offsets(root, PushedFilters(from_timestamp_ms=1 << 60)) == []
+    assert offsets(root, PushedFilters(from_timestamp_ms=0)) == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.sampled_from([1, 40, 1 << 20, 1 << 40]))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from siltstone.base.errors import UsageError
-from siltstone.log.fetch import EARLIEST
+from siltstone.log.fetch import EARLIEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size, time_ms
 from siltstone.tables.writing import WRITE_OPTIONS
@@ -21,7 +21,11 @@ def test_the_defaults_are_those_of_sparks_kafka_source() -> None:
     options = ReadOptions.of(PATH)
     assert options == ReadOptions(paths=("/logs",))
     assert options.fail_on_data_loss and not options.include_headers
-    assert (options.view, options.isolation, options.quarantine) == ("log", "read_committed", False)
+    assert (options.view, options.isolation, options.quarantine_bad_batches) == (
+        "log",
+        "read_committed",
+        False,
+    )
 
 
 def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> None:
@@ -31,7 +35,7 @@ def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> No
         "serialization.format": "1",
         "provider": "siltstone",
     }
-    assert ReadOptions.of(given).starting == OffsetLimit(every=EARLIEST)
+    assert ReadOptions.of(given).starting == OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
     assert ReadOptions.of({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert ReadOptions.of({"location": "file:/a%20b"}).paths == ("/a b",)
     assert ReadOptions.of({"path": "file:///a", "location": "file:/b"}).paths == ("/a",)
@@ -81,18 +85,20 @@ def test_a_path_is_required() -> None:
 
 
 def test_streams_have_no_ending_and_may_start_at_the_latest() -> None:
-    assert ReadOptions.of({**PATH, "startingOffsets": "latest"}, streaming=True).starting == OffsetLimit(
-        every=-1
+    assert ReadOptions.of({**PATH, "startingOffsets": "latest"}, is_streaming=True).starting == OffsetLimit(
+        every_partition=-1
     )
     for given in ({"view": "latest"}, {"asOfOffset": "1"}, {"endingOffsets": "latest"}):
         with raises_error(UsageError, about="view=log", advice="batch query"):
-            ReadOptions.of({**PATH, **given}, streaming=True)
+            ReadOptions.of({**PATH, **given}, is_streaming=True)
 
 
 def test_one_time_for_all_precedes_times_by_partition_and_these_precede_offsets() -> None:
     times, offsets = {"startingOffsetsByTimestamp": '{"a":{"0":5}}'}, {"startingOffsets": "earliest"}
     one = {"startingTimestamp": "7"}
-    assert ReadOptions.of(PATH | one | times | offsets).starting == OffsetLimit(every=7, is_time=True)
+    assert ReadOptions.of(PATH | one | times | offsets).starting == OffsetLimit(
+        every_partition=7, is_time=True
+    )
     limit = OffsetLimit(by_partition={TopicPartition("a", 0): 5}, is_time=True)
     assert ReadOptions.of(PATH | times | offsets).starting == limit
 

@@ -249,9 +249,9 @@ def test_a_streams_epochs_are_written_once_each(logs: Path) -> None:
 def test_the_newest_writes_are_kept_up_to_a_number(tmp_path: Path) -> None:
     writes: list[Write] = []
     for number in range(WRITES_MAX + 5):
-        entry = Write(write_id=f"w{number}", done=True, ranges={})
+        entry = Write(write_id=f"w{number}", is_done=True, ranges={})
         writes = [*writes, entry] if number else [entry]
-    kept = store_write(tmp_path, writes, Write(write_id="last", done=True, ranges={}))
+    kept = store_write(tmp_path, writes, Write(write_id="last", is_done=True, ranges={}))
     assert len(kept) == WRITES_MAX
     assert load_writes(tmp_path) == kept
     assert kept[-1].write_id == "last"
@@ -323,11 +323,11 @@ def test_staged_files_of_an_abandoned_job_are_removed_after_a_week(logs: Path) -
     old, young = planned(logs, topic="one"), planned(logs, topic="one")
     staged(old, [numbered(0, 5)])
     staged(young, [numbered(0, 5)])
-    os.utime(old.run, ns=((NOW - 8 * 86_400_000) * 1_000_000,) * 2)
-    os.utime(young.run, ns=(NOW * 1_000_000,) * 2)
+    os.utime(old.staging_folder, ns=((NOW - 8 * 86_400_000) * 1_000_000,) * 2)
+    os.utime(young.staging_folder, ns=(NOW * 1_000_000,) * 2)
     job(logs, [numbered(0, 5)], topic="one")
-    assert not Path(old.run).exists()
-    assert Path(young.run).exists()
+    assert not Path(old.staging_folder).exists()
+    assert Path(young.staging_folder).exists()
 
 
 def test_an_interrupted_write_is_refused_if_the_log_was_cleaned_since(logs: Path) -> None:
@@ -351,7 +351,7 @@ def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(l
         manager["one", 0].append(batch)
     job(logs, [numbered(100, 2)], topic="one")
     assert values(logs, "one") == [*(b"v%d" % n for n in range(10)), b"v100", b"v101"]
-    assert job(logs, [numbered(0, 10)], topic="one", writeId="half").done
+    assert job(logs, [numbered(0, 10)], topic="one", writeId="half").is_done
     assert len(values(logs, "one")) == 12
 
 

@@ -24,7 +24,7 @@ MASK = (1 << 64) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
 
 
-def _rotated(word: int, by: int) -> int:
+def _rotate_left(word: int, by: int) -> int:
     return ((word << by) | (word >> (64 - by))) & MASK
 
 
@@ -34,8 +34,8 @@ def _twin(key: bytes, seed0: int, seed1: int) -> tuple[int, int]:
     words = [int.from_bytes(key[i : i + 8], "little") for i in range(0, whole, 8)]
     for word in [*words, int.from_bytes(key[whole:], "little")]:
         for lane, mixed_in in enumerate((word, word ^ P4)):
-            mixed = lanes[lane] ^ (_rotated(mixed_in * P2 & MASK, 31) * P1 & MASK)
-            lanes[lane] = (_rotated(mixed, 27) * P1 + P4) & MASK
+            mixed = lanes[lane] ^ (_rotate_left(mixed_in * P2 & MASK, 31) * P1 & MASK)
+            lanes[lane] = (_rotate_left(mixed, 27) * P1 + P4) & MASK
     finished = []
     for lane in lanes:
         word = ((lane ^ (lane >> 33)) * P2) & MASK
@@ -72,11 +72,11 @@ class Row(NamedTuple):
         return self.key * P1 & MASK, (self.key * P2 & MASK & ~0xFF) | low, self.offset
 
 
-def _naive(rows: list[Row], first_dirty: int, was_cleaned: bool) -> tuple[Counter[str], Counter[str]]:
+def _naive(rows: list[Row], first_dirty_offset: int, was_cleaned: bool) -> tuple[Counter[str], Counter[str]]:
     """Problems by kind, and records that were rightly discarded by reason."""
     last: dict[int, int] = {}
     for row in rows:
-        if row.offset >= first_dirty:
+        if row.offset >= first_dirty_offset:
             last[row.key] = max(last.get(row.key, -1), row.offset)
     problems: Counter[str] = Counter()
     discarded: Counter[str] = Counter()
@@ -85,7 +85,7 @@ def _naive(rows: list[Row], first_dirty: int, was_cleaned: bool) -> tuple[Counte
         reason = REASONS_OF_THREE[SUPERSEDED if superseded else row.reason]
         if row.flags & IS_RETAINED:
             if was_cleaned and (superseded or row.flags & MUST_DISCARD):
-                problems[reason.if_kept[0]] += 1
+                problems[reason.if_retained[0]] += 1
         elif superseded or row.flags & MAY_DISCARD:
             discarded[reason.name] += 1
         else:
@@ -105,17 +105,19 @@ def test_keys_are_checked_as_by_a_dict_for_any_list_of_reasons(
     """A reason that is added to the list needs no change of the check."""
     monkeypatch.setattr(keys, "KEY_REASONS", REASONS_OF_THREE)
     rng = random.Random(seed)
-    first_dirty = rng.choice([0, 50, 1 << 40])
-    base = max(first_dirty - 60, 0)
+    first_dirty_offset = rng.choice([0, 50, 1 << 40])
+    base = max(first_dirty_offset - 60, 0)
     rows = []
     for offset in range(base, base + 150):
         reason, flags = rng.randrange(3), rng.randrange(8)
         rows.append(Row(rng.randrange(20), offset, reason, flags if reason else flags & IS_RETAINED))
     rng.shuffle(rows)
     entries = np.array([row.entry for row in rows], np.uint64)
-    findings = check_bucket([entries[:70], entries[70:]], first_dirty=first_dirty, was_cleaned=was_cleaned)
-    problems, discarded = _naive(rows, first_dirty, was_cleaned)
-    assert findings.found == problems
+    findings = check_bucket(
+        [entries[:70], entries[70:]], first_dirty_offset=first_dirty_offset, was_cleaned=was_cleaned
+    )
+    problems, discarded = _naive(rows, first_dirty_offset, was_cleaned)
+    assert findings.problem_counts == problems
     assert {reason.name: findings.counts[reason.name] for reason in REASONS_OF_THREE} == {
         reason.name: discarded[reason.name] for reason in REASONS_OF_THREE
     }
@@ -125,7 +127,7 @@ def test_keys_are_checked_as_by_a_dict_for_any_list_of_reasons(
 def test_every_reason_has_a_name_and_fits_an_entry() -> None:
     assert {reason.name for reason in KEY_REASONS} <= set(REASONS)
     assert {
-        kind for reason in KEY_REASONS for kind, _ in (reason.if_lost, reason.if_kept)
+        kind for reason in KEY_REASONS for kind, _ in (reason.if_lost, reason.if_retained)
     } <= PROBLEM_KINDS.keys()
     assert KEY_REASONS[SUPERSEDED].name == "superseded" and len(KEY_REASONS) <= 32
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from siltstone.compaction.report import CLEANED
-from siltstone.verify.checking import check_here, verify
+from siltstone.verify.checking import check_in_process, verify
 from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 from tests.support.cleaning import logs, oracle
@@ -40,7 +40,7 @@ def _settings(config: Mapping[str, object], now_ms: int, *, exact: bool) -> Clea
 
 
 def _verdict(before: Path, after: Path, settings: CleaningSettings) -> LogVerdict:
-    (found,) = verify(before, after, check_here, lambda _: settings).logs
+    (found,) = verify(before, after, check_in_process, lambda _: settings).logs
     return found
 
 

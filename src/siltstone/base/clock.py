@@ -13,7 +13,7 @@ from typing import Protocol
 from siltstone.base.errors import UsageError
 
 LATEST_MS = 253_402_300_799_999
-"""The last ms of the year 9999. A later time is most likely in micro- or nanoseconds."""
+"""The last ms of the year 9999. A larger number is most likely a time in micro- or nanoseconds."""
 
 
 class Clock(Protocol):
@@ -48,10 +48,11 @@ class ManualClock:
 
 
 def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
-    """The time in ms that a run uses: ``--now-ms`` where it is given, else the clock's.
+    """The time in ms that a command uses: ``chosen_ms``, the value of ``--now-ms``, or the clock's if that is
+    None.
 
-    Raises UsageError for a time before the epoch or after the year 9999: every horizon would have passed, or
-    none, and sums with it would overflow the 64 bits of a timestamp.
+    Raises UsageError for a time before 1970 or after the year 9999. With such a time every delete horizon
+    would have passed, or none, and sums with it would overflow an int64.
     """
     if chosen_ms is None:
         return clock.now_ms()
@@ -62,7 +63,7 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
 
 
 def time_text(at_ms: int) -> str:
-    """A time for people, in UTC to the second; the bare number where it is out of range."""
+    """A time for people, in UTC to the second; the number of ms if it is out of range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):

@@ -17,7 +17,8 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """Which levels a codec has. ``default``: the setting's, as Kafka has it; ``doc`` and ``refused`` too."""
+    """The compression levels of a codec: the range, default and documentation of its setting, as in Kafka.
+    ``refused``: levels within the range that are not allowed."""
 
     minimum: int
     maximum: int
@@ -28,7 +29,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """One codec. ``first_magic``: message sets of a lower magic were never written with it."""
+    """One codec. ``first_magic``: the oldest record format (magic) that may use it."""
 
     id: int
     name: str
@@ -58,20 +59,21 @@ CODECS = (
         levels=Levels(minimum=-131_072, maximum=22, default=3, doc="Level of zstd."),
     ),
 )
-"""By their numbers."""
+"""All codecs; the index is the number."""
 CODEC_NAMES = tuple(codec.name for codec in CODECS)
 
 
+# Values of ``compression.type`` that are no codec.
 _PLAIN = ("uncompressed", "producer")
 COMPRESSION_TYPES = (_PLAIN[0], *reversed(CODEC_NAMES[1:]), _PLAIN[1])
 """What ``compression.type`` can be, in Kafka's order."""
 
 
 def codec_number(name: str) -> int:
-    """The number of a codec, or of what ``compression.type`` says where nothing comes compressed."""
+    """The codec number of a ``compression.type``, NONE for "uncompressed" and "producer"."""
     return NONE if name in _PLAIN else CODEC_NAMES.index(name)
 
 
 def codec_name(number: int) -> str:
-    """A codec's name for people, also where nothing has its number."""
+    """The name of a codec, or ``unknown(NUMBER)`` if no codec has the number."""
     return CODEC_NAMES[number] if number < len(CODEC_NAMES) else f"unknown({number})"

@@ -1,4 +1,5 @@
-"""The settings in force: parsed from text, layered by their sources; `LogConfig` is what one log uses.
+"""The settings in effect: parsed from text and layered by their sources. ``LogConfig`` has those that one log
+uses.
 
     text ─ parse_… ─► layers of Setting ─► Config ─ LogConfig.of ─► LogConfig
 
@@ -8,10 +9,10 @@
     STATIC_BROKER_CONFIG           the broker's server.properties
     DEFAULT_CONFIG                 the table's (``config_table``)
 
-The first layer that has any of a key's names wins; within a layer the best name: ``log.retention.ms`` before
-``.minutes`` before ``.hours``. A change at run time makes a new ``Config``: no reader sees half of one.
-Answers to Kafka's ``ConfigEntry.ConfigSource``, ``DynamicBrokerConfig``, ``ConfigDef.parseType`` and
-``LogConfig``.
+The first layer that has any name of a key gives its value. Within a layer the names of a key have an order,
+too: ``log.retention.ms`` comes before ``.minutes`` and ``.hours``. A change at run time makes a new
+``Config``, so no reader sees half of a change. Corresponds to Kafka's ``ConfigEntry.ConfigSource``,
+``DynamicBrokerConfig``, ``ConfigDef.parseType`` and ``LogConfig``.
 """
 
 from __future__ import annotations
@@ -33,34 +34,36 @@ from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - of
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
 
-# A name that is a setting of its own is that one, although it is also a synonym of another
-# (log.flush.scheduler.interval.ms of flush.ms).
+# Every name and its key. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
+# flush.ms: such a name stands for the setting of its own.
 _BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
 TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
 BROKER_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
 
 
 def find_key(name: str) -> Key:
-    """The key of that name or synonym. Raises UsageError that suggests the nearest."""
+    """The key that has this name or synonym. Raises UsageError that suggests the nearest name."""
     return _find(name, _BY_NAME)
 
 
 def find_topic_key(name: str) -> Key:
-    """The key of a topic's name for it. Raises UsageError, with the topic's name for a broker's."""
+    """The key with this name of a topic's setting. Raises UsageError; for a broker's name it says the
+    topic's."""
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
-    instead = f"set {key.name!r} instead" if key.of_topic else "set it for the broker"
-    raise UsageError(f"{name!r} is a broker's setting, not a topic's", advice=instead)
+    advice = f"set {key.name!r} instead" if key.is_topic_key else "set it for the broker"
+    raise UsageError(f"{name!r} is a broker's setting, not a topic's", advice=advice)
 
 
 def find_broker_key(name: str) -> Key:
-    """The key of a broker's name for it. Raises UsageError, with the broker's name for a topic's."""
+    """The key with this name of a broker's setting. Raises UsageError; for a topic's name it says the
+    broker's."""
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
     names = _BY_NAME[name].broker_names
-    instead = f"set {names[0]!r} instead" if names else "set it for the topic"
-    raise UsageError(f"{name!r} is a topic's setting, not a broker's", advice=instead)
+    advice = f"set {names[0]!r} instead" if names else "set it for the topic"
+    raise UsageError(f"{name!r} is a topic's setting, not a broker's", advice=advice)
 
 
 def _find(name: str, names: Collection[str]) -> Key:
@@ -71,12 +74,13 @@ def _find(name: str, names: Collection[str]) -> Key:
     raise UsageError(f"unknown setting {name!r}", advice=advice)
 
 
-# Text ↔ checked value: ``parse_text(key, format_value(value)) == value`` for every value that a key allows.
+# From text to a checked value, and back: ``parse_text(key, format_value(value)) == value`` for every allowed
+# value.
 #
-# Numbers are read as Kafka reads them: decimal digits with a sign, 32 or 64 bits; nothing of Python's own
-# (underscores, other alphabets' digits).
+# Numbers are read as Kafka reads them: ASCII digits with a sign, of 32 or 64 bits. Python would also accept
+# underscores and the digits of other alphabets.
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?|[+-]?Infinity|NaN")
 _KIND_BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
 _KIND_TEXTS = {
@@ -89,7 +93,8 @@ _KIND_TEXTS = {
 
 
 def parse_text(key: Key, text: str, name: str | None = None) -> Value:
-    """The value, in the key's own unit, that ``text`` means under ``name``. Raises UsageError."""
+    """Parse ``text``, set under ``name`` (or the key's own name), into a value in the key's own unit. Raises
+    UsageError."""
     synonym = None if name is None else key.synonym(name)
     kind = (synonym and synonym.kind) or key.kind
     try:
@@ -115,7 +120,7 @@ def format_value(value: Value) -> str:
 
 
 def _parse(kind: Kind, text: str) -> Value:
-    """The value of a type, whatever its range. Raises ValueError that says what to pass."""
+    """Parse a value of a type, without a check of its range. Raises ValueError that says what to pass."""
     if kind is Kind.STRING:
         return text
     if kind is Kind.BOOLEAN and text.lower() in ("true", "false"):
@@ -126,41 +131,43 @@ def _parse(kind: Kind, text: str) -> Value:
             return tuple(dict.fromkeys(words))
     if kind is Kind.DOUBLE and _NUMBER.fullmatch(text):
         return float(text)
-    if kind in _KIND_BOUNDS and _WHOLE.fullmatch(text):
+    if kind in _KIND_BOUNDS and _INTEGER.fullmatch(text):
         return int(text)
     raise ValueError(f"pass {_KIND_TEXTS[kind]}")
 
 
 def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int | float) -> int | float:
-    """``number``, in the unit of the name that was used, in the key's own unit. Raises ValueError that says
-    what the number must be."""
-    shortest, longest = _KIND_BOUNDS.get(kind, (None, None))
+    """Check ``number``, in the unit of the name that was used, and convert it to the key's own unit. Raises
+    ValueError that says what the number must be."""
+    kind_minimum, kind_maximum = _KIND_BOUNDS.get(kind, (None, None))
     minimum, maximum = key.minimum, key.maximum
     if synonym is not None and (synonym.unit != 1 or synonym.minimum is not None):
         minimum, maximum = synonym.minimum, None
-    minimum = shortest if minimum is None else minimum
-    maximum = longest if maximum is None else maximum
-    # A negative number means no limit; of retention.ms under a broker's names only, as in Kafka.
-    is_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
-    if is_unlimited and shortest is not None and shortest <= number < 0:
+    minimum = kind_minimum if minimum is None else minimum
+    maximum = kind_maximum if maximum is None else maximum
+    # A negative number means no limit: of retention.ms only under a broker's names, as in Kafka.
+    allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
+    if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
-    inside = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)  # never NaN
-    if inside and number not in key.refused:
+    is_in_bounds = (minimum is None or number >= minimum) and (
+        maximum is None or number <= maximum
+    )  # never NaN
+    if is_in_bounds and number not in key.refused:
         return number if synonym is None else number * synonym.unit
     bounds = [
         f"at {end} {bound}" for end, bound in (("least", minimum), ("most", maximum)) if bound is not None
     ]
     refused = ", not " + " or ".join(map(str, key.refused)) if key.refused else ""
-    unlimited = ", or negative: no limit" if synonym and is_unlimited else ""
+    unlimited = ", or negative: no limit" if synonym and allows_unlimited else ""
     raise ValueError(f"it must be {' and '.join(bounds)}{refused}{unlimited}")
 
 
-# Settings as people and files give them. Every reader checks names, types and ranges, and its error names the
-# place of the value.
+# Settings from command lines and files. Each of these functions checks names, types and ranges, and its error
+# says where the value was set.
 
 
 class ConfigSource(Enum):
-    """Where a value came from, by Kafka's names, strongest first."""
+    """Where a value was set, by Kafka's names. An earlier member takes precedence over a later one."""
 
     DYNAMIC_TOPIC_CONFIG = "DYNAMIC_TOPIC_CONFIG"
     DYNAMIC_BROKER_CONFIG = "DYNAMIC_BROKER_CONFIG"
@@ -171,13 +178,16 @@ class ConfigSource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A value and where it came from: ``source`` for people ("default", "--config", "file:line"), ``origin``
-    by Kafka's names, ``name`` the one under which it was set. ``value`` is in the unit of the key's own
-    name."""
+    """A value and where it came from.
+
+    ``value``: in the unit of the key's own name. ``source``: where it was set, for people ("default",
+    "--config", "file:line"). ``config_source``: the same by Kafka's names. ``name``: the name under which it
+    was set.
+    """
 
     value: Value
     source: str
-    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    config_source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
     name: str = ""
 
 
@@ -185,16 +195,18 @@ Layer = Mapping[str, Setting]
 """Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
-_DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+_DYNAMIC_SOURCES = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Setting]:
-    """``key=value`` strings as settings, by the names given; a topic's or a broker's. Raises UsageError."""
+    """Parse ``key=value`` strings, with a topic's or a broker's names, into settings by name. Raises
+    UsageError."""
     return {name: _setting(find_key, name, text, source) for name, text in _pairs(assignments, source)}
 
 
 def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) -> dict[str, Setting]:
-    """A topic's own settings, from names and texts or from ``key=value`` strings; no broker's names.
+    """Parse a topic's own settings, from values by name or from ``key=value`` strings. Refuses a broker's
+    names.
 
     Raises UsageError.
     """
@@ -203,40 +215,44 @@ def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) ->
 
 
 def parse_broker_config(
-    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+    texts: Mapping[str, str], source: str, config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
 ) -> dict[str, Setting]:
-    """A broker's settings, from names and texts; no topic's names, and at run time only what can change then.
+    """Parse a broker's settings, from values by name. Refuses a topic's names, and for a dynamic source those
+    that cannot change at run time.
 
     Raises UsageError.
     """
 
     def find(name: str) -> Key:
         key = find_broker_key(name)
-        if origin in _DYNAMIC and not key.changes_at_run_time(name):
+        if config_source in _DYNAMIC_SOURCES and not key.changes_at_run_time(name):
             raise UsageError(f"{name} cannot change at run time", advice="set it in server.properties")
         return key
 
-    return {name: _setting(find, name, text, source, origin) for name, text in texts.items()}
+    return {name: _setting(find, name, text, source, config_source) for name, text in texts.items()}
 
 
 def parse_stored_config(
-    texts: Mapping[str, str], source: str, origin: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+    texts: Mapping[str, str], source: str, config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
 ) -> dict[str, Setting]:
-    """The settings that a broker keeps for a topic or for brokers, as far as Siltstone knows them.
+    """Parse settings that a Kafka broker has stored for a topic or for brokers, as far as Siltstone knows
+    them.
 
-    What Kafka has and Siltstone does not (security, quotas, newer releases' keys), what cannot change at run
-    time, and bad values of settings that are not used are passed over. Raises UsageError for a bad value of
-    one that is used.
+    Skips settings that Siltstone does not have (security, quotas, keys of newer releases), those that cannot
+    change at run time, and bad values of settings that it does not use. Raises UsageError for a bad value of
+    a setting that it uses.
     """
-    known = TOPIC_NAMES if origin is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    known = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
     for name, text in texts.items():
-        if name not in known or (origin in _DYNAMIC and not _BY_NAME[name].changes_at_run_time(name)):
+        if name not in known or (
+            config_source in _DYNAMIC_SOURCES and not _BY_NAME[name].changes_at_run_time(name)
+        ):
             continue
         try:
-            settings[name] = _setting(find_key, name, text, source, origin)
+            settings[name] = _setting(find_key, name, text, source, config_source)
         except UsageError:
-            if _BY_NAME[name].used:
+            if _BY_NAME[name].is_used:
                 raise
     return settings
 
@@ -246,23 +262,25 @@ def _setting(
     name: str,
     text: str,
     source: str,
-    origin: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    config_source: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG,
 ) -> Setting:
-    """The setting that ``text`` means under ``name``. Raises UsageError: where, and what is allowed."""
+    """Parse one setting. Raises UsageError that says where it was set and what is allowed."""
     try:
-        return Setting(value=parse_text(find(name), text, name), source=source, origin=origin, name=name)
+        return Setting(
+            value=parse_text(find(name), text, name), source=source, config_source=config_source, name=name
+        )
     except UsageError as error:
         error.path = source
         raise
 
 
 def split_additions(text: str) -> list[str]:
-    """``a=1,cleanup.policy=[compact,delete]`` (kafka-configs --add-config) as its assignments."""
+    """Split ``a=1,cleanup.policy=[compact,delete]`` (kafka-configs --add-config) into its assignments."""
     return [part.strip() for part in _COMMA_OUTSIDE_BRACKETS.split(text)] if text.strip() else []
 
 
 def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
-    """Lines ``topic:key=value`` (``#`` starts a comment) as settings by topic. Raises UsageError."""
+    """Parse lines ``topic:key=value`` (``#`` starts a comment) into settings by topic. Raises UsageError."""
     by_topic: dict[str, dict[str, Setting]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -277,7 +295,7 @@ def parse_config_file(text: str, name: str) -> dict[str, dict[str, Setting]]:
 
 
 def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]:
-    """Names and texts of ``key=value``; brackets around a list are removed."""
+    """Split each ``key=value`` into name and text, without the brackets around a list."""
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
@@ -293,14 +311,14 @@ def _pairs(assignments: Iterable[str], source: str) -> Iterator[tuple[str, str]]
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def parse_server_properties(text: str, name: str, *, foreign: bool = False) -> dict[str, Setting]:
-    """The settings of a ``server.properties``, each with ``name:line`` as its source.
+def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False) -> dict[str, Setting]:
+    """Parse a ``server.properties``; the source of each setting is ``name:line``.
 
-    Of entries with the same name the last one counts. ``foreign``: it is a Kafka broker's own, and what
-    Siltstone does not know in it is passed over. Raises UsageError for an unknown name, a value that is out
-    of range and a broken escape.
+    Of entries with the same name the last one counts. ``skip_unknown``: the file is that of a Kafka broker,
+    so settings that Siltstone does not know are skipped. Raises UsageError for an unknown name, a value out
+    of range and an invalid escape.
     """
-    parse = parse_stored_config if foreign else parse_broker_config
+    parse = parse_stored_config if skip_unknown else parse_broker_config
     settings: dict[str, Setting] = {}
     for line, key, value in _entries(text, name):
         settings.update(parse({key: value}, f"{name}:{line}"))
@@ -308,13 +326,14 @@ def parse_server_properties(text: str, name: str, *, foreign: bool = False) -> d
 
 
 def first_property(text: str, name: str, *keys: str) -> str | None:
-    """The last entry for the first of ``keys`` that the file has, as text. Raises UsageError."""
+    """The text of the first of ``keys`` that the file sets, from its last entry. Raises UsageError."""
     entries = {key: value for _, key, value in _entries(text, name)}
     return next((entries[key].strip() for key in keys if entries.get(key, "").strip()), None)
 
 
 def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
-    """Line number (of its beginning), key and value of each entry; escapes and continued lines resolved."""
+    """(number of its first line, key, value) of each entry, with escapes decoded and continued lines
+    joined."""
     line = 1
     try:
         for element in javaproperties.parse(text):
@@ -326,23 +345,24 @@ def _entries(text: str, name: str) -> Iterator[tuple[int, str, str]]:
         raise UsageError(str(error), path=f"{name}:{line}", advice=advice) from None
 
 
-# The settings in force.
+# The settings in effect.
 
-# A broker's settings that the cleaning of one log uses.
-_OF_A_CLEANING = (
+# The broker's settings that a cleaning of one log uses.
+_CLEANER_KEYS = (
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
     "log.cleaner.io.buffer.size",
     "producer.id.expiration.ms",
 )
-_LOG_KEYS = tuple(key for key in ALL_KEYS if key.used and (key.of_topic or key.name in _OF_A_CLEANING))
+_LOG_KEYS = tuple(key for key in ALL_KEYS if key.is_used and (key.is_topic_key or key.name in _CLEANER_KEYS))
 
 
 class Config:
     """The effective settings of one topic, or of a broker (Kafka's ``AbstractConfig``), in layers.
 
-    ``topic`` is the topic's own layer; a command line may put brokers' names there too. ``default_source`` is
-    the source of values that no layer has.
+    ``topic``: the topic's own layer; settings of a command line go there, also under brokers' names.
+    ``broker``, ``broker_default``, ``static``: the layers of the module's drawing. ``default_source``: the
+    ``Setting.source`` of values that no layer has.
     """
 
     __slots__ = ("_default_source", "_layers")
@@ -368,14 +388,17 @@ class Config:
         return self.setting(name).value
 
     def setting(self, name: str) -> Setting:
-        """Value and source of one key. Raises UsageError for an unknown name."""
+        """The setting of one key, by any of its names. Raises UsageError for an unknown name."""
         key = find_key(name)
-        for origin, layer in self._layers.items():
-            for known_as in key.names if layer else ():
-                if known_as in layer:
-                    return dataclasses.replace(layer[known_as], origin=origin, name=known_as)
+        for config_source, layer in self._layers.items():
+            for synonym in key.names if layer else ():
+                if synonym in layer:
+                    return dataclasses.replace(layer[synonym], config_source=config_source, name=synonym)
         return Setting(
-            value=key.default, source=self._default_source, origin=ConfigSource.DEFAULT_CONFIG, name=key.name
+            value=key.default,
+            source=self._default_source,
+            config_source=ConfigSource.DEFAULT_CONFIG,
+            name=key.name,
         )
 
     def integer(self, name: str) -> int:
@@ -396,7 +419,7 @@ class Config:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """``cleanup.policy`` as its words."""
+        """The policies of ``cleanup.policy``: "compact", "delete", both or none."""
         value = self["cleanup.policy"]
         assert isinstance(value, tuple)
         return value
@@ -405,28 +428,29 @@ class Config:
         """The settings that one log and its cleaning use, by name."""
         return {key.name: self.setting(key.name) for key in _LOG_KEYS}
 
-    def layer(self, origin: ConfigSource) -> Layer:
+    def layer(self, config_source: ConfigSource) -> Layer:
         """The settings of one layer, by the names under which they were set."""
-        return self._layers.get(origin, {})
+        return self._layers.get(config_source, {})
 
-    def over(self, layer: Layer) -> Config:
-        """These settings with ``layer`` over the topic's own; a key in it wins under any of its names."""
-        hidden = {name for own in layer for name in find_key(own).names}
+    def with_topic_layer(self, layer: Layer) -> Config:
+        """A copy whose topic layer has the settings of ``layer`` too. They replace the topic's own, also
+        those that the topic has under another name."""
+        overridden = {name for layer_name in layer for name in find_key(layer_name).names}
         before = self._layers[ConfigSource.DYNAMIC_TOPIC_CONFIG]
-        kept = {name: setting for name, setting in before.items() if name not in hidden}
-        return self.replacing(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **layer})
+        kept = {name: setting for name, setting in before.items() if name not in overridden}
+        return self.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, {**kept, **layer})
 
-    def replacing(self, origin: ConfigSource, layer: Layer) -> Config:
-        """These settings with another layer in place of ``origin``'s."""
-        assert origin in self._layers
+    def with_layer(self, config_source: ConfigSource, layer: Layer) -> Config:
+        """A copy with another layer in place of that of ``config_source``."""
+        assert config_source in self._layers
         config = copy.copy(self)
-        config._layers = {**self._layers, origin: dict(layer)}
+        config._layers = {**self._layers, config_source: dict(layer)}
         return config
 
 
 def refuse_contradictions(config: Config) -> Config:
-    """``config`` itself, where a topic's settings agree with each other, as in ``validateValues`` of Kafka's
-    ``LogConfig``. Raises UsageError."""
+    """``config`` itself, after a check that min.compaction.lag.ms is not above max.compaction.lag.ms
+    (``LogConfig.validateValues`` in Kafka). Raises UsageError."""
     shortest, longest = config.setting("min.compaction.lag.ms"), config.setting("max.compaction.lag.ms")
     if config.integer("min.compaction.lag.ms") > config.integer("max.compaction.lag.ms"):
         raise UsageError(
@@ -438,6 +462,7 @@ def refuse_contradictions(config: Config) -> Config:
 
 
 _DAY_MS = 86_400_000
+# Attributes of ``LogConfig`` whose name is not that of their key with underscores.
 _ATTRIBUTE_KEYS = {"policies": "cleanup.policy", "retention_policy": "siltstone.retention.policy"}
 
 
@@ -445,11 +470,10 @@ _ATTRIBUTE_KEYS = {"policies": "cleanup.policy", "retention_policy": "siltstone.
 class LogConfig:
     """The settings of one log as typed attributes (Kafka's ``LogConfig``).
 
-    ``segment_bytes`` is ``segment.bytes``, and so on. Times are in milliseconds, sizes in bytes; retention −1
-    is without limit. A log reads these on every append, so they are looked up and checked once, when the
-    settings change: ``LogConfig.of(config)``. ``LogConfig()`` is Kafka's defaults; ``dataclasses.replace``
-    makes another one. A log that is handed a new one uses it from then on: a smaller ``segment_bytes`` at its
-    next roll, a new policy at its next check.
+    ``segment_bytes`` is ``segment.bytes``, and so on. Times are in milliseconds, sizes in bytes; a retention
+    of −1 is unlimited. A log reads these on every append, so ``LogConfig.of(config)`` looks them up once,
+    when the settings change. ``LogConfig()`` has Kafka's defaults. A log that gets a new ``LogConfig`` uses
+    it from then on: a smaller ``segment_bytes`` at its next roll, a new policy at its next check.
     """
 
     policies: tuple[str, ...] = ("delete",)
@@ -494,7 +518,7 @@ class LogConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments go by time and size."""
+        """Whether retention deletes old segments by time and size."""
         return "delete" in self.policies
 
 

@@ -1,11 +1,13 @@
-"""The table of settings: name, other names, type, default, range and one line of doc for each.
+"""The table of settings: name, synonyms, type, default, range and one line of documentation for each.
 
-    topic's name   ← aliases of it (``internal.segment.bytes`` wins over ``segment.bytes``)
-    broker's names ← ``synonyms``, best first, each with its unit: ``log.retention.hours`` is 3,600,000 ms
+    topic's names    ``aliases`` and ``name``: ``internal.segment.bytes`` takes precedence over
+    ``segment.bytes`` broker's names   ``synonyms``, each with its unit: one ``log.retention.hours`` is
+    3,600,000 ms
 
-Settings of topics are Kafka 4's ``TopicConfig`` and Siltstone's own; those of brokers are Kafka 4's for its
-logs, and names that are only accepted. Answers to Kafka's ``ConfigDef.ConfigKey`` and
-``ServerTopicConfigSynonyms``. ``python scripts/configuration_page.py`` makes docs/configuration.md of it.
+Names are in their order of precedence. The settings of topics are those of Kafka 4's ``TopicConfig`` and
+Siltstone's own. The settings of brokers are those of Kafka 4 for its logs, and others that Siltstone accepts
+but does not use. Corresponds to Kafka's ``ConfigDef.ConfigKey`` and ``ServerTopicConfigSynonyms``. ``python
+scripts/configuration_page.py`` makes docs/configuration.md from this table.
 """
 
 from __future__ import annotations
@@ -37,33 +39,35 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A broker's name for a setting. One of it is ``unit`` of the setting's own.
+    """A broker's name for a setting, perhaps in a larger unit.
 
-    ``kind`` is its type where that is another than the setting's, ``minimum`` bounds it in its own unit,
-    ``dynamic`` tells whether it can change at run time.
+    ``unit``: how many of the setting's own units one of this name is (hours of a setting in ms: 3,600,000).
+    ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit.
+    ``is_dynamic``: whether it can change at run time.
     """
 
     name: str
     unit: int = 1
     kind: Kind | None = None
     minimum: float | None = None
-    dynamic: bool = True
+    is_dynamic: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One setting.
 
-    ``minimum`` and ``maximum`` bound numbers, ``refused`` names numbers in between, ``choices`` bounds words.
-    ``negative_is_unlimited``: any negative number means −1. ``used``: False for names that are only accepted.
-    ``dynamic`` is about the name itself where a broker has it. ``kafka`` says where Kafka differs, and why.
+    ``minimum`` and ``maximum`` bound numbers; ``refused`` are numbers between them that are not allowed;
+    ``choices`` are the allowed words. ``negative_is_unlimited``: any negative number means −1. ``is_used``:
+    False for a setting that Siltstone accepts but does not use. ``is_dynamic``: whether a broker's setting of
+    this ``name`` can change at run time. ``kafka``: how Kafka differs, and why.
     """
 
     name: str
     kind: Kind
     default: Value
     doc: str
-    of_topic: bool
+    is_topic_key: bool
     synonyms: tuple[Synonym, ...] = ()
     aliases: tuple[str, ...] = ()
     minimum: float | None = None
@@ -71,81 +75,82 @@ class Key:
     refused: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     negative_is_unlimited: bool = False
-    used: bool = True
-    dynamic: bool = True
+    is_used: bool = True
+    is_dynamic: bool = True
     kafka: str = ""
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The names that a topic can use, best first."""
-        return (*self.aliases, self.name) if self.of_topic else ()
+        """The names that a topic can use, in their order of precedence."""
+        return (*self.aliases, self.name) if self.is_topic_key else ()
 
     @property
     def broker_names(self) -> tuple[str, ...]:
-        """The names that a broker can use, best first."""
+        """The names that a broker can use, in their order of precedence."""
         names = tuple(synonym.name for synonym in self.synonyms)
-        return names if self.of_topic else (self.name, *names)
+        return names if self.is_topic_key else (self.name, *names)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name, best first."""
+        """All names, in their order of precedence."""
         return tuple(dict.fromkeys((*self.topic_names, *self.broker_names)))
 
     def synonym(self, name: str) -> Synonym | None:
-        """The broker's name ``name`` with its unit; None where ``name`` is the setting's own."""
+        """The ``Synonym`` with this name; None if ``name`` is the setting's own."""
         return next((synonym for synonym in self.synonyms if synonym.name == name), None)
 
     def changes_at_run_time(self, name: str) -> bool:
         """Whether a broker's ``name`` can change while it runs."""
         synonym = self.synonym(name)
-        return self.dynamic if synonym is None else synonym.dynamic
+        return self.is_dynamic if synonym is None else synonym.is_dynamic
 
 
-_HOUR = 3_600_000
-_MINUTE = 60_000
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
 
 
 def _topic_key(
     name: str, kind: Kind, default: Value, doc: str, *broker_names: str | Synonym, **more: Any
 ) -> Key:
     synonyms = tuple(Synonym(name=other) if isinstance(other, str) else other for other in broker_names)
-    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=True, synonyms=synonyms, **more)
+    return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=True, synonyms=synonyms, **more)
 
 
 def _broker_key(name: str, kind: Kind, default: Value, doc: str, *synonyms: Synonym, **more: Any) -> Key:
-    more = {"dynamic": False, **more}
-    return Key(name=name, kind=kind, default=default, doc=doc, of_topic=False, synonyms=synonyms, **more)
+    more = {"is_dynamic": False, **more}
+    return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=False, synonyms=synonyms, **more)
 
 
-_accepted_topic_key = partial(_topic_key, used=False)
-_accepted_broker_key = partial(_broker_key, used=False)
+_accepted_topic_key = partial(_topic_key, is_used=False)
+_accepted_broker_key = partial(_broker_key, is_used=False)
 
 
-def _hours(name: str, minimum: int | None = None) -> Synonym:
-    return Synonym(name=name, unit=_HOUR, kind=Kind.INT, minimum=minimum, dynamic=False)
+def _hours_synonym(name: str, minimum: int | None = None) -> Synonym:
+    return Synonym(name=name, unit=_HOUR_MS, kind=Kind.INT, minimum=minimum, is_dynamic=False)
 
 
-def _level(codec: str, levels: Levels) -> Key:
+def _compression_level_key(codec: str, levels: Levels) -> Key:
     name, bounds = f"compression.{codec}.level", {"minimum": levels.minimum, "maximum": levels.maximum}
     return _topic_key(name, Kind.INT, levels.default, levels.doc, name, refused=levels.refused, **bounds)
 
 
-_TIMES = ("CreateTime", "LogAppendTime")
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TIERED = "For tiered storage; Siltstone does not change logs that have it."
 _REPLICAS = "For several brokers."
 
-# One row a setting: name, type, default, what it does, the broker's names (best first), range.
+# One row a setting: name, type, default, what it does, the broker's names (in their order of precedence),
+# range.
 _ROWS = (
     _topic_key("cleanup.policy", Kind.LIST, ("delete",), "What is discarded from the log: old segments (delete), all but the last record of each key (compact), both, or nothing (empty).", "log.cleanup.policy", choices=("delete", "compact")),
     _topic_key("compactionThreshold", Kind.LONG, 0, "More bytes than this above the compaction horizon start a side-by-side compaction; 0: never.", "brokerServiceCompactionThresholdInBytes", minimum=0,
          kafka="Pulsar's. A namespace's policy of this name is used where neither the topic nor the broker sets it."),
-    *(_level(codec.name, codec.levels) for codec in CODECS if codec.levels is not None),
+    *(_compression_level_key(codec.name, codec.levels) for codec in CODECS if codec.levels is not None),
     _topic_key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: as they came.", "compression.type", choices=COMPRESSION_TYPES),
     _topic_key("delete.retention.ms", Kind.LONG, 86_400_000, "How long a tombstone is retained after the first cleaning that has seen it.", "log.cleaner.delete.retention.ms", minimum=0),
     _accepted_topic_key("errors.deadletterqueue.group.enable", Kind.BOOLEAN, False, "For share groups."),
     _topic_key("file.delete.delay.ms", Kind.LONG, 60_000, "How long the files of a deleted segment stay on disk, named .deleted.", "log.segment.delete.delay.ms", minimum=0),
     _topic_key("flush.messages", Kind.LONG, LONG_MAX, "Records after which the log is synced to disk.", "log.flush.interval.messages", minimum=1),
-    _topic_key("flush.ms", Kind.LONG, LONG_MAX, "Time after which appended records are synced to disk.", "log.flush.interval.ms", Synonym(name="log.flush.scheduler.interval.ms", dynamic=False), minimum=0),
+    _topic_key("flush.ms", Kind.LONG, LONG_MAX, "Time after which appended records are synced to disk.", "log.flush.interval.ms", Synonym(name="log.flush.scheduler.interval.ms", is_dynamic=False), minimum=0),
     _accepted_topic_key("follower.replication.throttled.replicas", Kind.LIST, (), _REPLICAS),
     _topic_key("index.interval.bytes", Kind.INT, 4096, "Bytes of log between two entries of the offset index.", "log.index.interval.bytes", minimum=0),
     _accepted_topic_key("leader.replication.throttled.replicas", Kind.LIST, (), _REPLICAS),
@@ -156,10 +161,10 @@ _ROWS = (
     _topic_key("max.message.bytes", Kind.INT, 1_048_588, "Largest batch that may be appended, as stored.", "message.max.bytes", minimum=0),
     _accepted_topic_key("message.downconversion.enable", Kind.BOOLEAN, True, "For readers of old formats.", "log.message.downconversion.enable", kafka="Removed in Kafka 4."),
     _accepted_topic_key("message.format.version", Kind.STRING, "3.0-IV1", "Format that records are written in.", "log.message.format.version", kafka="Removed in Kafka 4."),
-    _topic_key("message.timestamp.after.max.ms", Kind.LONG, _HOUR, "How far ahead of the clock a producer's timestamp may be.", "log.message.timestamp.after.max.ms", minimum=0),
+    _topic_key("message.timestamp.after.max.ms", Kind.LONG, _HOUR_MS, "How far ahead of the clock a producer's timestamp may be.", "log.message.timestamp.after.max.ms", minimum=0),
     _topic_key("message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "How far behind the clock a producer's timestamp may be.", "log.message.timestamp.before.max.ms", minimum=0),
     _accepted_topic_key("message.timestamp.difference.max.ms", Kind.LONG, LONG_MAX, "Former name of both limits.", "log.message.timestamp.difference.max.ms", minimum=0, kafka="Removed in Kafka 4."),
-    _topic_key("message.timestamp.type", Kind.STRING, "CreateTime", "Whose timestamp a record has: its producer's, or that of the append.", "log.message.timestamp.type", choices=_TIMES),
+    _topic_key("message.timestamp.type", Kind.STRING, "CreateTime", "Whose timestamp a record has: its producer's, or that of the append.", "log.message.timestamp.type", choices=_TIMESTAMP_TYPES),
     _topic_key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, "A log is eligible for cleaning when more than this share of its bytes is dirty.", "log.cleaner.min.cleanable.ratio", minimum=0, maximum=1),
     _topic_key("min.compaction.lag.ms", Kind.LONG, 0, "A record stays uncleaned at least this long.", "log.cleaner.min.compaction.lag.ms", minimum=0),
     _accepted_topic_key("min.insync.replicas", Kind.INT, 1, _REPLICAS, "min.insync.replicas", minimum=1),
@@ -170,16 +175,16 @@ _ROWS = (
     _accepted_topic_key("remote.log.delete.on.disable", Kind.BOOLEAN, False, _TIERED),
     _topic_key("remote.storage.enable", Kind.BOOLEAN, False, "Marks a log with tiered storage: Siltstone does not change it."),
     _topic_key("retention.bytes", Kind.LONG, -1, "Size of the log above which its oldest segments are deleted (policy delete); -1: no limit.", "log.retention.bytes", negative_is_unlimited=True),
-    _topic_key("retention.ms", Kind.LONG, 7 * 24 * _HOUR, "Age above which segments are deleted (policy delete); -1: no limit.",
+    _topic_key("retention.ms", Kind.LONG, 7 * 24 * _HOUR_MS, "Age above which segments are deleted (policy delete); -1: no limit.",
          Synonym(name="log.retention.ms", minimum=1),
-         Synonym(name="log.retention.minutes", unit=_MINUTE, kind=Kind.INT, minimum=1, dynamic=False),
-         _hours("log.retention.hours", 1),
+         Synonym(name="log.retention.minutes", unit=_MINUTE_MS, kind=Kind.INT, minimum=1, is_dynamic=False),
+         _hours_synonym("log.retention.hours", 1),
          minimum=-1),
     _topic_key("segment.bytes", Kind.INT, 1 << 30, "Size at which a segment is full, and largest size of a segment group that is cleaned into one.", "log.segment.bytes", aliases=("internal.segment.bytes",), minimum=1,
          kafka="Kafka refuses less than 1 MiB here and takes small sizes only as internal.segment.bytes. Tests and small machines want small segments, so both names take them; where both are given, internal.segment.bytes wins, as in Kafka."),
     _topic_key("segment.index.bytes", Kind.INT, 10 << 20, "Largest size of an index; a full one rolls the segment.", "log.index.size.max.bytes", minimum=4),
-    _topic_key("segment.jitter.ms", Kind.LONG, 0, "Largest random time that is subtracted from segment.ms, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours("log.roll.jitter.hours", 0), minimum=0),
-    _topic_key("segment.ms", Kind.LONG, 7 * 24 * _HOUR, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours("log.roll.hours", 1), minimum=1),
+    _topic_key("segment.jitter.ms", Kind.LONG, 0, "Largest random time that is subtracted from segment.ms, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours_synonym("log.roll.jitter.hours", 0), minimum=0),
+    _topic_key("segment.ms", Kind.LONG, 7 * 24 * _HOUR_MS, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours_synonym("log.roll.hours", 1), minimum=1),
     _topic_key("siltstone.compaction.order", Kind.STRING, "offset", "Whether the compacted view keeps the last record of a key by its offset, or the one with the latest timestamp.", choices=("offset", "time"), kafka="Siltstone's own. By time: of equal timestamps the last offset; an older record that comes late replaces no newer one, and brings no deleted key back."),
     _topic_key("siltstone.retention.policy", Kind.STRING, "kafka", "Name of the function that chooses the segments to delete (policy delete); kafka: by retention.bytes and retention.ms.", kafka="Siltstone's own: deletion policies are plain functions, registered under a name by siltstone.register_policy."),
     _topic_key("topicCompactionRetainNullKey", Kind.BOOLEAN, False, "Whether the compacted view keeps records without a key.", "topicCompactionRetainNullKey", kafka="Pulsar's."),
@@ -193,23 +198,23 @@ BROKER_KEYS = (
     _broker_key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are checked against their compactionThreshold, in seconds.", minimum=1, kafka="Pulsar's."),
     _broker_key("cleaner.spark.master", Kind.STRING, "local[*]", "Spark master of the embedded cleaner: local[N] for N cores of this machine, or a cluster's.",
          kafka="Siltstone's own: Kafka's cleaner runs in the broker's own threads."),
-    _broker_key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when there is no log to clean.", minimum=0, dynamic=True),
-    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", minimum=1 << 20, dynamic=True,
+    _broker_key("log.cleaner.backoff.ms", Kind.LONG, 15_000, "How long the cleaner sleeps when there is no log to clean.", minimum=0, is_dynamic=True),
+    _broker_key("log.cleaner.dedupe.buffer.size", Kind.LONG, 128 << 20, "A quarter of the memory that one cleaning task may use for keys.", minimum=1 << 20, is_dynamic=True,
          kafka="In Kafka the memory of the offset map, for all threads together, and the most keys that one pass can clean; here it bounds each task's memory, and one pass cleans everything."),
     _broker_key("log.cleaner.enable", Kind.BOOLEAN, True, "Whether the embedded cleaner runs; siltstone clean runs in either case."),
-    _broker_key("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "How full Kafka's offset map gets: used only to say how many passes Kafka would need.", minimum=0, maximum=1, dynamic=True),
-    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Size of a reading window; it grows to the largest batch.", minimum=1 << 12, maximum=1 << 30, dynamic=True,
+    _broker_key("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "How full Kafka's offset map gets: used only to say how many passes Kafka would need.", minimum=0, maximum=1, is_dynamic=True),
+    _broker_key("log.cleaner.io.buffer.size", Kind.INT, 4 << 20, "Size of a reading window; it grows to the largest batch.", minimum=1 << 12, maximum=1 << 30, is_dynamic=True,
          kafka="Kafka's default is 512 KiB (524288), for all cleaner threads together. A window here is decoded as a whole, column by column, and its fixed cost is worth it from a few MiB on."),
-    _broker_key("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, sys.float_info.max, "Most bytes that the cleaner reads and writes per second.", minimum=1, dynamic=True),
-    _broker_key("log.cleaner.threads", Kind.INT, 1, "Logs that the embedded cleaner cleans at the same time.", Synonym(name="log.cleaner.thread"), minimum=0, dynamic=True),
-    _broker_key("log.dirs", Kind.LIST, ("/tmp/kafka-logs",), "The log directories: one for each disk.", Synonym(name="log.dir", dynamic=False)),
+    _broker_key("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, sys.float_info.max, "Most bytes that the cleaner reads and writes per second.", minimum=1, is_dynamic=True),
+    _broker_key("log.cleaner.threads", Kind.INT, 1, "Logs that the embedded cleaner cleans at the same time.", Synonym(name="log.cleaner.thread"), minimum=0, is_dynamic=True),
+    _broker_key("log.dirs", Kind.LIST, ("/tmp/kafka-logs",), "The log directories: one for each disk.", Synonym(name="log.dir", is_dynamic=False)),
     _broker_key("log.flush.offset.checkpoint.interval.ms", Kind.INT, 60_000, "How often the recovery points are checkpointed.", minimum=0),
     _broker_key("log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "How often logs are checked for a sync that is due; also flush.ms where no other name sets it."),
     _broker_key("log.flush.start.offset.checkpoint.interval.ms", Kind.INT, 60_000, "How often the log start offsets are checkpointed.", minimum=0),
     _broker_key("log.initial.task.delay.ms", Kind.LONG, 30_000, "How long after the start the periodic tasks begin.", minimum=0),
-    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, dynamic=False), minimum=1),
-    _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, dynamic=True),
-    _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, dynamic=True),
+    _broker_key("log.retention.check.interval.ms", Kind.LONG, 300_000, "How often logs are checked for segments to delete.", Synonym(name="log.cleanup.interval.mins", unit=60_000, kind=Kind.INT, is_dynamic=False), minimum=1),
+    _broker_key("num.recovery.threads.per.data.dir", Kind.INT, 2, "Logs of one directory that are opened at the same time.", minimum=1, is_dynamic=True),
+    _broker_key("producer.id.expiration.ms", Kind.INT, 86_400_000, "How long the state of an inactive producer is kept.", minimum=1, is_dynamic=True),
     _broker_key("producer.id.expiration.check.interval.ms", Kind.INT, 600_000, "How often expired producers are removed.", minimum=1),
     _accepted_broker_key("advertised.listeners", Kind.LIST, (), "Addresses that are published to clients."),
     _accepted_broker_key("auto.create.topics.enable", Kind.BOOLEAN, True, "Whether a topic is created when it is first used."),
@@ -223,8 +228,8 @@ BROKER_KEYS = (
     _accepted_broker_key("listeners", Kind.LIST, ("PLAINTEXT://:9092",), "Addresses to listen on."),
     _accepted_broker_key("metadata.log.max.record.bytes.between.snapshots", Kind.LONG, 20 << 20, "Bytes of metadata between two snapshots.", minimum=1),
     _accepted_broker_key("node.id", Kind.INT, -1, "This broker's number.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
-    _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, dynamic=True),
-    _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, dynamic=True),
+    _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, is_dynamic=True),
+    _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, is_dynamic=True),
     _accepted_broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic, unless given.", minimum=1),
     _accepted_broker_key("offsets.topic.num.partitions", Kind.INT, 50, "Partitions of the topic of committed offsets.", minimum=1),
     _accepted_broker_key("offsets.topic.replication.factor", Kind.INT, 3, "Replicas of the topic of committed offsets.", minimum=1, maximum=32_767),

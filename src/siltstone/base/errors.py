@@ -8,8 +8,8 @@
     ├── DirectoryLockedError     a live broker (or another Siltstone) holds the directory's ``.lock``
     ├── DirectoryRefusedError    the directory is not in a state in which it may be changed
     │   └── UnsafeFileError      a link, a device or another user's file has the name of one of Kafka's files
-    ├── CorruptFileError         a checkpoint, index, snapshot or metadata file that makes no sense
-    │   └── CorruptRecordError   a batch or record that makes no sense
+    ├── CorruptFileError         a checkpoint, index, snapshot or metadata file is not in its format
+    │   └── CorruptRecordError   a batch or record is not in Kafka's format
     ├── LedgerError              a file of a compacted ledger is missing or damaged
     ├── CheckFailedError         a written segment, or a count, is wrong: nothing is swapped
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
@@ -109,12 +109,13 @@ class DirectoryLockedError(
 
 
 class DirectoryRefusedError(SiltstoneError, code="DIRECTORY_REFUSED"):
-    """The directory may not be changed as it is: the message says what to do first."""
+    """The directory is in a state in which it may not be changed. The message says what to do first."""
 
 
 class UnsafeFileError(DirectoryRefusedError, code="UNSAFE_FILE"):
-    """A file in a partition directory has a name of Kafka's, but is no regular file, or not the directory
-    owner's. Its log is neither read nor changed: without that file, records would be missing.
+    """A file in a partition directory has the name of one of Kafka's files, but is not a regular file, or
+    does not belong to the directory's owner. Its log is neither read nor changed: without that file records
+    would be missing.
     """
 
 
@@ -162,7 +163,7 @@ class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the 
 
 
 class UndoStoppedError(SiltstoneError, code="UNDO_STOPPED"):
-    """Some originals were put back, others not; every log is whole, and another undo resumes."""
+    """Some original segments were restored, others not. Every log is whole, and another undo goes on."""
 
 
 class EngineError(

@@ -7,12 +7,13 @@
                   ├─ at once: other processes (Java, and the workers that depend on it) are ended
                   └─ after ``GRACE_SECONDS``: os._exit(128 + signal)
 
-An interrupt anywhere is safe, as ``kill -9`` is; the grace is there to remove staged files. PySpark and numba
-may swallow a KeyboardInterrupt or raise another error in its place: so call ``check`` before something new is
-begun, and ``has_come`` before an error is taken for one. A second signal changes nothing.
+An interrupt is safe at any moment, as ``kill -9`` is; the grace period is there to remove staged files.
+PySpark and numba may swallow a KeyboardInterrupt or raise another error in its place. So call ``check``
+before new work starts, and look at ``has_come`` before an error is reported as one. A second signal changes
+nothing.
 
-Only commands install an ``Interruption``. Everywhere else ``current`` is one that never comes, and handlers
-are replaced only within ``critical``, in the main thread.
+Only commands install an ``Interruption``. In any other program ``current()`` returns one that never sees a
+signal, and signal handlers are replaced only within ``critical``, in the main thread.
 """
 
 from __future__ import annotations
@@ -26,158 +27,164 @@ import time
 from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 4.0
-"""From the signal to ``os._exit``; that leaves the system a second to end the process."""
-SETTLE_SECONDS = 2.5
-"""Cleaning up waits so long for other processes to end."""
+"""Time from the signal to ``os._exit``. It leaves the system one of the five seconds to end the process."""
+CALLBACKS_SECONDS = 2.5
+"""How long a cleanup waits for the callbacks of ``on_signal``, which end other processes."""
+_PRINT_SECONDS = 0.2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Critical = Callable[[], contextlib.AbstractContextManager[object]]
-"""Guards a block that an interrupt must not break off half-way: ``Interruption.critical``, or no guard."""
-MESSAGE = "interrupted; every log is whole, run the command again to go on"
+CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
+"""Makes the context of a block that an interrupt must not stop half-way: ``Interruption.critical``, or
+``contextlib.nullcontext``."""
+INTERRUPTED_MESSAGE = "interrupted; every log is whole, run the command again to go on"
 
 
 class Interruption:
-    """Whether a signal has come, and what is done then.
+    """Whether a signal has come, and what the process does then.
 
-    ``leave`` ends the process with a status; ``say`` is called before it, with a line for people.
+    ``exit_process`` ends the process with an exit status; before it, ``print_line`` gets a line for the user.
     """
 
     def __init__(
         self,
         *,
         grace_seconds: float = GRACE_SECONDS,
-        leave: Callable[[int], object] = os._exit,
-        say: Callable[[str], object] = lambda line: None,
+        exit_process: Callable[[int], object] = os._exit,
+        print_line: Callable[[str], object] = lambda line: None,
     ) -> None:
         self._grace_seconds = grace_seconds
-        self._leave = leave
-        self._say = say
-        self._number: int | None = None
-        self._is_installed = self._is_raised = False
-        self._depth = 0
-        self._endings: list[Callable[[], object]] = []
-        self._ended = threading.Event()
+        self._exit_process = exit_process
+        self._print_line = print_line
+        self._signal_number: int | None = None
+        self._is_installed = self._has_raised = False
+        self._critical_depth = 0
+        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks_done = threading.Event()
 
     @property
     def has_come(self) -> bool:
         """Did a signal come?"""
-        return self._number is not None
+        return self._signal_number is not None
 
     @property
     def status(self) -> int:
         """The exit status that shells know: 130 after SIGINT, 143 after SIGTERM."""
-        return 128 + (self._number or signal.SIGINT)
+        return 128 + (self._signal_number or signal.SIGINT)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt after a signal: before something new is begun."""
+        """Raise KeyboardInterrupt if a signal has come. Call it before new work starts."""
         if self.has_come:
             raise KeyboardInterrupt
 
-    def on_signal(self, end: Callable[[], object]) -> None:
-        """Call ``end`` in another thread as soon as a signal comes; here and now, if one has come."""
-        self._endings.append(end)
+    def on_signal(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` in another thread as soon as a signal comes, or at once if one has come."""
+        self._callbacks.append(callback)
         if self.has_come:
-            end()
+            callback()
 
-    def settle(self) -> None:
-        """After a signal: wait up to ``SETTLE_SECONDS`` until other processes have ended."""
+    def wait_for_callbacks(self) -> None:
+        """After a signal: wait up to ``CALLBACKS_SECONDS`` until other processes have ended."""
         if self.has_come and self._is_installed:
-            self._ended.wait(SETTLE_SECONDS)
+            self._callbacks_done.wait(CALLBACKS_SECONDS)
 
     @contextlib.contextmanager
     def critical(self) -> Iterator[None]:
-        """Within the block, in the main thread, a signal's KeyboardInterrupt waits for the end of it.
+        """In the main thread, a signal's KeyboardInterrupt is raised only at the end of the block.
 
-        A block that begins after the signal, to clean up, waits until other processes have ended.
+        A block that begins after the signal is a cleanup: it first waits until other processes have ended.
         """
-        self.settle()
+        self.wait_for_callbacks()
         if threading.current_thread() is not threading.main_thread():
             yield
         elif not self._is_installed:
-            with _deferred():
+            with _deferred_signals():
                 yield
         else:
-            self._depth += 1
+            self._critical_depth += 1
             try:
                 yield
             finally:
-                self._depth -= 1
+                self._critical_depth -= 1
                 self._raise_once()
 
     def install(self) -> None:
-        """Handle the signals from now on and become ``current``; in the main thread. A signal that is
-        ignored, as with ``nohup`` or in the background of a script, stays ignored."""
+        """Handle the signals from now on and become ``current()``. Call it in the main thread. A signal that
+        the process ignores, as with ``nohup``, stays ignored."""
         global _current
-        self._waking, self._writing = socket.socketpair()
-        self._writing.setblocking(False)
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_writer.setblocking(False)
         self._is_installed, _current = True, self
-        threading.Thread(target=self._watch, name="interruption", daemon=True).start()
-        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._wait_for_signal, name="interruption", daemon=True).start()
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._came)
+                signal.signal(number, self._handle_signal)
 
-    def _came(self, number: int, frame: object) -> None:
-        self._number = self._number or number
+    def _handle_signal(self, number: int, frame: object) -> None:
+        self._signal_number = self._signal_number or number
         self._raise_once()
 
     def _raise_once(self) -> None:
-        if self.has_come and not self._is_raised and not self._depth:
-            self._is_raised = True
+        if self.has_come and not self._has_raised and not self._critical_depth:
+            self._has_raised = True
             raise KeyboardInterrupt
 
-    def _watch(self) -> None:
-        """In a thread of its own: wait for the first signal. The socket stays open for those that follow."""
+    def _wait_for_signal(self) -> None:
+        """In a thread of its own: wait for the first signal, then end the process. The socket stays open for
+        later signals."""
         # Python writes a signal's number to the wake-up socket from its C handler, so this thread runs even
         # while the main thread is in C code, where no Python handler is called.
-        while (woken := self._waking.recv(1)[0]) not in SIGNALS:
+        while (number := self._wakeup_reader.recv(1)[0]) not in SIGNALS:
             continue
-        self._number = self._number or woken
-        threading.Thread(target=self._end_all, name="interruption-end", daemon=True).start()
+        self._signal_number = self._signal_number or number
+        threading.Thread(target=self._run_callbacks, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
-        saying = threading.Thread(target=self._say, args=(MESSAGE,), daemon=True)
-        saying.start()
-        saying.join(0.2)
-        self._leave(self.status)
+        printer = threading.Thread(target=self._print_line, args=(INTERRUPTED_MESSAGE,), daemon=True)
+        printer.start()
+        printer.join(_PRINT_SECONDS)
+        self._exit_process(self.status)
 
-    def _end_all(self) -> None:
-        for end in reversed(self._endings):
+    def _run_callbacks(self) -> None:
+        for callback in reversed(self._callbacks):
             with contextlib.suppress(Exception):
-                end()
-        self._ended.set()
+                callback()
+        self._callbacks_done.set()
 
 
 _current = Interruption()
 
 
 def current() -> Interruption:
-    """The one that this process's command has installed, else one that never comes."""
+    """The ``Interruption`` that this process's command has installed, else one that never sees a signal."""
     return _current
 
 
 @contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """Within the block, Ctrl-C and SIGTERM wait for its end: for programs with handlers of their own."""
-    waiting: list[int] = []
-    before = {number: signal.signal(number, lambda arrived, _: waiting.append(arrived)) for number in SIGNALS}
+def _deferred_signals() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM to the end of the block, in programs that have not installed an
+    ``Interruption``."""
+    deferred: list[int] = []
+    before = {
+        number: signal.signal(number, lambda arrived, _: deferred.append(arrived)) for number in SIGNALS
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if waiting:
+        if deferred:
             raise KeyboardInterrupt
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Does the error stand for an interrupt: has a signal come, or is a KeyboardInterrupt its cause?"""
+    """Was the error caused by an interrupt: has a signal come, or is a KeyboardInterrupt among its causes?"""
     if _current.has_come:
         return True
     visited: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in visited:
-        if isinstance(link, KeyboardInterrupt):
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        if isinstance(cause, KeyboardInterrupt):
             return True
-        visited.add(id(link))
-        link = link.__cause__ or link.__context__
+        visited.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -94,7 +94,7 @@ def _confirm(states: Sequence[LogState]) -> None:
     """Ask on a terminal whether all compacted logs are to be cleaned in place. Raises UsageError for no, or
     where nobody can be asked."""
     selected = [state for state in states if state.is_compacted and state.refused is None]
-    if not selected or all(state.directory.is_partial for state in selected):
+    if not selected or all(state.directory.is_partition_subset for state in selected):
         return
     topics = sorted({state.topic_partition.topic for state in selected})
     logs, size = _counted(len(selected), "log"), size_text(log_bytes(selected))
@@ -231,7 +231,7 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
         chosen = ", ".join(
             f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
             for name, s in result.settings.items()
-            if s.origin is not ConfigSource.DEFAULT_CONFIG
+            if s.config_source is not ConfigSource.DEFAULT_CONFIG
         )
         if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
             yield chosen, result.topic_partition

@@ -186,7 +186,7 @@ def _describe_broker(
     config = snapshot.settings.broker
     if flags.entity_default:
         of_all = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        config = Config().replacing(of_all, config.layer(of_all))
+        config = Config().with_layer(of_all, config.layer(of_all))
         title = "Default configs for brokers in the cluster are:"
         return title, {"default": commands.settings_of_broker(config, everything=False)}
     title = f"{'All' if flags.all_ else 'Given'} configs for broker {{}} are:"

@@ -123,7 +123,7 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         from siltstone.base import files
 
-        files.silence_output()
+        files.discard_standard_output()
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
         say(f"{path}{error.strerror or error}")
@@ -132,7 +132,7 @@ def run(arguments: list[str] | None = None) -> int:
         needed = f"siltstone[{extra}]"
         say(f"{error.name} is not installed; this command needs {needed} (pip install '{needed}')")
     except KeyboardInterrupt:
-        say(interruption.MESSAGE)
+        say(interruption.INTERRUPTED_MESSAGE)
         return interruption.current().status
     return PROBLEM
 
@@ -154,7 +154,7 @@ def _last_words(line: str) -> None:
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     escape_unencodable()
-    interrupt = interruption.Interruption(say=_last_words)
+    interrupt = interruption.Interruption(print_line=_last_words)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
     status = run()
@@ -163,6 +163,6 @@ def main() -> NoReturn:
     except OSError:
         from siltstone.base import files
 
-        files.silence_output()
-    interrupt.settle()
+        files.discard_standard_output()
+    interrupt.wait_for_callbacks()
     sys.exit(interrupt.status if interrupt.has_come else status)

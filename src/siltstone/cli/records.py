@@ -32,7 +32,7 @@ from siltstone.commands.policies import reads_to_the_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
 from siltstone.log.names import TopicPartition
-from siltstone.log.reading import Polled, Record, records_of
+from siltstone.log.reading import PolledRecords, Record, records_of
 from siltstone.runtime.embedded import NewRecord
 
 _INTERVAL_SECONDS = 0.25
@@ -279,7 +279,7 @@ class _Pause:
 
 
 def _write(
-    arrived: ConsumedRecords, polled: Polled, count: int, render: RecordWriter | None, broker: int
+    arrived: ConsumedRecords, polled: PolledRecords, count: int, render: RecordWriter | None, broker: int
 ) -> None:
     """Write the first ``count`` records, in the format, or as envelopes where there is none."""
     records = records_of(polled, count)

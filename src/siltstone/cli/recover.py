@@ -76,7 +76,7 @@ def recover(
         output.write_json(_document(recoveries, dry_run=flags.dry_run))
     else:
         _show(recoveries, dry_run=flags.dry_run)
-    return 1 if any(directory.is_bad for directory in recoveries) else 0
+    return 1 if any(directory.needs_attention for directory in recoveries) else 0
 
 
 def _document(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from siltstone.base.clock import time_text
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.explain import KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
+from siltstone.compaction.explain import HOTTEST_KEYS_DEFAULT, KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, SKIPPED, UNCLEANABLE
 from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 
@@ -95,7 +95,7 @@ def _show_explanation(
         output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
         if log.is_explained and (verbose or len(explained) == 1):
             _show_log(log)
-        if log.is_explained and (request.show_keys or request.top != review.TOP):
+        if log.is_explained and (request.show_keys or request.top != HOTTEST_KEYS_DEFAULT):
             _show_keys(log)
     if verbose:
         output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))

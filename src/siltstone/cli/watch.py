@@ -131,7 +131,7 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
         size_text(bounds.cleanable_bytes),
         f"{bounds.dirty_ratio:.3f}{minimum}",
         bounds.end,
-        duration_text(bounds.delay_ms / 1000) if bounds.overdue else None,
+        duration_text(bounds.overdue_ms / 1000) if bounds.is_overdue else None,
         _last(log, now_ms),
     ]
 

@@ -242,11 +242,11 @@ def compaction_engine(master: str | None, folders: Sequence[Path]) -> Compaction
 
 def _session(master: str, changed: Sequence[Path], spill_dir: Path | None = None) -> Any:
     """A session whose executors see the folders that will be changed. Raises EngineError."""
-    from siltstone.spark.session import is_local, refuse_strange_executors, start_session
+    from siltstone.spark.session import is_local, refuse_unshared_executors, start_session
 
     session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
     for folder in () if is_local(master) else changed:
-        refuse_strange_executors(session, folder)
+        refuse_unshared_executors(session, folder)
     return session
 
 
@@ -319,7 +319,9 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
         if state.config is None or not state.is_compacted or state.refused is not None:
             continue
         with contextlib.suppress(SiltstoneError, OSError), interruption.current().critical():
-            log = open_partition(state.path, LogConfig.of(state.config), clock, clean=True, create=False)
+            log = open_partition(
+                state.path, LogConfig.of(state.config), clock, had_clean_shutdown=True, create=False
+            )
             with contextlib.closing(log):
                 log.roll()
 
@@ -372,12 +374,12 @@ def _report_excluded(
         if topic_partition is None:
             passed_over.append(PassedOver(path=str(path), reason=reason))
         elif topic_partition in selected:
-            selected[topic_partition].stop(FAILED, reason)
+            selected[topic_partition].set_status(FAILED, reason)
         else:
             result = LogResult(
                 topic=topic_partition.topic, partition=topic_partition.partition, directory=str(path)
             )
-            not_selected.append(result.stop(FAILED, reason))
+            not_selected.append(result.set_status(FAILED, reason))
     return not_selected
 
 
@@ -413,7 +415,7 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
     outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
     for flag, path in outputs.items():
         above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        inodes = {files.stat(parent).place for parent in above}
+        inodes = {files.stat(parent).device_and_inode for parent in above}
         for directory in directories:
             if directory.place in inodes:
                 reason = f"{flag}: the path is inside {directory.path}, and no broker would start with it"
@@ -492,7 +494,7 @@ def undo(folder: Path) -> dict[str, list[str]]:
     with locked_directories([Path(log.path).resolve().parent for _, log in kept]) as opened:
         by_inode = {directory.place: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
-        directories = {path: by_inode[files.stat(path.resolve()).place] for path in parents}
+        directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
         return undo_logs(kept, directories, interruption.current().critical)
 
 
@@ -519,7 +521,7 @@ def recover(
         offline.append(DirectoryRecovery.failed(path, error))
 
     with contextlib.ExitStack() as stack:
-        opened = open_directories(paths, dry_run=dry_run, failed=failed)
+        opened = open_directories(paths, dry_run=dry_run, on_error=failed)
         for directory in [stack.enter_context(directory) for directory in opened]:
             try:
                 refuse_network_file_system(directory)
@@ -533,7 +535,7 @@ def recover(
             now_ms=recovery_ms,
             threads=threads,
             check=check,
-            close=True,
+            mark_clean_shutdown=True,
             dry_run=dry_run,
         )
         return recover_directories(directories, recovery, progress) + offline

@@ -249,8 +249,8 @@ def _compact(
             )
         if reset:
             store = LedgerStore(log.directory)
-            store.forget()
-            store.collect()
+            store.delete_cursor()
+            store.delete_unused()
         outcome = compact_log(compactor, log, config)
         return outcome
     except (SiltstoneError, OSError) as error:

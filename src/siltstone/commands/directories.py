@@ -30,7 +30,7 @@ from siltstone.base.errors import (
     UnsafeFileError,
     UsageError,
 )
-from siltstone.base.records.codecs import LIMIT_SETTING
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
 from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
@@ -170,7 +170,7 @@ class Snapshot:
 
     @property
     def _is_partial(self) -> bool:
-        return any(directory.is_partial for directory in self.directories)
+        return any(directory.is_partition_subset for directory in self.directories)
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
@@ -205,7 +205,7 @@ class Snapshot:
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
         """The settings for this topic: without the broker's metadata if the topic of this name has another id
         there."""
-        if self.settings.brokers_id(topic.name) == topic.topic_id:
+        if self.settings.broker_topic_id(topic.name) == topic.topic_id:
             return self.settings
         return replace_fields(self.settings, cluster=None)
 
@@ -290,9 +290,9 @@ class Snapshot:
         """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
         settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
         try:
-            return settings.config_of(topic).integer(LIMIT_SETTING)
+            return settings.config_of(topic).integer(DECOMPRESSION_LIMIT_SETTING)
         except UsageError:  # reported by the commands that show settings
-            return self.broker.integer(LIMIT_SETTING)
+            return self.broker.integer(DECOMPRESSION_LIMIT_SETTING)
 
     def damage_of(self, topic_partition: TopicPartition) -> str | None:
         """Why a partition can only be read in part; None for one that a process is using."""

@@ -24,17 +24,17 @@ from siltstone.base.errors import (
 )
 from siltstone.commands.directories import INTERNAL_TOPICS, LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.commands.topics import matching_topics
-from siltstone.log.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import refuse_compacted_only
 
 _TIMES = {
-    "latest": LATEST,
-    "earliest": EARLIEST,
+    "latest": LATEST_TIMESTAMP,
+    "earliest": EARLIEST_TIMESTAMP,
     "max-timestamp": MAX_TIMESTAMP,
-    "earliest-local": EARLIEST,
-    "-4": EARLIEST,
+    "earliest-local": EARLIEST_TIMESTAMP,
+    "-4": EARLIEST_TIMESTAMP,
 }
 _PARTITIONS = re.compile(r"(\d*)(-)?(\d*)", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1

@@ -175,13 +175,13 @@ class Policies:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
         settings of the command line."""
         topic, settings = topic_partition.topic, self.settings
-        created_by_siltstone = settings.is_made_here(topic)
+        created_by_siltstone = settings.is_created_here(topic)
         state = LogState(
             topic_partition=topic_partition,
             path=path,
             directory=directory,
             config=None,
-            defaults_hold=self.broker_known or created_by_siltstone,
+            has_brokers_defaults=self.broker_known or created_by_siltstone,
         )
         by_hand = self.by_topic.get(topic, {})
         named = settings.cluster is not None or topic in settings.listed
@@ -194,19 +194,19 @@ class Policies:
                 return replace(state, refused=refused)
         try:
             own = settings.config_of(topic)
-            config = refuse_contradictions(own.over(by_hand).over(self.config))
+            config = refuse_contradictions(own.with_topic_layer(by_hand).with_topic_layer(self.config))
         except UsageError as error:
             if not named:
                 raise
             return replace(state, refused=str(error))
-        if not named and config.setting("cleanup.policy").origin is ConfigSource.DEFAULT_CONFIG:
+        if not named and config.setting("cleanup.policy").config_source is ConfigSource.DEFAULT_CONFIG:
             return state
         return replace(state, config=config, drop_keyless=named and "compact" in own.policies)
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
     """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
-    if options.config and not options.topics and not all(one.is_partial for one in directories):
+    if options.config and not options.topics and not all(one.is_partition_subset for one in directories):
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
@@ -272,7 +272,7 @@ def recovery_configs(
     def config_of(topic_partition: TopicPartition) -> LogConfig:
         if cluster is not None and cluster.topic_id(topic_partition.topic) is not None:
             try:
-                return LogConfig.of(cluster.config_of(topic_partition.topic).over(config))
+                return LogConfig.of(cluster.config_of(topic_partition.topic).with_topic_layer(config))
             except UsageError as error:
                 _logger.warning("%s: the topic's own settings are not used: %s", topic_partition, error)
         return LogConfig.of(Config(config, static=static))
@@ -315,7 +315,7 @@ def read_server_properties(path: Path | None, *, foreign: bool = False) -> Mappi
 
     Raises UsageError, OSError.
     """
-    return {} if path is None else parse_server_properties(read_text(path), str(path), foreign=foreign)
+    return {} if path is None else parse_server_properties(read_text(path), str(path), skip_unknown=foreign)
 
 
 def read_text(path: Path) -> str:

@@ -17,7 +17,7 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
-from siltstone.base.records.build import RECORD_ROOM
+from siltstone.base.records.build import MAX_RECORD_OVERHEAD
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.base.records.layout import BATCH_OVERHEAD
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
@@ -26,7 +26,7 @@ from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, AtTime, Polled, Start
+from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Start
 from siltstone.runtime.embedded import NewRecord, batch_of
 
 _BATCH_BYTES = 256 << 10
@@ -117,7 +117,7 @@ def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[N
     for record in records:
         # Upper bounds: two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
         headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
-        size = RECORD_ROOM + len(record.key or b"") + len(record.value or b"")
+        size = MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
         size += sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
         if batch and size > free:
             yield batch
@@ -170,7 +170,7 @@ class ConsumedRecords:
 
     topic_partition: TopicPartition
     offset: int
-    polled: Polled | None = None
+    polled: PolledRecords | None = None
 
 
 def parse_range(text: str) -> Range:

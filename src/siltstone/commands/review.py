@@ -23,17 +23,17 @@ from siltstone.commands.policies import (
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.explain import (
-    TOP,
+    HOTTEST_KEYS_DEFAULT,
     ExplainOptions,
     Explanation,
     Observer,
     explain_logs,
-    observe_here,
+    observe_in_process,
 )
 from siltstone.compaction.inplace.planning import LogState
 from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
-from siltstone.verify.checking import Checker, check_here
+from siltstone.verify.checking import Checker, check_in_process
 from siltstone.verify.checking import verify as verify_directories
 from siltstone.verify.findings import Verdict
 from siltstone.verify.pairs import CleaningSettings, cleaning_settings
@@ -85,7 +85,9 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
 
     if checker is None:
         states = log_states([directory], policies, request.topics)
-        checker = _spark_checker(request) if request.uses_spark(lambda: log_bytes(states)) else check_here
+        checker = (
+            _spark_checker(request) if request.uses_spark(lambda: log_bytes(states)) else check_in_process
+        )
     verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict
@@ -114,7 +116,7 @@ class ExplainRequest(CleaningOptions):
     """
 
     show_keys: bool = False
-    top: int = TOP
+    top: int = HOTTEST_KEYS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ def explain(
     require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
-    options = ExplainOptions(choices=choices, show_keys=request.show_keys, top=request.top)
+    options = ExplainOptions(plan_options=choices, show_keys=request.show_keys, top=request.top)
     once = cache(runner or (lambda: _runner(request, states, progress)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
@@ -152,7 +154,7 @@ def explain(
 def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:
     if not request.uses_spark(lambda: compacted_bytes(states)):
         engine = InProcessEngine(progress=progress)
-        return Runner(engine=engine, observer=partial(observe_here, progress=progress))
+        return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on, workers_of
 

@@ -246,7 +246,7 @@ def _effective(config: Config, key: Key, *, of_topic: bool) -> EffectiveSetting:
     name = key.name if of_topic else key.broker_names[0]
     value = format_value(setting.value) if of_topic else _in_unit(key, name, setting.value)
     synonyms = tuple(_synonyms(config, key, of_topic=of_topic))
-    return EffectiveSetting(name=name, value=value, source=setting.origin.value, synonyms=synonyms)
+    return EffectiveSetting(name=name, value=value, source=setting.config_source.value, synonyms=synonyms)
 
 
 def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str, str, str]]:
@@ -263,7 +263,7 @@ def _synonyms(config: Config, key: Key, *, of_topic: bool) -> Iterable[tuple[str
             if name in layer:
                 yield source.value, name, _in_unit(key, name, layer[name].value)
     names = key.broker_names
-    if len(names) == 1 or not key.of_topic:
+    if len(names) == 1 or not key.is_topic_key:
         yield ConfigSource.DEFAULT_CONFIG.value, names[0], _in_unit(key, names[0], key.default)
 
 

@@ -135,7 +135,7 @@ class WatchedLog:
             "cleaner_checkpoint": self.checkpoint,
             "first_dirty_offset": None if snapshot is None else snapshot.range.first_dirty,
             "first_uncleanable_offset": None if snapshot is None else snapshot.range.end,
-            "overdue_ms": None if snapshot is None else snapshot.range.delay_ms,
+            "overdue_ms": None if snapshot is None else snapshot.range.overdue_ms,
             "delete_horizon_ms": None if horizons is None else horizons.newest_ms,
             "uncleanable_since_ms": None if self.uncleanable is None else self.uncleanable.since_ms,
             "last_cleaning": _cleaning(self.last_cleaning),
@@ -189,7 +189,7 @@ class WatchSnapshot:
             bytes=sum(snapshot.size for snapshot in snapshots),
             clean_bytes=sum(snapshot.range.clean_bytes for snapshot in snapshots),
             dirty_bytes=sum(snapshot.range.cleanable_bytes for snapshot in snapshots),
-            overdue_ms=max((snapshot.range.delay_ms for snapshot in snapshots), default=0),
+            overdue_ms=max((snapshot.range.overdue_ms for snapshot in snapshots), default=0),
             states={state: counts[state] for state in STATES if counts[state]},
         )
 
@@ -301,9 +301,9 @@ class Watch:
         by_hand = {**self._policies.by_topic.get(topic.name, {}), **self._policies.config}
         try:
             if snapshot.settings_of(topic).knows(topic.name):
-                config = snapshot.config_of(topic).over(by_hand)
+                config = snapshot.config_of(topic).with_topic_layer(by_hand)
             elif by_hand:
-                config = snapshot.settings.broker.over(by_hand)
+                config = snapshot.settings.broker.with_topic_layer(by_hand)
             else:
                 return replace(state, refused=(snapshot.notes_on([topic]) or [NO_SETTINGS])[-1])
             return replace(state, config=refuse_contradictions(config))
@@ -476,8 +476,8 @@ class _DirectoryWatch:
         is_dirty = snapshot.range.cleanable_bytes > 0
         if snapshot.is_due:
             late = (
-                f"overdue by {duration_text(snapshot.range.delay_ms / 1000)}"
-                if snapshot.range.overdue
+                f"overdue by {duration_text(snapshot.range.overdue_ms / 1000)}"
+                if snapshot.range.is_overdue
                 else ""
             )
             return DUE, late

@@ -1,14 +1,16 @@
-"""The broadcast join: few dirty records after a large clean section, whose keys need no exchange.
+"""The broadcast join: how a log with few dirty records after a large clean section is cleaned.
 
 ::
 
-    dirty segments ─ extract ─► entries ─► OffsetMap, sent to every task
-    each group     ─ rewritten; its keys are looked up in the map        (no exchange between groups)
+    1. extract    dirty segments ─► key entries of dirty records
+    2. merge      all entries    ─► OffsetMap, the last offset of each dirty key; every task gets it
+    3. rewrite    each group     ─► staged segment: each record's key is looked up in the map
+    4. check      all reports    ─► the last record of every key in the map was read once
 
 Kafka's cleaner works this way, with its ``SkimpyOffsetMap``: a clean record is retained unless its key is in
-the map, a dirty record only if the map has its offset. A shuffle join would send an entry for each keyed
-record of the clean section. Logs with transactions are left to it, since their groups depend on each other,
-and so are message sets.
+the map, a dirty record only if the map has its offset. The keys of the clean section need not be exchanged; a
+shuffle join sends an entry for each of them. Logs with transactions need a shuffle join, since their groups
+depend on each other, and so do message sets.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, Flags,
 from siltstone.compaction.keys import (
     EntryBlob,
     dedupe_shards,
-    fill_table,
+    fill_hash_table,
     gather_by_shard,
     hashes_of,
+    new_hash_table,
     slot_of,
-    table_for,
 )
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.rewrite import Buffers, Decisions, FilteredRecords, RecordFilter
-from siltstone.compaction.staging import LogReport, remove_staged, rewrite_by
+from siltstone.compaction.staging import LogReport, remove_staged, rewrite_with_filter
 from siltstone.compaction.work import (
     BatchSlice,
     Extracted,
@@ -49,50 +51,55 @@ from siltstone.compaction.work import (
     splits_by_task,
 )
 
-CLEAN_SHARE = 4
-"""The broadcast join is taken when the clean segments are so many times larger than the dirty ones."""
-_ENTRY_BYTES = 48
-"""Memory for an entry of the map, with its part of the tables."""
+MIN_CLEAN_TO_DIRTY_RATIO = 4
+"""A log takes the broadcast join if its clean segments have so many times the bytes of its dirty ones."""
+_MAP_BYTES_PER_ENTRY = 48
+"""Memory for an entry of the map, with its part of the hash table and the bit table."""
 _BITS_PER_KEY = 16
-_WORDS_OF_A_LINE = 8
+"""The least bits of the bit table for each key."""
+_CACHE_LINE_WORDS = 8
 """uint64 words in a cache line."""
 
-# The kernels. A blocked Bloom filter, the *bit table*, rules out most keys of the clean section: each key has
-# two bits, both in one word, so a look-up costs one cache miss. Only a key whose bits are set is compared
-# with the entries. The word is chosen by bits 20 and up of the hash's first half, the two bits within it by
-# bits 52 to 57 and 58 to 63: the slot in the hash table is taken from its low bits.
+# The kernels. Most keys of the clean section are not in the map. A blocked Bloom filter, the *bit table*,
+# tells so with one cache miss: each key has two bits, both in one word. Only a key whose two bits are set, a
+# *suspect*, is looked up in the hash table.
+#
+#     word 0 of the key's hash    bits 0 and up: slot in the hash table
+#                                 bits 20 and up: word of the bit table
+#                                 bits 52–57, bits 58–63: the two bits in that word
 
 
 @kernel
 def _bits_of(word: np.uint64) -> np.uint64:
-    """The two bits of a hash in its word of the bit table."""
+    """The two bits of a key in its word of the bit table; ``word``: word 0 of the key's hash."""
     one = np.uint64(1)
     return np.uint64((one << ((word >> np.uint64(52)) & np.uint64(63))) | (one << (word >> np.uint64(58))))
 
 
 @kernel
-def _set_bits(entries: Words, bits: Words) -> None:
-    """Set the bits of each key in the bit table, whose length is a power of two."""
-    bit_mask = np.uint64(len(bits) - 1)
+def _set_bits(entries: Words, bit_table: Words) -> None:
+    """Set the bits of each entry's key in the bit table, whose length is a power of two."""
+    bit_mask = np.uint64(len(bit_table) - 1)
     for i in range(len(entries)):
-        bits[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
+        bit_table[(entries[i, 0] >> np.uint64(20)) & bit_mask] |= _bits_of(entries[i, 0])
 
 
 @kernel
-def _suspect(
-    low: Words, offset: Int64, bits: Words, first_dirty: int, is_retained: Flags, suspects: Int32
+def _find_suspects(
+    low: Words, offset: Int64, bit_table: Words, first_dirty: int, is_retained: Flags, suspects: Int32
 ) -> tuple[int, int]:
-    """Find the records whose keys may be in the map: their bits are set. Returns (how many ``suspects``,
-    dirty records that are not suspects). All records are retained for now.
+    """Find the records whose keys may be in the map, since their bits are set. Returns (how many suspects
+    there are, how many dirty records are none: their keys are missing). Retains all records for now.
 
-    ``suspects`` has one row more than there are records: each number is written, and kept by counting on.
-    Without a branch on the bits the processor waits for many cache misses at a time.
+    ``low``: word 0 of the keys' hashes. ``suspects`` gets the rows of the suspects; it has one row more than
+    there are records. Each row is written, and stays only if the count goes on: there is no branch on the
+    bits, so that the processor waits for many cache misses at one time.
     """
-    bit_mask, count, missing = np.uint64(len(bits) - 1), 0, 0
+    bit_mask, count, missing = np.uint64(len(bit_table) - 1), 0, 0
     for i in range(len(low)):
         is_retained[i] = True
-        own_bits = _bits_of(low[i])
-        is_suspect = bits[(low[i] >> np.uint64(20)) & bit_mask] & own_bits == own_bits
+        key_bits = _bits_of(low[i])
+        is_suspect = bit_table[(low[i] >> np.uint64(20)) & bit_mask] & key_bits == key_bits
         suspects[np.uint64(count)] = i
         count += is_suspect
         missing += (offset[i] >= first_dirty) & (not is_suspect)
@@ -110,15 +117,19 @@ def _look_up(
     first_dirty: int,
     is_retained: Flags,
 ) -> tuple[int, int]:
-    """Look up the suspects: one whose key is in the map stays only with the map's offset (Kafka's
-    ``Cleaner.shouldRetainRecord``). Returns (records that have the map's offset, dirty records whose key is
-    missing)."""
+    """Look up the suspects: one whose key is in the map stays only if the map has its offset (Kafka's
+    ``Cleaner.shouldRetainRecord``). Returns (how many have the map's offset, how many dirty records have a
+    key that is missing).
+
+    ``low``, ``high``: the two words of the keys' hashes. ``entries``, ``table``: the map and its hash table.
+    """
     matched, missing, mask = 0, 0, np.uint64(len(table) - 1)
     for suspect in suspects:
         i = np.uint64(suspect)
-        # The map's entries were packed: 96 bits of the hash, so the low half of ``high`` is compared.
+        # The map's entries were packed: they have 96 bits of the hash, 32 of them in the low half of word 1.
         row = table[slot_of(table, mask, entries, low[i], high[i], np.uint64(0xFFFFFFFF))]
         if row >= 0:
+            # Word 2 of an entry: offset << 1 | 1 if the record deletes its key.
             is_retained[i] = np.int64(entries[np.uint64(row), np.uint64(2)] >> np.uint64(1)) == offset[i]
             matched += is_retained[i]
         elif offset[i] >= first_dirty:
@@ -127,8 +138,8 @@ def _look_up(
 
 
 class OffsetMap:
-    """The last offset of each key of the dirty section: plain entries with 96 bits of the hash each. Only the
-    entries are sent to a task, which builds its tables once."""
+    """The last offset of each key of the dirty section (Kafka's ``OffsetMap``): plain entries with 96 bits of
+    the hash each. Only the entries are sent to a task, which builds the tables from them once."""
 
     def __init__(self, entries: Words) -> None:
         self.entries = entries
@@ -138,8 +149,9 @@ class OffsetMap:
 
     @classmethod
     def of(cls, blobs: Sequence[EntryBlob]) -> OffsetMap:
-        """The map of all dirty entries."""
-        entries, _ = dedupe_shards(*gather_by_shard([blob for blob in blobs if blob.dirty], 1, 0, 1))
+        """The map of all dirty entries: merged as one shard."""
+        dirty = [blob for blob in blobs if blob.is_dirty]
+        entries, _ = dedupe_shards(*gather_by_shard(dirty, shards=1, first_shard=0, count=1))
         return cls(entries)
 
     def __reduce__(self) -> tuple[type[OffsetMap], tuple[Words]]:
@@ -147,51 +159,58 @@ class OffsetMap:
 
     @cached_property
     def _tables(self) -> tuple[Int32, Words]:
-        """(hash table of rows, bit table)."""
-        table = table_for(len(self))
+        """(The hash table of the entries' rows, the bit table.)"""
+        table = new_hash_table(len(self))
         table.fill(-1)
-        fill_table(self.entries, 0, len(self), table)
-        bits = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
-        _set_bits(self.entries, bits)
-        return table, bits
+        fill_hash_table(self.entries, 0, len(self), table)
+        bit_table = np.zeros(max(1, (1 << (_BITS_PER_KEY * len(self)).bit_length()) >> 6), np.uint64)
+        _set_bits(self.entries, bit_table)
+        return table, bit_table
 
     def look_up(self, low: Words, high: Words, offset: Int64, first_dirty: int) -> tuple[Flags, int, int]:
-        """Records by the words of their hashes: (which stay: bool, how many have the map's offset, dirty
-        records whose key is missing)."""
-        (table, bits), is_retained = self._tables, np.empty(len(offset), np.bool_)
-        if len(bits) <= _WORDS_OF_A_LINE * len(offset):
+        """Look up records by the two words of their keys' hashes.
+
+        Returns (which stay: bool, how many have the map's offset, how many dirty records have a key that is
+        missing).
+        """
+        (table, bit_table), is_retained = self._tables, np.empty(len(offset), np.bool_)
+        if len(bit_table) <= _CACHE_LINE_WORDS * len(offset):
             # Reading the bits in order brings them into the cache before they are read at random.
-            np.bitwise_or.reduce(bits)
+            np.bitwise_or.reduce(bit_table)
         suspects = np.empty(len(offset) + 1, np.int32)
-        count, missing = _suspect(low, offset, bits, first_dirty, is_retained, suspects)
-        spans = (low, high, offset, self.entries, table, first_dirty)
-        matched, unknown = _look_up(suspects[:count], *spans, is_retained)
-        return is_retained, matched, missing + unknown
+        count, missing = _find_suspects(low, offset, bit_table, first_dirty, is_retained, suspects)
+        records = (low, high, offset)
+        matched, missing_suspects = _look_up(
+            suspects[:count], *records, self.entries, table, first_dirty, is_retained
+        )
+        return is_retained, matched, missing + missing_suspects
 
 
 class OffsetMapFilter(RecordFilter):
-    """Looks up the keys of one group while it is rewritten.
+    """Looks up the keys of one group in the offset map while the group is rewritten.
 
-    ``transactional``: the filter stopped at a batch of a transaction, or at a marker. ``matched``: records
-    that have the map's offset.
+    ``has_transactions``: the filter raised an error at a batch of a transaction, or at a marker. ``matched``:
+    how many records have the map's offset.
     """
 
     def __init__(self, work: LogWork, offset_map: OffsetMap, base_offset: int) -> None:
         self._work, self._map, self._base_offset = work, offset_map, base_offset
         self._key = (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1]))
         self.retained = self._reserved = np.empty(0, np.uint32)
-        self.transactional = False
+        self.has_transactions = False
         self.matched = 0
 
-    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """All records; those without a key do not stay.
+    def filter(self, batch_slice: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+        """Decodes all records and looks up their keys; those without a key do not stay.
 
         Raises CorruptRecordError, and CheckFailedError for a dirty record whose key is not in the map.
         """
-        if (part.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
-            self.transactional = True
-            raise CheckFailedError("a broadcast join found a transaction in the segment", path=part.path)
-        window, batches, path, origin = part
+        if (batch_slice.batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any():
+            self.has_transactions = True
+            raise CheckFailedError(
+                "a broadcast join found a transaction in the segment", path=batch_slice.path
+            )
+        window, batches, path, origin = batch_slice
         limit = self._work.limits.batch_limit
         columns = decode_records(window, batches, scratch, limit=limit, path=path, origin=origin)
         keyed = columns.key_size >= 0
@@ -207,7 +226,7 @@ class OffsetMapFilter(RecordFilter):
                 path=self._work.name,
             )
         self.matched += matched
-        self._add(columns.offset[is_retained] - self._base_offset)
+        self._add_retained(columns.offset[is_retained] - self._base_offset)
         return FilteredRecords(
             columns=columns,
             is_retained=is_retained,
@@ -216,7 +235,9 @@ class OffsetMapFilter(RecordFilter):
             keyless=len(columns) - int(np.count_nonzero(keyed)),
         )
 
-    def _add(self, retained: Int64) -> None:
+    def _add_retained(self, retained: Int64) -> None:
+        """Append retained offsets, less the group's base; the array grows to twice its size when it is
+        full."""
         start, end = len(self.retained), len(self.retained) + len(retained)
         if end > len(self._reserved):
             self._reserved = np.empty(max(end, 2 * len(self._reserved)), np.uint32)
@@ -226,70 +247,75 @@ class OffsetMapFilter(RecordFilter):
         self.retained = self._reserved[:end]
 
 
-def should_broadcast(work: LogWork, clean_share: float = CLEAN_SHARE) -> bool:
-    """Is the dirty section small enough, and is there no reason against it that planning knows?"""
+def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO) -> bool:
+    """Does the log take the broadcast join? Its dirty section must be small, its keys must fit the memory,
+    and nothing that is known before reading may exclude it. (Transactions are found only by reading.)"""
     sizes = [segment.size for segment in work.segments]
     first = first_dirty_segment(work)
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
-    fits = (work.end - work.first_dirty) * _ENTRY_BYTES <= work.limits.memory_bytes
-    is_simple = not work.message_sets and not work.aborted and work.rules.map_end == LONG_MAX
-    return fits and is_simple and clean > 0 and clean >= clean_share * dirty
+    fits = (work.end - work.first_dirty) * _MAP_BYTES_PER_ENTRY <= work.limits.memory_bytes
+    is_applicable = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
+    return fits and is_applicable and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 
 def first_dirty_segment(work: LogWork) -> int:
-    """Number of the first segment that may hold dirty records; it may hold clean ones too."""
+    """The number of the first segment that may hold dirty records; it may hold clean ones, too. If none may,
+    the number of segments."""
     count = len(work.segments)
     return next((number for number in range(count) if work.offsets_of(number)[1] > work.first_dirty), count)
 
 
 def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
-    """The dirty segments in up to ``tasks`` runs of input splits of about the same size."""
+    """The dirty segments as lists of input splits for up to ``tasks`` tasks, of about the same size."""
     first = first_dirty_segment(work)
-    runs = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
-    return [[replace(split, segment=first + split.segment) for split in run] for run in runs]
+    splits_of_tasks = splits_by_task(work.segments[first:], work.end, tasks, may_cut=work.may_cut)
+    return [[replace(split, segment=first + split.segment) for split in splits] for splits in splits_of_tasks]
 
 
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
     """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
+    # Enough for all dirty records, so that entries are sent once.
     capacity = max(1024, work.end - work.first_dirty)
-    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.dirty]
+    return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.is_dirty]
 
 
 def clean_group(
     work: LogWork, group: Group, offset_map: OffsetMap, attempt: str, buffers: Buffers
 ) -> LogReport:
-    """Rewrite a group and look up its keys. Never raises: the report has the failure.
+    """Rewrite one group and look up its keys; the report is a part of the log's. Never raises: the report has
+    the failure.
 
     A group with transactions is not rewritten: its log needs a shuffle join.
     """
     record_filter = OffsetMapFilter(work, offset_map, group.base_offset)
-    rewritten = rewrite_by(work, group, record_filter, attempt, buffers=buffers)
-    done = LogReport(name=work.name)
-    done.extracted.transactional = record_filter.transactional
-    if not record_filter.transactional:
-        done.extracted.records = rewritten.counts.records_read
-        done.extracted.keyless = rewritten.counts.discarded.keyless
-        done.extracted.failure = rewritten.failure
-        done.matched_keys, done.groups = record_filter.matched, [rewritten]
-        done.retained_counts[rewritten.group] = rewritten.retained_count
-    return done
+    group_report = rewrite_with_filter(work, group, record_filter, attempt, buffers=buffers)
+    log_report = LogReport(name=work.name)
+    log_report.extracted.has_transactions = record_filter.has_transactions
+    if not record_filter.has_transactions:
+        log_report.extracted.records = group_report.counts.records_read
+        log_report.extracted.keyless = group_report.counts.discarded.keyless
+        log_report.extracted.failure = group_report.failure
+        log_report.dirty_keys_met, log_report.groups = record_filter.matched, [group_report]
+        log_report.retained_counts[group_report.group_index] = group_report.retained_count
+    return log_report
 
 
 def merge_group_reports(work: LogWork, dirty_keys: int, groups: Iterable[LogReport]) -> LogReport | None:
-    """Sum up the groups of a log with ``dirty_keys`` keys in its map, and verify that each key's last record
-    was read. None where a group has transactions: all staged files are removed then."""
-    done = LogReport(name=work.name, dirty_keys=dirty_keys)
+    """Sum up the reports on a log's groups, and check that the last record of each of the ``dirty_keys`` keys
+    in the map was read. None if a group has transactions: all staged files are removed then, and the caller
+    takes a shuffle join."""
+    log_report = LogReport(name=work.name, dirty_keys=dirty_keys)
     for group in groups:
-        done.add(group)
-    extracted = done.extracted
-    if extracted.transactional and extracted.failure is None:
-        for rewritten in done.groups:
-            remove_staged(rewritten)
+        log_report.add(group)
+    extracted = log_report.extracted
+    if extracted.has_transactions and extracted.failure is None:
+        for group_report in log_report.groups:
+            remove_staged(group_report)
         return None
     extracted.failure = extracted.failure or check_keyless(work, extracted)
-    if extracted.failure is None and done.matched_keys != dirty_keys:
-        read = done.matched_keys
+    if extracted.failure is None and log_report.dirty_keys_met != dirty_keys:
+        read = log_report.dirty_keys_met
         reason = f"the offset map has {dirty_keys} keys, but the last records of {read} of them were read"
         extracted.failure = failure_of(CheckFailedError(reason, path=work.name))
-    done.groups.sort(key=lambda rewritten: rewritten.group)
-    return done
+    log_report.groups.sort(key=lambda group_report: group_report.group_index)
+    return log_report

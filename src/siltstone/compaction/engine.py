@@ -1,7 +1,8 @@
-"""The engine interface between the cleaner and its workers, and the engine that runs in this process.
+"""Engines, which carry the cleaning of logs out: the interface, and the engine that uses one process.
 
-An engine takes the work of logs and returns ``LogReport``, log by log or wave by wave. The in-process engine
-calls the steps of ``compaction.work`` one after another; ``spark.clean`` spreads the same steps over tasks.
+An engine takes the work of logs and returns a ``LogReport`` for each log, or for each wave of a log. The
+in-process engine calls the steps of ``compaction.work`` one after another; ``spark.clean`` distributes the
+same steps over tasks.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.codec_table import CODECS
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.keys import MERGE_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.keys import ENTRY_BYTES, MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     GroupReport,
     LogReport,
     RetainedFile,
-    rewrite_from,
+    rewrite_from_file,
     rewrite_group,
     write_retained,
 )
@@ -44,7 +45,7 @@ from siltstone.compaction.work import (
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 Progress = Callable[[str, str, int, int], None]
 """Called several times a second with (log, stage, bytes done, bytes of the log)."""
@@ -86,33 +87,34 @@ def report_progress(
 
 
 class Engine(Protocol):
-    """Runs the work of logs. Raises EngineError when it cannot run any."""
+    """Carries cleanings out. Raises EngineError when it cannot run a task. What is wrong with one log is in
+    that log's report."""
 
     @property
     def workers(self) -> int:
         """How many groups are rewritten at one time."""
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean each log in one task: a report a log, in any order."""
+        """Clean small logs, each in one task; yields a report for each log, in any order."""
 
-    def clean_spread(self, work: LogWork) -> LogReport:
-        """Clean one log on all workers."""
+    def clean_distributed(self, work: LogWork) -> LogReport:
+        """Clean one log, distributed over all workers."""
 
-    def gather(self, work: LogWork) -> LogReport:
-        """Merge one log on all workers; its retained offsets go into files, one a group, in the staging
-        folder."""
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
+        """For a log that is rewritten in waves: extract and merge its keys on all workers, and write the
+        retained offsets to a file for each group, in the staging folder."""
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[GroupReport]:
-        """Rewrite some groups of a log after ``gather``, in order; ``retained``: the files of all its
-        groups."""
+        """Rewrite some ``groups`` of a log, a wave, after ``write_retained_offsets``; the reports are in
+        order. ``retained``: the files of all the log's groups."""
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
-    """How many buckets a merge needs so that each fits the memory for keys: the span of offsets bounds the
-    number of records, hence of keys."""
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES // work.limits.memory_bytes))
+    """How many buckets a merge needs so that the keys of each fit the memory for keys. There are no more keys
+    than offsets."""
+    return max(at_least, -(-offset_span(work) * MERGE_BYTES_PER_ENTRY // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -126,9 +128,9 @@ def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """Entries that an extracting task may hold: a third of its memory. Growing a collector takes half as much
-    again, and the rest is for blobs in transit."""
-    return max(1024, work.limits.memory_bytes // (3 * 16))
+    """How many entries a task may hold while it extracts: a third of its memory. A collector that grows takes
+    half as much again, and the rest is for blobs that are sent."""
+    return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
 
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
@@ -137,69 +139,81 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 
 
 def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogReport:
-    """Clean a whole log in this process, by a broadcast join where that is faster. A task may use one
-    ``buffers`` for several logs."""
+    """Clean a whole log in this process: by a broadcast join where that is faster, else by a merge of all
+    keys. ``attempt``: a part of the staged files' names. A task may use one ``buffers`` for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
-    done = broadcast_join(work, attempt, buffers)
-    if done is None:
-        done = _Merge(work, [work.splits], 1).rewritten(attempt, buffers)
-    done.seconds = time.perf_counter() - began
-    return done
+    log_report = broadcast_join(work, attempt, buffers)
+    if log_report is None:
+        log_report = _MergedLog(work, [work.splits], 1).rewrite_groups(attempt, buffers)
+    log_report.seconds = time.perf_counter() - began
+    return log_report
 
 
-class _Merge:
-    """A whole log, extracted and merged in this process: a collector for each run of splits, then the
-    buckets.
+class _MergedLog:
+    """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
 
-    ``done``: the totals. By group: ``retained``, offsets less the group's base, and ``carried``, the state of
-    transactions where it starts.
+    ``split_lists``: the input splits; each list is extracted as by a task of its own. ``log_report``: the
+    report so far. By index of the group: ``retained``, retained offsets less the group's base, and
+    ``transaction_states``, the transactions that are open where it starts.
     """
 
-    def __init__(self, work: LogWork, runs: Iterable[Sequence[InputSplit]], buckets: int) -> None:
-        self._work, self.done = work, LogReport(name=work.name)
-        extracted, blobs = self.done.extracted, dict[int, list[EntryBlob]]()
-        for splits in runs:
+    def __init__(self, work: LogWork, split_lists: Iterable[Sequence[InputSplit]], buckets: int) -> None:
+        self._work, self.log_report = work, LogReport(name=work.name)
+        extracted, blobs = self.log_report.extracted, dict[int, list[EntryBlob]]()
+        # 1. Extract: key entries by bucket, and summaries of transactions.
+        for splits in split_lists:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
                 blobs.setdefault(blob.bucket, []).append(blob.copied())
-        self.carried = transaction_state_by_group(work, extracted)
+        # 2. Check what was extracted.
+        self.transaction_states = transaction_state_by_group(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
+        # 3. Merge bucket by bucket: retained offsets by group.
         parts: dict[int, list[Offsets]] = {}
         for bucket in sorted(blobs) if extracted.failure is None else ():
             merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
-            self.done.dirty_keys += merged.dirty_keys
+            self.log_report.dirty_keys += merged.dirty_keys
             for group, offsets in retained_by_group(work, merged):
                 parts.setdefault(group, []).append(offsets)
         self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
-        self.done.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
+        self.log_report.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
 
-    def of(self, group: Group) -> tuple[Offsets, Carried]:
-        """A group's retained offsets, and its initial state of transactions."""
-        nothing = np.empty(0, np.uint32)
-        return self.retained.get(group.index, nothing), self.carried.get(group.index, NOTHING)
+    def input_of(self, group: Group) -> tuple[Offsets, TransactionState]:
+        """What the rewrite of a group needs: its retained offsets, and the transactions that are open where
+        it starts."""
+        no_offsets = np.empty(0, np.uint32)
+        return self.retained.get(group.index, no_offsets), self.transaction_states.get(
+            group.index, NO_TRANSACTIONS
+        )
 
-    def rewritten(self, attempt: str, buffers: Buffers) -> LogReport:
-        """Rewrite the groups in order, up to the first that fails."""
-        if self.done.extracted.failure is None:
+    def rewrite_groups(self, attempt: str, buffers: Buffers) -> LogReport:
+        """Rewrite the groups in order, up to the first that fails; returns the report on the log."""
+        if self.log_report.extracted.failure is None:
             for group in self._work.groups:
-                retained, carried = self.of(group)
-                self.done.groups.append(rewrite_group(self._work, group, retained, attempt, carried, buffers))
-                if self.done.groups[-1].failure is not None:
+                retained, transaction_state = self.input_of(group)
+                self.log_report.groups.append(
+                    rewrite_group(self._work, group, retained, attempt, transaction_state, buffers)
+                )
+                if self.log_report.groups[-1].failure is not None:
                     break
-        return self.done
+        return self.log_report
 
 
 def broadcast_join(
-    work: LogWork, attempt: str, buffers: Buffers, clean_share: float = broadcast.CLEAN_SHARE
+    work: LogWork,
+    attempt: str,
+    buffers: Buffers,
+    min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
 ) -> LogReport | None:
-    """The broadcast join in this process; None where it is not faster, and for a log with transactions."""
-    if not broadcast.should_broadcast(work, clean_share):
+    """The broadcast join in this process; None if it is not faster for the log, or not possible
+    (transactions)."""
+    if not broadcast.should_broadcast(work, min_clean_to_dirty_ratio):
         return None
-    done = LogReport(name=work.name)
-    splits = [split for run in broadcast.dirty_splits(work, 1) for split in run]
-    entries = broadcast.dirty_entries(work, splits, done.extracted)
-    if done.extracted.failure is not None:
-        return done
-    if done.extracted.transactional:
+    log_report = LogReport(name=work.name)
+    splits = [split for splits_of_task in broadcast.dirty_splits(work, 1) for split in splits_of_task]
+    entries = broadcast.dirty_entries(work, splits, log_report.extracted)
+    if log_report.extracted.failure is not None:
+        return log_report
+    if log_report.extracted.has_transactions:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
     groups = [broadcast.clean_group(work, group, offset_map, attempt, buffers) for group in work.groups]
@@ -207,7 +221,8 @@ def broadcast_join(
 
 
 class InProcessEngine:
-    """Runs all steps in this process, one after another. ``buckets``: the least of a merge."""
+    """Runs all steps in this process, one after another. ``buckets``: a merge has at least so many.
+    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``."""
 
     workers = 1
 
@@ -215,11 +230,11 @@ class InProcessEngine:
         self,
         buckets: int = 1,
         *,
-        clean_share: float = broadcast.CLEAN_SHARE,
+        min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
         progress: Progress | None = None,
     ) -> None:
         self._buckets = buckets
-        self._clean_share = clean_share
+        self._clean_share = min_clean_to_dirty_ratio
         self._progress = progress
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
@@ -230,22 +245,22 @@ class InProcessEngine:
                 done = clean_in_one_task(work, "0", buffers)
             yield done
 
-    def clean_spread(self, work: LogWork) -> LogReport:
-        """Clean by the steps of a spread log: segment by segment, bucket by bucket, group by group."""
+    def clean_distributed(self, work: LogWork) -> LogReport:
+        """Clean by the steps of a distributed log: segment by segment, bucket by bucket, group by group."""
         buffers = Buffers()
         with report_progress(self._progress, work.name, work.size):
             done = broadcast_join(work, "0", buffers, self._clean_share)
-            return done if done is not None else self._merged(work).rewritten("0", buffers)
+            return done if done is not None else self._merged(work).rewrite_groups("0", buffers)
 
-    def gather(self, work: LogWork) -> LogReport:
-        """Merge, and write the retained offsets to files."""
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
+        """Extract and merge, and write the retained offsets to files."""
         with report_progress(self._progress, work.name, work.size):
-            merge = self._merged(work)
-        if merge.done.extracted.failure is None:
+            merged = self._merged(work)
+        if merged.log_report.extracted.failure is None:
             for group in work.groups:
-                retained, carried = merge.of(group)
-                merge.done.files.append(write_retained(work, group, retained, "0", carried))
-        return merge.done
+                retained, transaction_state = merged.input_of(group)
+                merged.log_report.files.append(write_retained(work, group, retained, "0", transaction_state))
+        return merged.log_report
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
@@ -255,71 +270,74 @@ class InProcessEngine:
         buffers = Buffers()
         with report_progress(self._progress, work.name, wave_bytes(work, groups), is_rewriting=True):
             for group in groups:
-                reports.append(rewrite_from(work, group, retained[group.index], "0", buffers))
+                reports.append(rewrite_from_file(work, group, retained[group.index], "0", buffers))
                 if reports[-1].failure is not None:
                     break
         return reports
 
-    def _merged(self, work: LogWork) -> _Merge:
-        return _Merge(work, ([split] for split in work.splits), bucket_count(work, self._buckets))
+    def _merged(self, work: LogWork) -> _MergedLog:
+        return _MergedLog(work, ([split] for split in work.splits), bucket_count(work, self._buckets))
 
 
-# A small log, cleaned for nothing but to have every kernel of a cleaning compiled and loaded.
+# The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.
 
-END = 20 * len(CODECS)
-"""Offset of the last batch."""
+_BATCH_RECORDS = 10
+MARKER_OFFSET = _BATCH_RECORDS * 2 * len(CODECS)
+"""The offset of the warm-up log's last batch, a marker: two data batches of every codec come before."""
 
 
-def small_batches() -> list[bytes]:
-    """A few batches of every codec, with superseded keys, tombstones and headers, and a transaction's end."""
+def warm_up_batches() -> list[bytes]:
+    """Two batches of every codec, with superseded keys, tombstones and record headers, and a marker."""
     batches = []
     for number in range(2 * len(CODECS)):
-        offsets = np.arange(number * 10, number * 10 + 10, dtype=np.int64)
+        offsets = number * _BATCH_RECORDS + np.arange(_BATCH_RECORDS, dtype=np.int64)
         batch = build_batch(
-            BatchShape(base_offset=number * 10, codec=number % len(CODECS)),
+            NewBatchHeader(base_offset=number * _BATCH_RECORDS, codec=number % len(CODECS)),
             offset=offsets,
             timestamp=offsets * 7,
             keys=Spans.of([b"key %d" % (offset % 17) for offset in offsets.tolist()]),
             values=Spans.of([None if offset % 5 == 0 else b"value" for offset in offsets.tolist()]),
-            headers=Spans.of([encode_headers([(b"header", None)])] * 10),
+            headers=Spans.of([encode_headers([(b"header", None)])] * _BATCH_RECORDS),
         )
         batches.append(batch.tobytes())
     marker = end_transaction_marker(
-        commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+        is_commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
     )
-    return [*batches, END.to_bytes(8, "big") + marker.tobytes()[8:]]
+    # The first 8 bytes of a batch are its base offset.
+    return [*batches, MARKER_OFFSET.to_bytes(8, "big") + marker.tobytes()[8:]]
 
 
-def clean_small_log(directory: Path, whole: Engine, spread: Engine) -> None:
-    """Make it in an empty directory and clean it both ways, by one worker, and spread over several; and one
-    whose keys are looked up."""
-    files.write_new(directory / segment_file(0, "log"), b"".join(small_batches()))
-    (done,) = whole.clean_whole([small_work(directory, "whole")])
-    (again,) = whole.clean_whole([_second_pass(directory / "twice")])
-    for done_log in (done, again, spread.clean_spread(small_work(directory, "spread"))):
-        assert done_log.extracted.failure is None and done_log.groups[0].failure is None, done_log
+def clean_warm_up_log(directory: Path, whole: Engine, distributed: Engine) -> None:
+    """Make the warm-up log in an empty directory. Clean it in one task (engine ``whole``), by a broadcast
+    join in one task, and on all workers (engine ``distributed``)."""
+    files.write_new(directory / segment_file(0, "log"), b"".join(warm_up_batches()))
+    (merged,) = whole.clean_whole([warm_up_work(directory, "whole")])
+    (joined,) = whole.clean_whole([_broadcast_join_work(directory / "twice")])
+    for log_report in (merged, joined, distributed.clean_distributed(warm_up_work(directory, "spread"))):
+        assert log_report.extracted.failure is None and log_report.groups[0].failure is None, log_report
 
 
-def _second_pass(directory: Path) -> LogWork:
-    """The cleaning of a log in a new directory of which only the last batch is dirty."""
-    *clean, dirty = small_batches()[:-1]
-    first = END - 10
+def _broadcast_join_work(directory: Path) -> LogWork:
+    """The work on a log in a new directory, of which only the last batch is dirty."""
+    *clean, dirty = warm_up_batches()[:-1]
+    first = MARKER_OFFSET - _BATCH_RECORDS
     files.make_directory(directory)
     files.write_new(directory / segment_file(0, "log"), b"".join(clean))
     files.write_new(directory / segment_file(first, "log"), dirty)
     groups = (
         Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=first),
-        Group(index=1, first_segment=1, end_segment=2, base_offset=first, end_offset=END),
+        Group(index=1, first_segment=1, end_segment=2, base_offset=first, end_offset=MARKER_OFFSET),
     )
-    work = small_work(directory, "staged")
-    rules = replace(work.rules, last_offset=END - 1)
-    return replace(work, groups=groups, first_dirty=first, end=END, rules=rules)
+    work = warm_up_work(directory, "staged")
+    rules = replace(work.rules, last_offset=MARKER_OFFSET - 1)
+    return replace(work, groups=groups, first_dirty=first, end=MARKER_OFFSET, rules=rules)
 
 
-def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWork:
-    """The cleaning of the small log in ``directory``, staged in its folder ``name``, which is made."""
+def warm_up_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWork:
+    """The work on the warm-up log in ``directory``; its staging is the folder ``name`` there, which is
+    made."""
     files.make_directory(directory / name)
-    end = END + 1
+    end = MARKER_OFFSET + 1
     return LogWork(
         name=name,
         segments=tuple(list_segments(directory)),
@@ -329,12 +347,12 @@ def small_work(directory: Path, name: str, window_size: int = 1 << 16) -> LogWor
         rules=RetentionRules(
             now_ms=0,
             delete_retention_ms=1,
-            last_offset=END,
+            last_offset=MARKER_OFFSET,
             producers=np.empty((0, 3), np.int64),
             drop_keyless=True,
         ),
         limits=TaskLimits(
-            index_interval=4096, index_bytes=1 << 20, window_size=window_size, memory_bytes=1 << 20
+            index_interval_bytes=4096, index_bytes=1 << 20, window_size=window_size, memory_bytes=1 << 20
         ),
         hash_key=(1, 2),
         staging=str(directory / name),

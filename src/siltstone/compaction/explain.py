@@ -1,8 +1,8 @@
-"""``siltstone explain``: what a cleaning of a log would do. It is planned, run dry, and its records are
-counted.
+"""``siltstone explain``: what a cleaning of a log would do.
 
-Nothing is locked or written. Beside a live broker files may disappear between two steps: that log is
-``failed`` then, with the reason, and another run may succeed.
+A log is planned as for a cleaning, cleaned in a dry run, and *observed*: all its records are read and
+counted. Nothing is locked or written. Beside a live broker files may disappear between two of these steps.
+That log is ``failed`` then, with the reason, and another run may succeed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
 from siltstone.compaction.inplace.planning import (
     LogState,
-    Planned,
+    PlannedLog,
     PlanOptions,
     initial_result,
     log_facts,
@@ -39,7 +39,7 @@ from siltstone.compaction.inplace.planning import (
 from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
 from siltstone.compaction.staging import GroupReport, LogReport
-from siltstone.compaction.work import HAS_KEYLESS, Extracted, LogWork, batch_slices
+from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, batch_slices
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
 from siltstone.log.producers import load_producers
@@ -51,39 +51,45 @@ from siltstone.log.segments import (
     windows,
 )
 
-# Observing: a pass over a log's segments, for counts, bytes, and an entry for each record with a key.
+# Observing: a pass over a log's segments counts records and bytes, and makes an entry of five uint64 words
+# for each record whose key decides about it::
 #
-# An entry is five uint64::
+#     word 0    bits 0–63 of the key's hash
+#     word 1    bits 67–127 of the key's hash | a reason (the low three bits)
+#     word 2    offset
+#     word 3    timestamp, ms
+#     word 4    bytes of the record (high half) | bytes of the key (low half)
 #
-#     word 0, word 1: hash of the key, the low three bits of word 1 a reason | offset | timestamp, ms
-#     | record's bytes (high half), key's bytes (low half)
-#
-# The reason is the number of one in ``report`` for which the record goes unless it is superseded; 0, which is
-# ``SUPERSEDED``'s own, for none. So each record is counted with one reason, as in a cleaning.
+# The reason is why the record goes if it is not superseded, by its number in ``report``; for none it is 0,
+# the number of ``SUPERSEDED``. So each record is counted with one reason, as in a cleaning.
 
 REASON_BITS = np.uint64(7)
+"""The mask of the reason in word 1."""
 assert report.CLEANING_REASON_COUNT <= REASON_BITS
 ENTRY_WORDS = 5
 ENTRY_BYTES = 8 * ENTRY_WORDS
 BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
+"""The most entries that are sent at one time: 16 MiB."""
 RECORD_KINDS = ("records", "control", "tombstones")
-"""Records that are counted whether they stay or go: all of them, control records, tombstones."""
-KEYS = ("keys", "dirty_keys")
+"""Counts of records whether they stay or go: all of them, control records, tombstones."""
+KEY_COUNTS = ("keys", "dirty_keys")
+"""Counts of distinct keys: all of them, those with a record in the dirty section."""
 OBSERVED_REASONS = tuple(reason for reason in CLEANING_REASONS if reason != REASONS[report.MARKERS])
-"""The reasons whose records are counted here, too: all but markers, which only a cleaning knows."""
+"""The reasons that an observation counts, too: all but markers, which only the dry run knows."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
-HORIZONS_MAX = 64
-"""The most delete horizons that are counted apart; each past cleaning gave about one."""
+"""Sums of records or bytes, by a name or a number."""
+DELETE_HORIZONS_MAX = 64
+"""The most delete horizons that are counted apart. (Each past cleaning gave the batches it changed one.)"""
 NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
-"""Instead of a delete horizon: no cleaning gave one yet; it has passed, but the compacted ledger still needs
-the tombstone (``RetentionRules.tombstones_from``)."""
+"""In place of a delete horizon: no cleaning has given the batch one; the horizon has passed, but the
+compacted ledger still needs the tombstone (``RetentionRules.tombstones_from``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """``count`` bins of time from ``start_ms`` on, each ``width_ms``; times outside are in the first or last
-    bin."""
+    """Equal bins of time: ``count`` of ``width_ms`` each, from ``start_ms`` on. Times outside are in the
+    first or the last bin."""
 
     start_ms: int
     width_ms: int
@@ -108,10 +114,10 @@ MASKED_KEY = "••••"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """A key with many records: how many, how many are superseded, and the last one's offset. Sizes are in
-    bytes.
+    """A key with many records: how many it has, how many are superseded, and the offset of the last one.
 
-    ``key`` is masked without ``--show-keys``.
+    ``key``: its text, masked without ``--show-keys``. ``key_size``: of the key in bytes; ``bytes``,
+    ``superseded_bytes``: of the records.
     """
 
     key: str = MASKED_KEY
@@ -125,19 +131,23 @@ class HotKey:
 
 @dataclass(slots=True, kw_only=True)
 class LogStatistics(Summable):
-    """Statistics of a log below the first uncleanable offset; those of its segments and buckets add up.
+    """What an observation counts in a log below the first uncleanable offset. Parts add up: ``observe``
+    counts what single records tell, ``count_keys`` what all records of a key tell. Bytes are of uncompressed
+    records.
 
-    ``counts`` and ``sizes`` (bytes, records as they are uncompressed) by ``RECORD_KINDS``, and ``discarded``
-    and ``discarded_sizes`` by reason: what a cleaning removes now. ``observe`` counts what a segment tells,
-    ``count_keys`` what all records of a key tell: the counts of ``KEYS``, and reasons that depend on the key.
-    ``waiting`` and ``waiting_sizes``: tombstones by the delete horizon (ms) that they wait for, or
-    ``NOT_STAMPED``, ``KEPT_BY_LEDGER``. By bin: ``written``, all bytes; ``discarded_written``, those that go
-    whatever their key; ``superseded``, by the time of the key's next record. ``frequencies``: keys by the
-    number of their records: 1, 2, 3 to 4, 5 to 8, …, in ``FREQUENCIES`` steps. ``failure``: why the
-    statistics are incomplete.
+    ``counts``: by ``RECORD_KINDS`` and ``KEY_COUNTS``; ``sizes``: bytes by ``RECORD_KINDS``. ``discarded``,
+    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason. ``waiting``,
+    ``waiting_sizes``: tombstones and their bytes by the delete horizon (ms) that they wait for, or by
+    ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
+
+    Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those that go
+    whatever their key; ``superseded``, those that go since a later record has their key, by that record's
+    timestamp. ``frequencies``: how many keys have up to 2ⁿ records, and more than 2ⁿ⁻¹, by n below
+    ``FREQUENCY_STEPS``. ``hottest``: the keys with the most records. ``failure``: why the statistics are
+    incomplete, None if they are complete.
     """
 
-    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEYS, 0))
+    counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
     sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS, 0))
     discarded: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
     discarded_sizes: Sums[str] = field(default_factory=lambda: dict.fromkeys(CLEANING_REASONS, 0))
@@ -158,10 +168,13 @@ class LogStatistics(Summable):
         del self.hottest[top:]
 
     def add_discarded(self, reasons: Int64, sizes: Int64) -> None:
-        """Count records by the numbers of their reasons; negative ones stay."""
-        goes = reasons >= 0
-        counts = np.bincount(reasons[goes], minlength=report.CLEANING_REASON_COUNT)
-        weights = np.bincount(reasons[goes], weights=sizes[goes], minlength=report.CLEANING_REASON_COUNT)
+        """Count discarded records and their bytes. ``reasons``: the number of each record's reason, below 0
+        for one that stays."""
+        is_discarded = reasons >= 0
+        counts = np.bincount(reasons[is_discarded], minlength=report.CLEANING_REASON_COUNT)
+        weights = np.bincount(
+            reasons[is_discarded], weights=sizes[is_discarded], minlength=report.CLEANING_REASON_COUNT
+        )
         for reason, count, size in zip(CLEANING_REASONS, counts.tolist(), weights.tolist(), strict=True):
             self.discarded[reason] += count
             self.discarded_sizes[reason] += int(size)
@@ -173,7 +186,7 @@ def _add(sums: dict[Any, int], others: Mapping[Any, int]) -> None:
 
 
 def bucket_of(entries: Words, buckets: int) -> Int64:
-    """The bucket of each entry, by its first word's top bits."""
+    """The bucket of each entry, by the top bits of word 0."""
     return (((entries[:, 0] >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)).astype(np.int64)
 
 
@@ -185,10 +198,10 @@ def observe(
     statistics: LogStatistics,
     only: int | None = None,
 ) -> Iterator[tuple[int, Words]]:
-    """Some segments (numbers into ``work.segments``): (bucket, entries), 16 MiB each at most.
+    """Read some segments (numbers into ``work.segments``): yields (bucket, entries), 16 MiB each at most, and
+    adds to ``statistics``.
 
-    ``statistics`` is filled on the way. ``only``: entries of that bucket. Raises CorruptFileError,
-    SourceChangedError, OSError.
+    ``only``: yield only the entries of this bucket. Raises CorruptFileError, SourceChangedError, OSError.
     """
     pending: dict[int, list[Words]] = {}
     pending_entries = 0
@@ -196,10 +209,10 @@ def observe(
         for entries in _entries(work, number, bins, statistics):
             numbers = bucket_of(entries, buckets)
             for bucket in range(buckets) if only is None else (only,):
-                of_bucket = entries[numbers == bucket] if buckets > 1 else entries
-                if len(of_bucket):
-                    pending.setdefault(bucket, []).append(of_bucket)
-                    pending_entries += len(of_bucket)
+                entries_of_bucket = entries[numbers == bucket] if buckets > 1 else entries
+                if len(entries_of_bucket):
+                    pending.setdefault(bucket, []).append(entries_of_bucket)
+                    pending_entries += len(entries_of_bucket)
             if pending_entries >= BLOB_ENTRIES * max(1, min(buckets, 4)):
                 yield from _flushed(pending)
                 pending_entries = 0
@@ -214,19 +227,21 @@ def _flushed(pending: dict[int, list[Words]]) -> Iterator[tuple[int, Words]]:
 
 
 def _entries(work: LogWork, number: int, bins: Bins, statistics: LogStatistics) -> Iterator[Words]:
-    segment, scratch, scan = work.segments[number], Scratch(), work.transactions()
+    segment, scratch, scan = work.segments[number], Scratch(), work.transaction_scan()
     limit = work.limits.batch_limit
-    keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
+    keeps_legacy_tombstones = work.rules.keeps_legacy_tombstones(segment.modified_ms)
     with open_unchanged(segment) as reader:
         for window in windows(reader, window_size=work.limits.window_size):
             for data, batches, path, origin in batch_slices(segment.path, window):
                 columns = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
                 if not len(columns):
                     continue
-                followed = scan.follow(data, batches, path=path, origin=origin)
-                aborted = np.zeros(len(batches), np.bool_) if followed is None else followed[0]
-                yield _count_records(work, batches, columns, aborted[columns.batch], keeps, bins, statistics)
-    scan.refuse_unmarked(*work.offsets_of(number), segment.path)
+                flags = scan.follow(data, batches, path=path, origin=origin)
+                aborted = np.zeros(len(batches), np.bool_) if flags is None else flags[0]
+                yield _count_records(
+                    work, batches, columns, aborted[columns.batch], keeps_legacy_tombstones, bins, statistics
+                )
+    scan.refuse_missing_markers(*work.offsets_of(number), segment.path)
 
 
 def _count_records(
@@ -238,54 +253,60 @@ def _count_records(
     bins: Bins,
     statistics: LogStatistics,
 ) -> Words:
-    """Count the records of some batches; entries of those whose key decides. ``aborted``: bool, one a
-    record."""
+    """Count the records of some batches; returns the entries of those whose key decides. ``aborted``: bool,
+    one a record."""
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
-    modern = batches["magic"] == 2
+    is_v2 = batches["magic"] == 2
     has_horizon = delete_horizons(batches)
     horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
-    passed = np.where(modern, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones)
-    is_kept = passed & (batches["last_offset"] >= work.rules.tombstones_from)
-    horizon = np.where(is_kept, KEPT_BY_LEDGER, horizon)
-    passed = (passed & ~is_kept)[columns.batch]
+    is_past_horizon = np.where(
+        is_v2, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones
+    )
+    is_kept_by_ledger = is_past_horizon & (batches["last_offset"] >= work.rules.tombstones_from)
+    horizon = np.where(is_kept_by_ledger, KEPT_BY_LEDGER, horizon)
+    is_past_horizon = (is_past_horizon & ~is_kept_by_ledger)[columns.batch]
     # 2. What each record is: control, aborted, without a key, or decided by its key.
-    control = (((batches["attributes"] & CONTROL_BIT) != 0) & modern)[columns.batch]
-    data = ~control & ~aborted
-    keyed = data & (columns.key_size >= 0)
-    tombstones = keyed & (columns.value_size < 0)
+    is_control = (((batches["attributes"] & CONTROL_BIT) != 0) & is_v2)[columns.batch]
+    is_data = ~is_control & ~aborted
+    keyed = is_data & (columns.key_size >= 0)
+    is_tombstone = keyed & (columns.value_size < 0)
     reasons = np.full(len(columns), -1)
-    reasons[data & ~keyed] = report.KEYLESS
-    reasons[aborted & ~control] = report.ABORTED
+    reasons[is_data & ~keyed] = report.KEYLESS
+    reasons[aborted & ~is_control] = report.ABORTED
     sizes = columns.size.astype(np.int64)
-    for kind, rows_of_kind in zip(RECORD_KINDS, (slice(None), control, tombstones), strict=True):
+    for kind, rows_of_kind in zip(RECORD_KINDS, (slice(None), is_control, is_tombstone), strict=True):
         statistics.counts[kind] += len(sizes[rows_of_kind])
         statistics.sizes[kind] += int(sizes[rows_of_kind].sum())
     statistics.add_discarded(reasons, sizes)
     # 3. Bytes over time, and the tombstones that wait for their horizon.
-    goes, waits = reasons >= 0, tombstones & ~passed
+    is_discarded, waits = reasons >= 0, is_tombstone & ~is_past_horizon
     _add(statistics.written, bins.weigh(columns.timestamp, sizes))
-    _add(statistics.discarded_written, bins.weigh(columns.timestamp[goes], sizes[goes]))
+    _add(statistics.discarded_written, bins.weigh(columns.timestamp[is_discarded], sizes[is_discarded]))
     _add_waiting(statistics, horizon[columns.batch][waits], sizes[waits])
-    # 4. The entries: a tombstone that may go does so unless a later record supersedes it.
+    # 4. The entries. A tombstone whose horizon has passed goes as one, unless a later record supersedes it.
     rows = np.flatnonzero(keyed)
-    return _packed(
-        work, columns, rows, np.where((tombstones & passed)[rows], report.TOMBSTONES, report.SUPERSEDED)
+    return _key_entries(
+        work,
+        columns,
+        rows,
+        np.where((is_tombstone & is_past_horizon)[rows], report.TOMBSTONES, report.SUPERSEDED),
     )
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sizes: Int64) -> None:
-    """Count tombstones by horizon; with ``HORIZONS_MAX`` of these a new one counts with the nearest."""
+    """Count tombstones by horizon. When there are ``DELETE_HORIZONS_MAX``, those of another horizon are
+    counted with the nearest one."""
     values, numbers, counts = np.unique(horizons, return_inverse=True, return_counts=True)
     weights = np.bincount(numbers, weights=sizes, minlength=len(values))
     for horizon, count, size in zip(values.tolist(), counts.tolist(), weights.tolist(), strict=True):
         waiting = statistics.waiting
-        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= HORIZONS_MAX
+        is_full = horizon >= 0 and horizon not in waiting and len(waiting) >= DELETE_HORIZONS_MAX
         nearest = min(waiting, key=lambda other: abs(other - horizon)) if is_full else horizon
         _add(waiting, {nearest: int(count)})
         _add(statistics.waiting_sizes, {nearest: int(size)})
 
 
-def _packed(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) -> Words:
+def _key_entries(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) -> Words:
     out = np.empty((len(rows), ENTRY_WORDS), np.uint64)
     out[:, 0], high = hashes_of(columns, rows, (np.uint64(work.hash_key[0]), np.uint64(work.hash_key[1])))
     out[:, 1] = (high & ~REASON_BITS) | reasons.astype(np.uint64)
@@ -296,38 +317,39 @@ def _packed(work: LogWork, columns: RecordColumns, rows: Int64, reasons: Int64) 
     return out
 
 
-# The keys of one bucket: how often each was written, and which records are superseded since when.
+# The keys of one bucket: how many records each has, which are superseded, and since when.
 
 KEY_COUNT_BYTES = 160
 """Memory that ``count_keys`` takes for an entry at its peak."""
-FREQUENCIES = 24
+FREQUENCY_STEPS = 24
+"""Keys are counted by their number of records, in so many steps of powers of two; the last one has the
+rest."""
 
 
 def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> LogStatistics:
-    """Statistics of the keys of one bucket, whose entries come in any order.
-
-    Memory: about ``KEY_COUNT_BYTES`` an entry.
+    """Statistics of the keys of one bucket, whose entries come in any order. ``top``: how many of the hottest
+    keys to keep. Memory: about ``KEY_COUNT_BYTES`` an entry.
     """
     # 1. Entries of a key become neighbours, ascending by offset.
     entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
     hashes = entries[:, 1] & ~REASON_BITS
     order = np.lexsort((entries[:, 2], hashes, entries[:, 0]))
     entries, hashes = entries[order], hashes[order]
-    # 2. A row a key: entries ``first`` to ``last`` are the key's.
+    # 2. Arrays with one row a key: entries ``first`` to ``last`` (inclusive) are the key's.
     is_new = (entries[1:, 0] != entries[:-1, 0]) | (hashes[1:] != hashes[:-1])
     first = np.flatnonzero(np.concatenate((np.ones(min(1, len(entries)), np.bool_), is_new)))
     last = np.append(first[1:], len(entries))[: len(first)] - 1
     records, offsets = last - first + 1, entries[last, 2].astype(np.int64)
     sizes = (entries[:, 4] >> np.uint64(32)).astype(np.int64)
     is_dirty = offsets >= first_dirty
-    # 3. A row an entry: all but the last one of a dirty key are superseded, by the next one.
+    # 3. Arrays with one row an entry: each entry of a dirty key but the last is superseded, by the next one.
     superseded = np.repeat(is_dirty, records)
     superseded[last] = False
     rows = np.flatnonzero(superseded)
     reasons = (entries[:, 1] & REASON_BITS).astype(np.int64)
     reasons[reasons == report.SUPERSEDED] = -1
     reasons[rows] = report.SUPERSEDED
-    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCIES - 1)
+    steps = np.ceil(np.log2(records)).astype(np.int64).clip(max=FREQUENCY_STEPS - 1)
     frequencies, keys_of = np.unique(steps, return_counts=True)
     statistics = LogStatistics(
         counts={"keys": len(first), "dirty_keys": int(is_dirty.sum())},
@@ -364,7 +386,8 @@ WOULD_CLEAN = "would_clean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExplained:
-    """A segment group: offsets [base, end), its segments, bytes and records before and after."""
+    """A segment group: its offsets [base, end), the number of its segments, its bytes and records before and
+    after the cleaning, and the records removed by reason."""
 
     base_offset: int
     end_offset: int
@@ -378,7 +401,8 @@ class GroupExplained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Bytes that were written up to ``at_ms``, and how many of them a cleaning could remove by then."""
+    """Bytes of records with timestamps up to ``at_ms``, and how many of these a cleaning at that time could
+    have removed."""
 
     at_ms: int
     written_bytes: int
@@ -386,7 +410,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingTombstones:
     """Tombstones by delete horizon (ms): ``NOT_STAMPED`` before a cleaning gives them one,
     ``KEPT_BY_LEDGER`` if it has passed but the compacted ledger still needs them. Some may be superseded."""
 
@@ -397,7 +421,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequency:
-    """``keys`` have between ``records_from`` and ``records_to`` records."""
+    """So many ``keys`` have from ``records_from`` to ``records_to`` records."""
 
     records_from: int
     records_to: int
@@ -406,7 +430,7 @@ class Frequency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningBound:
-    """A bound of the cleaning, and its offset; the least one applies."""
+    """One of the offsets at and above which nothing may be cleaned, and why; the least one applies."""
 
     name: str
     offset: int
@@ -414,7 +438,8 @@ class CleaningBound:
 
 @dataclass(slots=True, kw_only=True)
 class KafkaExplained:
-    """What Kafka's cleaner would need: how many keys its map holds, and at least how many passes."""
+    """What Kafka's cleaner would need for a log: how many keys its offset map holds with the buffer and load
+    factor of the settings, how many passes that takes, and the buffer for one pass."""
 
     buffer_bytes: int
     load_factor: float
@@ -449,7 +474,7 @@ class OutcomeExplained:
     removed_bytes: dict[str, int] = field(default_factory=dict)
     kept_bytes: int = 0
     groups: list[GroupExplained] = field(default_factory=list)
-    tombstones_waiting: list[Waiting] = field(default_factory=list)
+    tombstones_waiting: list[WaitingTombstones] = field(default_factory=list)
     reclaimable: list[Moment] = field(default_factory=list)
 
 
@@ -514,7 +539,8 @@ class LogExplanation:
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """All logs as of ``now_ms``; ``passed_over``: (path, reason) of other files and folders."""
+    """The explanations of all logs as of ``now_ms``. ``passed_over``: (path, reason) of files and folders
+    that are no logs."""
 
     now_ms: int
     logs: list[LogExplanation] = field(default_factory=list)
@@ -534,20 +560,22 @@ class Explanation:
 
 # The parts of an explanation: bounds, groups, times, keys.
 
-BINS = 60
+TIME_BINS = 60
+"""The bins of the plot of bytes over time."""
 KEY_BYTES_SHOWN = 64
+"""The most characters of a key's text, or bytes of a binary key, that are shown."""
 
 
 def bins_of(work: LogWork) -> Bins:
-    """Equal steps from the first batch's time to the largest one below the first uncleanable offset."""
-    full = [segment for segment in work.segments if segment.size]
-    first = first_batch_timestamp(full[0]) if full else None
-    last = max((largest_timestamp(segment) for segment in full), default=work.rules.now_ms)
+    """Bins from the first batch's timestamp to the largest one below the first uncleanable offset."""
+    non_empty = [segment for segment in work.segments if segment.size]
+    first = first_batch_timestamp(non_empty[0]) if non_empty else None
+    last = max((largest_timestamp(segment) for segment in non_empty), default=work.rules.now_ms)
     start = last if first is None else min(first, last)
-    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // BINS)), count=BINS)
+    return Bins(start_ms=start, width_ms=max(1, -(-(last - start + 1) // TIME_BINS)), count=TIME_BINS)
 
 
-def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) -> RangeExplained:
+def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOptions) -> RangeExplained:
     """The cleanable range, and its bounds by name."""
     assert state.config is not None
     segments = state.segments()
@@ -557,7 +585,7 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) ->
     mark = checkpoints.high_watermark.get(state.topic_partition)
     config = LogConfig.of(state.config)
     facts = log_facts(state, config, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
-    cleanable = ranges.cleanable_range(facts, config, choices.now_ms)
+    cleanable = ranges.cleanable_range(facts, config, plan_options.now_ms)
     bounds = {
         "active segment": segments[-1].base_offset,
         "high watermark": mark,
@@ -577,40 +605,41 @@ def range_of(state: LogState, checkpoints: Checkpoints, choices: PlanOptions) ->
         ],
         dirty_ratio=cleanable.dirty_ratio,
         min_dirty_ratio=config.min_cleanable_dirty_ratio,
-        overdue_ms=cleanable.delay_ms,
+        overdue_ms=cleanable.overdue_ms,
         cleanable_bytes=cleanable.cleanable_bytes,
     )
 
 
 def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained]:
-    """The segment groups before and after."""
+    """The segment groups before and after the dry run, whose reports are ``done``."""
     return [
         GroupExplained(
-            base_offset=work.groups[new.group].base_offset,
-            end_offset=work.groups[new.group].end_offset,
-            segments=len(work.sources(work.groups[new.group])),
-            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group])),
+            base_offset=work.groups[new.group_index].base_offset,
+            end_offset=work.groups[new.group_index].end_offset,
+            segments=len(work.sources(work.groups[new.group_index])),
+            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group_index])),
             bytes_after=new.size,
             records_before=new.counts.records_read,
             records_after=new.counts.records_retained,
             removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(done, key=attrgetter("group"))
+        for new in sorted(done, key=attrgetter("group_index"))
     ]
 
 
 def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
-    """Running sums at the end of each bin; what goes for no reason that has a time counts in the last."""
+    """Running sums at the end of each bin. What goes for a reason without a time of its own, such as a delete
+    horizon, counts in the last bin."""
     numbers = range(bins.count)
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
-    free = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
-    free[-1:] = sum(statistics.discarded_sizes.values())
+    reclaimable = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
+    reclaimable[-1:] = sum(statistics.discarded_sizes.values())
     return [
         Moment(
             at_ms=bins.start_ms + (number + 1) * bins.width_ms - 1,
             written_bytes=int(written[number]),
-            reclaimable_bytes=int(free[number]),
+            reclaimable_bytes=int(reclaimable[number]),
         )
         for number in numbers
     ]
@@ -625,7 +654,8 @@ def frequencies(statistics: LogStatistics) -> list[Frequency]:
 
 
 def key_text(work: LogWork, offset: int) -> str:
-    """The key of one record for people: its text, or hexadecimal digits; long ones are cut.
+    """The key of the record at ``offset`` as text to show: its own text, or hexadecimal digits. Long ones are
+    cut; it is empty if the record is not there.
 
     Raises CorruptFileError, OSError.
     """
@@ -658,21 +688,23 @@ def key_text(work: LogWork, offset: int) -> str:
     return f"0x{key[:KEY_BYTES_SHOWN].hex()}{'…' if len(key) > KEY_BYTES_SHOWN else ''}"
 
 
-TOP = 10
+HOTTEST_KEYS_DEFAULT = 10
 """The default number of hottest keys."""
 
 
 Observer = Callable[[Sequence[tuple[LogWork, Bins]], int], dict[str, LogStatistics]]
-"""Observes (logs, number of hottest keys): statistics by the log's name. Raises EngineError."""
+"""Observes logs: called with (the logs, the number of hottest keys), returns statistics by the log's name.
+Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """The options of an explanation; ``top``: how many of the hottest keys."""
+    """The options of an explanation. ``show_keys``: show the hottest keys instead of a mask; ``top``: how
+    many of them."""
 
-    choices: PlanOptions
+    plan_options: PlanOptions
     show_keys: bool = False
-    top: int = TOP
+    top: int = HOTTEST_KEYS_DEFAULT
 
 
 def explain_logs(
@@ -681,45 +713,48 @@ def explain_logs(
     engine: Callable[[], Engine],
     observer: Callable[[], Observer],
 ) -> list[LogExplanation]:
-    """One explanation a log, in order. ``engine`` and ``observer`` are called when a log needs them.
+    """Explain logs: an explanation for each, in order. ``engine`` and ``observer`` are called for an engine
+    and an observer when a log needs them.
 
-    Raises EngineError when Spark gives up; what is wrong with a log is in its explanation.
+    Raises EngineError when Spark fails. What is wrong with one log is said in its explanation.
     """
     mismatched = mismatched_topic_ids(states)
-    logs = [_begin(state, options, mismatched.get(state.topic_partition)) for state in states]
-    left = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
-    if left:
-        works = [planned.work for _, planned in left.values()]
+    logs = [_plan_explanation(state, options, mismatched.get(state.topic_partition)) for state in states]
+    by_name = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
+    if by_name:
+        works = [planned.work for _, planned in by_name.values()]
         done = _run_dry(works, engine())
         statistics = observer()([(work, bins_of(work)) for work in works], options.top)
-        for name, (log, planned) in left.items():
-            _finish(log, planned, done[name], statistics[name], options)
+        for name, (log, planned) in by_name.items():
+            _complete_explanation(log, planned, done[name], statistics[name], options)
     return [log for log, _ in logs]
 
 
 def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
+    """Run the logs dry: small ones each in one task, large ones on all workers. Reports by the log's name."""
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
     done = {log.name: log for log in engine.clean_whole(small)} if small else {}
     for work in works:
         if work.name not in done:
-            done[work.name] = _spread(work, engine)
+            done[work.name] = _run_distributed(work, engine)
     return done
 
 
-def _spread(work: LogWork, engine: Engine) -> LogReport:
-    """Run a large log dry. A failed job is its log's failure; raises EngineError if the engine is lost."""
+def _run_distributed(work: LogWork, engine: Engine) -> LogReport:
+    """Run a large log dry. A failed job is the log's failure. Raises EngineError if the engine is lost."""
     try:
-        return engine.clean_spread(work)
+        return engine.clean_distributed(work)
     except EngineError as error:
         if error.__cause__ is None:
             raise
         return LogReport(name=work.name, extracted=Extracted(failure=failure_of(error)))
 
 
-def _begin(
+def _plan_explanation(
     state: LogState, options: ExplainOptions, mismatch: str | None
-) -> tuple[LogExplanation, Planned | None]:
-    """Plan twice: as a cleaning now would, and as if the log were eligible, which is what is run dry."""
+) -> tuple[LogExplanation, PlannedLog | None]:
+    """Plan a log twice: as a cleaning now would, for its status, and as if it were eligible and could lose
+    keyless records, for the dry run. Without the second plan the log is not explained any further."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
         partition=state.topic_partition.partition,
@@ -729,31 +764,37 @@ def _begin(
     )
     try:
         if mismatch is not None:
-            _take_over(log, initial_result(state, state.segments()).stop(report.SKIPPED, mismatch))
+            _copy_plan_result(
+                log, initial_result(state, state.segments()).set_status(report.SKIPPED, mismatch)
+            )
             return log, None
-        checkpoints, choices = state.checkpoints(), options.choices
-        now = plan_log(state, checkpoints, choices, None)
-        _take_over(log, now)
+        checkpoints, plan_options = state.checkpoints(), options.plan_options
+        now = plan_log(state, checkpoints, plan_options, None)
+        _copy_plan_result(log, now)
         if log.status == report.SKIPPED:
             return log, None
-        forced = plan_log(state, checkpoints, replace(choices, force=True, drop_keyless=True), None)
-        log.range = range_of(state, checkpoints, choices)
-        return log, forced if isinstance(forced, Planned) else None
+        forced = plan_log(state, checkpoints, replace(plan_options, force=True, drop_keyless=True), None)
+        log.range = range_of(state, checkpoints, plan_options)
+        return log, forced if isinstance(forced, PlannedLog) else None
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
         return log, None
 
 
-def _take_over(log: LogExplanation, plan: Planned | LogResult) -> None:
-    result = plan.result if isinstance(plan, Planned) else plan
-    log.status = WOULD_CLEAN if isinstance(plan, Planned) else result.status
+def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
+    result = plan.result if isinstance(plan, PlannedLog) else plan
+    log.status = WOULD_CLEAN if isinstance(plan, PlannedLog) else result.status
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
     log.reason, log.notes = result.reason, list(result.notes)
 
 
-def _finish(
-    log: LogExplanation, planned: Planned, done: LogReport, statistics: LogStatistics, options: ExplainOptions
+def _complete_explanation(
+    log: LogExplanation,
+    planned: PlannedLog,
+    done: LogReport,
+    statistics: LogStatistics,
+    options: ExplainOptions,
 ) -> None:
     state = planned.state
     assert state.config is not None
@@ -770,11 +811,11 @@ def _finish(
         log.status, log.reason = failure.status, failure.reason
         return
     keyless = log.outcome.records["keyless"]
-    if keyless and not (options.choices.drop_keyless or state.drop_keyless):
-        log.status, log.reason = report.SKIPPED, HAS_KEYLESS.format(count=keyless)
+    if keyless and not (options.plan_options.drop_keyless or state.drop_keyless):
+        log.status, log.reason = report.SKIPPED, HAS_KEYLESS_RECORDS.format(count=keyless)
     log.keys.kafka = kafka_needs(state.config, statistics.counts["dirty_keys"])
     log.outcome.tombstones_waiting = [
-        Waiting(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
+        WaitingTombstones(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
         for horizon, count in sorted(statistics.waiting.items())
     ]
     log.outcome.reclaimable = moments(bins_of(planned.work), statistics)
@@ -794,7 +835,7 @@ def _outcome(
     for group in done.groups:
         counts.add(group.counts)
     removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
-    # Only the dry run knows which markers go: their bytes are taken as those of an average one.
+    # Only the dry run knows which markers go, and it counts no bytes: an average marker's are taken.
     marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
     removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in OBSERVED_REASONS}
     removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
@@ -821,7 +862,8 @@ def _outcome(
 
 
 def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure | None:
-    """The failure if the dry run and the observation differ, since the log changed between them."""
+    """The failure if the dry run and the observation count differently, since the log changed between them;
+    None if they agree."""
     for reason in OBSERVED_REASONS:
         removed, count = log.outcome.removed[reason], statistics.discarded[reason]
         if removed != count:
@@ -836,7 +878,7 @@ def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure 
 
 
 def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
-    """Kafka's map for these settings, and at least how many passes it would need for so many keys."""
+    """Kafka's offset map with these settings, and how many passes so many dirty keys take at least."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
     map_keys = ranges.kafka_map_keys(config)
@@ -845,22 +887,23 @@ def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
         load_factor=load,
         map_keys=map_keys,
         passes=ranges.kafka_passes(dirty_keys, map_keys),
-        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes(dirty_keys, load),
+        buffer_bytes_for_one_pass=ranges.kafka_buffer_bytes_for_keys(dirty_keys, load),
     )
 
 
-# Observing in this process: memory is bounded, since a large log is read once for each bucket.
+# Observing in this process. To bound the memory, a large log is read once for each bucket.
 
 MEMORY_BYTES = 1 << 30
+"""The memory for the entries of one bucket."""
 
 
 def buckets_of(work: LogWork, memory_bytes: int = MEMORY_BYTES, at_least: int = 1) -> int:
-    """How many buckets are needed so that the keys of each fit the memory; the span of offsets bounds the
-    records."""
+    """How many buckets are needed so that the entries of each fit ``memory_bytes``. There are no more records
+    than offsets."""
     return max(at_least, -(-offset_span(work) * KEY_COUNT_BYTES // memory_bytes))
 
 
-def observe_here(
+def observe_in_process(
     works: Sequence[tuple[LogWork, Bins]],
     top: int,
     memory_bytes: int = MEMORY_BYTES,
@@ -878,7 +921,7 @@ def _observe_one(work: LogWork, bins: Bins, top: int, memory_bytes: int) -> LogS
     statistics, buckets = LogStatistics(), buckets_of(work, memory_bytes)
     try:
         for bucket in range(buckets):
-            # Every pass over the segments counts the same records: the first one's counts are taken.
+            # Each pass over the segments counts the same records: only the counts of the first are taken.
             counted = statistics if bucket == 0 else LogStatistics()
             entries = observe(work, range(len(work.segments)), buckets, bins, counted, bucket)
             statistics.merge(count_keys([part for _, part in entries], work.first_dirty, bins, top), top)

@@ -1,21 +1,24 @@
-"""Key entries and the last offset of each key: hashing, a hash table, collecting, merging, grouping offsets.
+"""Key entries, and the last offset of each key: how entries are hashed, collected, exchanged and merged.
 
-Kafka's ``SkimpyOffsetMap``, spread over buckets so that it never fills up, for both kinds of compaction.
+This is Kafka's ``SkimpyOffsetMap``, divided into buckets so that it never fills up. Both kinds of compaction
+use it.
 
 Keys are compared by SipHash-2-4: 96 bits of it in place, 128 side by side. Its key is random, for each log of
 a run or for each ledger, so that no producer can make two keys collide; Kafka's map uses plain MD5. An
-*entry* stands for a record's key: two to four uint64. *Packed* entries are exchanged between tasks (in
-place), *plain* entries with absolute offsets are in merges, offset maps and key indexes::
+*entry* stands for one record with a key: two to four uint64 words. *Packed* entries, two words, are exchanged
+between tasks (in place). *Plain* entries, three or four words with absolute offsets, are in merges, offset
+maps and the key indexes of ledgers::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
              word 2: offset << 1 | 1 if the record deletes its key
              word 3: the record's time with its sign bit inverted, where the latest time wins
 
-The entry of a key with the largest (time, offset) wins. The top bits of word 0 spread entries over *shards*,
-equal ranges of the hash, so that each hash table fits the processor's cache; a *bucket* is some neighbouring
-shards that one task merges. *Dirty* entries are de-duplicated before the exchange where keys repeat. *Clean*
-entries are all exchanged: a clean record stays unless a dirty record has its key.
+Of the entries of one key the one with the largest (time, offset) wins. A *shard* is one of many equal ranges
+of hashes, by the top bits of word 0, so small that its hash table fits the processor's cache. A *bucket* is
+some neighbouring shards that one task merges. *Dirty* entries are of records in the dirty section; where keys
+repeat, they are de-duplicated before the exchange. *Clean* entries are all exchanged: a clean record stays
+unless a dirty record has its key.
 
 Two keys with one hash would lose a record. Among n keys that happens with a probability of n² / 2⁹⁷, side by
 side n² / 2¹²⁹: for 10⁹ keys less than 10⁻¹¹.
@@ -32,130 +35,139 @@ import numpy.typing as npt
 
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.hashing import siphash128_each
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Flags, Int32, Int64, Words
 
-BLOB_BYTES = 32 << 20
-"""The largest blob of entries in one row."""
+BLOB_BYTES_MAX = 32 << 20
+"""The largest blob of entries that is sent as one row."""
 ENTRY_BYTES = 16
 """The size of a packed entry."""
-MERGE_BYTES = 56
+MERGE_BYTES_PER_ENTRY = 56
 """Memory that a merge takes for an entry, at most."""
 PACKED_WORDS, PLAIN_WORDS, TIMED_WORDS = 2, 3, 4
-RELATIVE_LIMIT = 1 << 32
+"""Words of an entry: packed, plain without and with a time."""
+RELATIVE_OFFSET_LIMIT = 1 << 32
 """Packed entries hold offsets less than this above their base."""
 _MERGE_SHARD_ENTRIES, _MERGE_SHARDS_MAX = 4096, 4096
-"""Entries in a shard of a merge (they fit a core's cache), and the most shards."""
-# numba makes a float64 of an int64 and a uint64: so what meets a uint64 in a kernel is a uint64.
+"""Entries in a shard of a merge (they fit a core's cache), and the most shards of a merge."""
+# numba computes an int64 with a uint64 as float64, so kernels compute a uint64 only with uint64 constants.
 _ZERO, _ONE, _TWO, _THREE = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3)
-_HALF, _LOW_HALF, _ALL = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
+_HALF_WORD_BITS, _LOW_HALF_MASK, _ALL_BITS = (
+    np.uint64(32),
+    np.uint64(0xFFFFFFFF),
+    np.uint64(0xFFFFFFFFFFFFFFFF),
+)
 
 
 @kernel
 def shard_of(word: np.uint64, shards: int) -> Any:
     """The shard (or bucket) of a hash's first word: its top 32 bits, scaled to ``shards``.
 
-    Ranges nest: where ``shards`` is a multiple of the buckets, each bucket is a range of shards. A product of
-    two numbers below 2³² needs no division, and any number of shards gets equal ranges.
+    Where the number of shards is a multiple of the number of buckets, each bucket is a range of shards. A
+    product and a shift give equal ranges for any number of shards, without a division.
     """
     return np.int64(((word >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32))
 
 
-# The hash table: rows of an array of entries, open addressing, at most half full.
+# The hash table of some entries: each slot has the row of an entry in their array, or -1. It has open
+# addressing and is at most half full.
 
 
-def table_for(entries: int) -> Int32:
-    """A table for so many entries: at least twice as many slots, a power of two; not cleared."""
+def new_hash_table(entries: int) -> Int32:
+    """A table for so many entries: at least twice as many slots, a power of two; the slots are not set."""
     return np.empty(max(8, 1 << (2 * entries - 1).bit_length()), np.int32)
 
 
-@inlined
-def mask_for(entries: int) -> np.uint64:
-    """The mask from a hash to a slot in the table of so many entries."""
+@inline_kernel
+def slot_mask(entries: int) -> np.uint64:
+    """The mask that makes a slot of a hash's first word, in the table of so many entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
     return np.uint64(size - 1)
 
 
-@inlined
+@inline_kernel
 def slot_of(
-    table: Int32, mask: np.uint64, entries: Words, low: np.uint64, high: np.uint64, compared: np.uint64
+    table: Int32, mask: np.uint64, entries: Words, low: np.uint64, high: np.uint64, compared_bits: np.uint64
 ) -> np.uint64:
-    """The slot of the entry with this hash, or the free slot (below 0) for it.
+    """The slot of the entry whose hash has the words ``low`` and ``high``, or else the free slot for it.
 
-    Linear probing; a table is at most half full, so it ends. ``compared``: the bits of word 1 that are the
-    hash's.
+    Linear probing: it ends, since the table is at most half full. ``compared_bits``: the bits of word 1 that
+    are the hash's.
     """
     slot = low & mask
     while True:
         row = table[slot]
         if row < 0:
             break
-        at = np.uint64(row)
-        if entries[at, _ZERO] == low and (entries[at, _ONE] ^ high) & compared == _ZERO:
+        entry = np.uint64(row)
+        if entries[entry, _ZERO] == low and (entries[entry, _ONE] ^ high) & compared_bits == _ZERO:
             break
         slot = (slot + _ONE) & mask
     return slot
 
 
 @kernel
-def fill_table(entries: Words, first: int, end: int, table: Int32) -> None:
+def fill_hash_table(entries: Words, first: int, end: int, table: Int32) -> None:
     """Put plain entries of distinct keys, rows ``first`` to ``end`` (exclusive), into a table whose slots
-    are all -1. Unlike ``dedupe`` this uses all slots of the table."""
+    are all -1. It uses all slots of the table; ``dedupe`` uses only as many as its entries need."""
     mask = np.uint64(len(table) - 1)
     for i in range(np.uint64(first), np.uint64(end)):
-        table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL)] = i
+        table[slot_of(table, mask, entries, entries[i, _ZERO], entries[i, _ONE], _ALL_BITS)] = i
 
 
 @kernel
 def dedupe(entries: Words, table: Int32, out: Words) -> int:
     """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
 
-    ``out`` may be ``entries``. ``table`` is left with the rows of ``out``, by ``mask_for(len(entries))``.
+    ``out`` may be ``entries``. Afterwards ``table`` has the row in ``out`` of each key, for callers that use
+    ``slot_mask(len(entries))``.
     """
     used, width = np.uint64(0), entries.shape[1]
     # A packed entry has its offset in the low half of word 1: only the high half is hash. Packed entries of
     # different bases never meet here: a collector sends all of them before it takes another base.
-    compared = (_LOW_HALF << _HALF) if width == 2 else _ALL
-    mask = mask_for(len(entries))
+    compared_bits = (_LOW_HALF_MASK << _HALF_WORD_BITS) if width == 2 else _ALL_BITS
+    mask = slot_mask(len(entries))
     table[: mask + _ONE] = -1
     for i in range(np.uint64(len(entries))):
         low, high = entries[i, _ZERO], entries[i, _ONE]
-        slot = slot_of(table, mask, out, low, high, compared)
+        slot = slot_of(table, mask, out, low, high, compared_bits)
         row = table[slot]
-        # 1. A new key: its entry is appended to ``out``, which is never ahead of ``entries``.
+        # 1. A new key: append its entry to ``out``. Where that is ``entries`` itself, row ``used`` is never
+        #    above row i, so no entry is lost.
         if row < 0:
             table[slot] = used
             for word in range(np.uint64(width)):
                 out[used, word] = entries[i, word]
             used += _ONE
             continue
-        # 2. A key that was there: the larger offset wins, or with times the larger time, then the offset.
-        at = np.uint64(row)
+        # 2. A key that was there: the larger offset wins; of entries with times the larger time, and the
+        #    larger offset where the times are equal.
+        winner = np.uint64(row)
         if width == 2:
             # Equal hashes have equal high halves, so the larger word has the larger offset.
-            out[at, _ONE] = max(out[at, _ONE], high)
-        elif width == 4 and out[at, _THREE] != entries[i, _THREE]:
-            if out[at, _THREE] < entries[i, _THREE]:
-                out[at, _TWO] = entries[i, _TWO]
-                out[at, _THREE] = entries[i, _THREE]
+            out[winner, _ONE] = max(out[winner, _ONE], high)
+        elif width == 4 and out[winner, _THREE] != entries[i, _THREE]:
+            if out[winner, _THREE] < entries[i, _THREE]:
+                out[winner, _TWO] = entries[i, _TWO]
+                out[winner, _THREE] = entries[i, _THREE]
         else:
-            out[at, _TWO] = max(out[at, _TWO], entries[i, _TWO])
+            out[winner, _TWO] = max(out[winner, _TWO], entries[i, _TWO])
     return int(used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryBlob:
-    """Entries of one bucket in transit: uint64[n, 2 to 4]; offsets of packed ones are relative to
-    ``base_offset``.
+    """Entries of one bucket on their way to the task that merges it: uint64[n, 2 to 4].
 
-    A collector's blobs are views of its memory, valid until the next one is asked for: ``copied()`` copies.
+    ``base_offset``: what the offsets of packed entries are relative to. A collector's blobs are views of its
+    memory: a blob is valid until the next one is asked for, and its ``copied()`` for as long as wanted.
     """
 
     bucket: int
     entries: Words
-    dirty: bool = True
+    is_dirty: bool = True
     base_offset: int = 0
 
     def copied(self) -> EntryBlob:
@@ -163,7 +175,8 @@ class EntryBlob:
         return replace(self, entries=self.entries.copy())
 
     def sort_key(self) -> list[int]:
-        """A key that sorts non-empty blobs: no two have the same base and first entry."""
+        """What non-empty blobs are sorted by, so that a merge does not depend on the order in which they
+        arrive: no two blobs have the same base and first entry."""
         return [self.base_offset, *self.entries[0].tolist()]
 
 
@@ -173,68 +186,73 @@ def offsets_of(entries: Words) -> Int64:
 
 
 def deleted_of(entries: Words) -> Flags:
-    """Which plain entries are of tombstones: bool."""
+    """Which plain entries are of records that delete their keys: bool."""
     return np.asarray((entries[:, 2] & _ONE) != 0)
 
 
-# Merging: the entries of a bucket are grouped by shard, and the last of each key is kept.
+# Merging: the entries of a bucket are grouped by shard (a counting sort), and the last of each key is kept.
 
 
 @kernel
-def _count_by_shard(entries: Words, shards: int, first: int, bounds: Int64) -> None:
-    """Add the number of entries of each shard p to ``bounds[p + 1]``; shards count from ``first``."""
+def _count_by_shard(entries: Words, shards: int, first_shard: int, bounds: Int64) -> None:
+    """Add the number of entries of each shard s to ``bounds[s + 1]``; s counts from ``first_shard``."""
     for i in range(len(entries)):
-        bounds[shard_of(entries[i, 0], shards) - first + 1] += 1
+        bounds[shard_of(entries[i, 0], shards) - first_shard + 1] += 1
 
 
 @kernel
-def _scatter(entries: Words, base: int, shards: int, first: int, cursor: Int64, out: Words) -> None:
-    """Append entries to their shards, packed ones as plain ones; ``cursor``: the next row of each."""
+def _append_to_shards(
+    entries: Words, base: int, shards: int, first_shard: int, next_rows: Int64, out: Words
+) -> None:
+    """Append entries to their shards in ``out``, packed ones as plain ones. ``base``: the base offset of
+    packed ones; ``next_rows``: the next row of each shard."""
     width = entries.shape[1]
     for i in range(len(entries)):
-        p = shard_of(entries[i, 0], shards) - first
-        topic_partition = np.uint64(cursor[p])
-        cursor[p] += 1
+        s = shard_of(entries[i, 0], shards) - first_shard
+        row = np.uint64(next_rows[s])
+        next_rows[s] += 1
         if width == 2:
-            out[topic_partition, _ZERO] = entries[i, 0]
-            out[topic_partition, _ONE] = entries[i, 1] >> _HALF
-            out[topic_partition, _TWO] = np.uint64(base + np.int64(entries[i, 1] & _LOW_HALF)) << _ONE
+            out[row, _ZERO] = entries[i, 0]
+            out[row, _ONE] = entries[i, 1] >> _HALF_WORD_BITS
+            out[row, _TWO] = np.uint64(base + np.int64(entries[i, 1] & _LOW_HALF_MASK)) << _ONE
         else:
             for word in range(np.uint64(width)):
-                out[topic_partition, word] = entries[i, word]
+                out[row, word] = entries[i, word]
 
 
 @kernel
 def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_bounds: Int64) -> None:
-    """``dedupe`` for each shard; rows ``new_bounds[p]`` to ``new_bounds[p + 1]`` of ``out`` are shard
-    p."""
+    """``dedupe`` each shard; rows ``new_bounds[s]`` to ``new_bounds[s + 1]`` of ``out`` are shard s."""
     new_bounds[0] = 0
-    for p in range(len(bounds) - 1):
-        shard = entries[bounds[p] : bounds[p + 1]]
-        new_bounds[p + 1] = new_bounds[p] + dedupe(shard, table, out[new_bounds[p] :])
+    for s in range(len(bounds) - 1):
+        shard = entries[bounds[s] : bounds[s + 1]]
+        new_bounds[s + 1] = new_bounds[s] + dedupe(shard, table, out[new_bounds[s] :])
 
 
 @kernel
 def _merge(
     dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Fill ``retained`` with the offsets that a bucket retains: (distinct dirty keys, how many offsets).
+    """Fill ``retained`` with the offsets that a bucket retains; returns (distinct dirty keys, how many
+    offsets).
 
-    Of dirty entries each key's largest offset stays; of clean entries those without a dirty entry of the key.
+    Of the dirty entries of a key the one with the largest offset stays. A clean entry stays if its key has no
+    dirty entry.
     """
     used, distinct = 0, 0
-    for p in range(len(bounds) - 1):
+    for s in range(len(bounds) - 1):
         # 1. Dirty entries: the last of each key, as in Kafka's map after ``buildOffsetMap``.
-        shard = dirty[bounds[p] : bounds[p + 1]]
+        shard = dirty[bounds[s] : bounds[s + 1]]
         keys = dedupe(shard, table, shard)
         for i in range(keys):
             retained[used + i] = np.int64(shard[i, 2] >> _ONE)
         used += keys
         distinct += keys
-        # 2. Clean entries: the table has the rows of ``shard`` now, and those without such a key stay.
-        mask = mask_for(len(shard))
-        for i in range(clean_bounds[p], clean_bounds[p + 1]):
-            if table[slot_of(table, mask, shard, clean[i, 0], clean[i, 1], _ALL)] < 0:
+        # 2. Clean entries: the table has the dirty keys of the shard now, and a clean entry whose key is not
+        #    there stays (Kafka's ``shouldRetainRecord``). The mask is the one that ``dedupe`` used.
+        mask = slot_mask(len(shard))
+        for i in range(clean_bounds[s], clean_bounds[s + 1]):
+            if table[slot_of(table, mask, shard, clean[i, 0], clean[i, 1], _ALL_BITS)] < 0:
                 retained[used] = np.int64(clean[i, 2] >> _ONE)
                 used += 1
     return distinct, used
@@ -242,42 +260,47 @@ def _merge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBucket:
-    """A merged bucket: its retained offsets (int64, unordered), and its distinct dirty keys."""
+    """A merged bucket: its retained offsets (int64, unordered), and how many distinct dirty keys it has."""
 
     offsets: Int64
     dirty_keys: int
 
 
 def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBucket:
-    """Merge all blobs of one of ``buckets`` buckets. The result does not depend on the order of the blobs.
+    """Merge all blobs of bucket number ``bucket`` of ``buckets``. The order of the blobs does not matter.
 
-    Memory: about ``MERGE_BYTES`` an entry.
+    Memory: about ``MERGE_BYTES_PER_ENTRY`` an entry.
     """
-    per_bucket = max(
+    shards_per_bucket = max(
         1, min(_MERGE_SHARDS_MAX, sum(len(blob.entries) for blob in blobs) // _MERGE_SHARD_ENTRIES)
     )
-    run = (per_bucket * buckets, bucket * per_bucket, per_bucket)
-    dirty, bounds = gather_by_shard([blob for blob in blobs if blob.dirty], *run)
-    clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.dirty], *run)
+    # All shards, the bucket's first one, and how many are the bucket's.
+    shard_range = (shards_per_bucket * buckets, bucket * shards_per_bucket, shards_per_bucket)
+    dirty, bounds = gather_by_shard([blob for blob in blobs if blob.is_dirty], *shard_range)
+    clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.is_dirty], *shard_range)
     retained = np.empty(len(dirty) + len(clean), np.int64)
     distinct, used = _merge(dirty, bounds, clean, clean_bounds, _table(bounds), retained)
     return MergedBucket(offsets=retained[:used], dirty_keys=distinct)
 
 
 def gather_by_shard(
-    blobs: Sequence[EntryBlob], shards: int, first: int, count: int, words: int = PLAIN_WORDS
+    blobs: Sequence[EntryBlob], shards: int, first_shard: int, count: int, words: int = PLAIN_WORDS
 ) -> tuple[Words, Int64]:
-    """The blobs' entries as plain ones, by shard and then by ``EntryBlob.sort_key``, and the shards'
-    bounds (int64[count + 1]). The blobs have ``count`` of all ``shards``, from number ``first`` on."""
+    """The blobs' entries as plain ones, by shard and then by ``EntryBlob.sort_key``, and the shards' bounds
+    in them (int64[count + 1]).
+
+    The hashes are divided into ``shards``; the blobs have ``count`` of these, from number ``first_shard`` on.
+    ``words``: of an entry of the result.
+    """
     blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.sort_key)
     bounds = np.zeros(count + 1, np.int64)
     for blob in blobs:
-        _count_by_shard(blob.entries, shards, first, bounds)
+        _count_by_shard(blob.entries, shards, first_shard, bounds)
     np.cumsum(bounds, out=bounds)
     out = np.empty((int(bounds[-1]), words), np.uint64)
-    cursor = bounds[:-1].copy()
+    next_rows = bounds[:-1].copy()
     for blob in blobs:
-        _scatter(blob.entries, blob.base_offset, shards, first, cursor, out)
+        _append_to_shards(blob.entries, blob.base_offset, shards, first_shard, next_rows, out)
     return out, bounds
 
 
@@ -289,62 +312,65 @@ def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
 
 
 def _table(bounds: Int64) -> Int32:
-    return table_for(int(np.diff(bounds).max(initial=1)))
+    return new_hash_table(int(np.diff(bounds).max(initial=1)))
 
 
 # Collecting entries in log order within a bound of memory, before the exchange.
 #
 # ::
 #
-#     records ─ hash ─► shard p: [ entries … free ]     full: the last of each of its keys stays, in place
-#                                                           still more than half full: all are sent
+#     records ─ hash ─► shard s: [ entries … free ]     full: it is de-duplicated, in place
+#                                                       still more than half full: more rows, or all are sent
 #
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
-_SHARDS = 512
-_SHARD_ENTRIES = 4096
-"""Initial rows of a shard: entries and hash table fit a core's cache."""
+_SHARDS_MAX = 512
+"""The most shards of a collector, unless it has more buckets."""
+_INITIAL_SHARD_ROWS = 4096
+"""Rows of a shard at first: entries and hash table fit a core's cache."""
 _DISTINCT_SHARE_MAX = 3 / 4
-"""If no more than this share of a full shard is distinct keys, the collector grows."""
+"""If no more than this share of a full shard is distinct keys, shards get more rows: keys repeat, so that
+de-duplicating more entries makes fewer to send."""
 
 
 @kernel
-def scatter_new(
+def put_into_shards(
     new: Words, start: int, shard_rows: int, dedupes: bool, entries: Words, counts: Int64, table: Int32
 ) -> Any:
-    """Put entries from number ``start`` on into their shards, each ``shard_rows`` rows of ``entries``.
+    """Put ``new`` entries, from number ``start`` on, into their shards: each has ``shard_rows`` rows of
+    ``entries``, of which ``counts`` are used.
 
-    A full one is de-duplicated where that ``dedupes``. The number of the first entry whose shard stays
-    more than half full, of all when there is none.
+    With ``dedupes`` a full shard is de-duplicated. Stops before the first entry whose shard is full, or stays
+    more than half full; returns the number of that entry, or ``len(new)``.
     """
     width = np.uint64(new.shape[1])
     for i in range(np.uint64(start), np.uint64(len(new))):
-        p = shard_of(new[i, 0], len(counts))
-        if counts[p] == shard_rows:
+        s = shard_of(new[i, 0], len(counts))
+        if counts[s] == shard_rows:
             if dedupes:
-                shard = entries[p * shard_rows : (p + 1) * shard_rows]
-                counts[p] = dedupe(shard, table, shard)
-            if counts[p] > shard_rows // 2:
+                shard = entries[s * shard_rows : (s + 1) * shard_rows]
+                counts[s] = dedupe(shard, table, shard)
+            if counts[s] > shard_rows // 2:
                 return np.int64(i)
-        topic_partition = np.uint64(p * shard_rows + counts[p])
-        counts[p] += 1
-        entries[topic_partition, _ZERO] = new[i, _ZERO]
-        entries[topic_partition, _ONE] = new[i, _ONE]
+        row = np.uint64(s * shard_rows + counts[s])
+        counts[s] += 1
+        entries[row, _ZERO] = new[i, _ZERO]
+        entries[row, _ONE] = new[i, _ONE]
         for word in range(_TWO, width):
-            entries[topic_partition, word] = new[i, word]
+            entries[row, word] = new[i, word]
     return len(new)
 
 
 @kernel
-def compact_shards(
+def close_gaps_between_shards(
     entries: Words, shard_rows: int, dedupes: bool, counts: Int64, table: Int32, bounds: Int64
 ) -> None:
-    """Move the shards' entries to the front, de-duplicated if that ``dedupes`` any: rows ``bounds[p]`` to
-    ``bounds[p + 1]`` are shard p."""
+    """Move the shards' entries to the front, without the free rows between them; with ``dedupes`` only the
+    last entry of each key. Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s then."""
     used = 0
-    for p in range(len(counts)):
-        bounds[p] = used
-        shard = entries[p * shard_rows : p * shard_rows + counts[p]]
+    for s in range(len(counts)):
+        bounds[s] = used
+        shard = entries[s * shard_rows : s * shard_rows + counts[s]]
         count = dedupe(shard, table, shard) if dedupes else len(shard)
         for i in range(count):
             for word in range(entries.shape[1]):
@@ -354,64 +380,71 @@ def compact_shards(
 
 
 class ShardedEntries:
-    """Entries of one kind in shards: ``counts[p]`` of the ``shard_rows`` rows of each are used.
+    """Entries in ``shard_count`` shards: each has ``shard_rows`` rows, of which ``counts[s]`` are used.
 
-    ``dedupes``: only the last entry of each key is needed. When a shard stays more than half full, the
-    rows are doubled, up to ``capacity`` entries in all, or all entries are sent.
+    ``words``: of an entry. ``dedupes``: only the last entry of each key is needed. When a shard is full and
+    has few entries to drop, either all shards get twice as many rows, up to ``capacity`` entries in all, or
+    the caller has to take all entries.
     """
 
-    def __init__(self, count: int, shard_rows: int, *, words: int, capacity: int, dedupes: bool) -> None:
+    def __init__(
+        self, shard_count: int, shard_rows: int, *, words: int, capacity: int, dedupes: bool
+    ) -> None:
         self._capacity, self._dedupes = capacity, dedupes
-        self.shard_rows, self.counts = shard_rows, np.zeros(count, np.int64)
-        self.entries: Words = np.empty((count * shard_rows, words), np.uint64)
-        self._table = table_for(shard_rows)
+        self.shard_rows, self.counts = shard_rows, np.zeros(shard_count, np.int64)
+        self.entries: Words = np.empty((shard_count * shard_rows, words), np.uint64)
+        self._table = new_hash_table(shard_rows)
 
     def put(self, new: Words) -> Iterator[Int64]:
-        """Add entries; yields the shards' bounds in ``entries`` each time that the caller has to take
-        them."""
-        done = 0
+        """Add entries. Each time that the caller has to take all entries out of ``entries``, this yields the
+        shards' bounds in it."""
+        put = 0
         while True:
-            spans = (self.entries, self.counts, self._table)
-            done = scatter_new(new, done, self.shard_rows, self._dedupes, *spans)
-            if done == len(new):
+            arrays = (self.entries, self.counts, self._table)
+            put = put_into_shards(new, put, self.shard_rows, self._dedupes, *arrays)
+            if put == len(new):
                 return
-            left = int(self.counts[shard_of(new[done, 0], len(self.counts))])
-            dedupes = self._dedupes and left <= _DISTINCT_SHARE_MAX * self.shard_rows
-            if dedupes and 2 * len(self.entries) <= self._capacity:
-                self._grow()
+            distinct = int(self.counts[shard_of(new[put, 0], len(self.counts))])
+            repeats = self._dedupes and distinct <= _DISTINCT_SHARE_MAX * self.shard_rows
+            if repeats and 2 * len(self.entries) <= self._capacity:
+                self._double_rows()
             else:
-                yield self.packed(dedupes=dedupes)
+                yield self.drain(dedupes=repeats)
 
-    def packed(self, *, dedupes: bool) -> Int64:
-        """Move all entries to the front of ``entries``; returns the shards' bounds."""
+    def drain(self, *, dedupes: bool) -> Int64:
+        """Move all entries to the front of ``entries``, and count all rows as free; returns the shards'
+        bounds. With ``dedupes`` only the last entry of each key is moved."""
         bounds = np.empty(len(self.counts) + 1, np.int64)
-        compact_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
+        close_gaps_between_shards(self.entries, self.shard_rows, dedupes, self.counts, self._table, bounds)
         self.counts[:] = 0
         return bounds
 
-    def _grow(self) -> None:
-        """Double the shard_rows of each shard."""
+    def _double_rows(self) -> None:
         count, words = len(self.counts), self.entries.shape[1]
         grown = np.empty((count, 2 * self.shard_rows, words), np.uint64)
         grown[:, : self.shard_rows] = self.entries.reshape(count, self.shard_rows, words)
         self.entries, self.shard_rows = grown.reshape(-1, words), 2 * self.shard_rows
-        self._table = table_for(self.shard_rows)
+        self._table = new_hash_table(self.shard_rows)
 
 
-def blobs_of(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """Packed shards as blobs of ``BLOB_BYTES`` at most; ``kind``: their ``dirty`` and ``base_offset``."""
-    per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES // (8 * shards.entries.shape[1])
+def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
+    """Drained shards as blobs of ``BLOB_BYTES_MAX`` at most. ``bounds``: the shards', from ``drain``;
+    ``kind``: the ``is_dirty`` and ``base_offset`` of the blobs."""
+    shards_per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
-        bucket_entries = shards.entries[bounds[bucket * per_bucket] : bounds[(bucket + 1) * per_bucket]]
+        bucket_entries = shards.entries[
+            bounds[bucket * shards_per_bucket] : bounds[(bucket + 1) * shards_per_bucket]
+        ]
         for start in range(0, len(bucket_entries), step):
             yield EntryBlob(bucket=bucket, entries=bucket_entries[start : start + step], **kind)
 
 
 class KeyCollector:
-    """Collects packed entries of records in log order, and sends them as blobs, within a bound of memory.
+    """Collects packed entries of records in log order, and yields them as blobs, within a bound of memory.
 
-    It holds up to ``capacity`` entries of each kind, fewer if fewer are ``expected`` or if fewer keys are
-    distinct. A key may come in several blobs, which merging allows for.
+    It holds up to ``capacity`` dirty and as many clean entries; fewer if fewer records are ``expected``, or
+    if fewer keys are distinct. A key may come in several blobs: the merge takes its last entry. Records from
+    offset ``first_dirty`` on are dirty.
     """
 
     def __init__(
@@ -423,50 +456,62 @@ class KeyCollector:
         capacity: int,
         expected: int | None = None,
     ) -> None:
-        self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
+        self._hash_key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._first_dirty = first_dirty
         self._buckets = buckets
         self._capacity = capacity
-        likely = capacity if expected is None else min(capacity, expected + expected // 4)
-        wanted = min(_SHARDS, -(-likely // _SHARD_ENTRIES))
-        self._count = buckets * max(1, wanted // buckets)
-        self._shard_rows = max(1, min(_SHARD_ENTRIES, likely // self._count))
-        self._kinds: dict[bool, ShardedEntries] = {}
-        self._base: int | None = None
+        # A quarter more than expected, since hashes do not fill all shards equally.
+        expected_entries = capacity if expected is None else min(capacity, expected + expected // 4)
+        shards = min(_SHARDS_MAX, -(-expected_entries // _INITIAL_SHARD_ROWS))
+        self._shard_count = buckets * max(1, shards // buckets)
+        self._shard_rows = max(1, min(_INITIAL_SHARD_ROWS, expected_entries // self._shard_count))
+        self._shards_by_kind: dict[bool, ShardedEntries] = {}
+        self._base_offset: int | None = None
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
         """Add the ``wanted`` records, which all have a key; yields blobs when the memory is full."""
         if not len(columns):
             return
-        if self._base is not None and int(columns.offset[-1]) - self._base >= RELATIVE_LIMIT:
+        if (
+            self._base_offset is not None
+            and int(columns.offset[-1]) - self._base_offset >= RELATIVE_OFFSET_LIMIT
+        ):
             yield from self.finish()
-        if self._base is None:
-            self._base = int(columns.offset[0])
+        if self._base_offset is None:
+            self._base_offset = int(columns.offset[0])
         dirty = columns.offset >= self._first_dirty
-        for kind, mask in ((True, wanted & dirty), (False, wanted & ~dirty)):
+        for is_dirty, mask in ((True, wanted & dirty), (False, wanted & ~dirty)):
             count = int(np.count_nonzero(mask))
             if count:
-                yield from self._put(columns, slice(None) if count == len(columns) else mask, kind)
+                yield from self._put(columns, slice(None) if count == len(columns) else mask, is_dirty)
 
-    def _put(self, columns: KeyColumns, rows: Any, dirty: bool) -> Iterator[EntryBlob]:
-        low, high = hashes_of(columns, rows, self._key)
+    def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool) -> Iterator[EntryBlob]:
+        low, high = hashes_of(columns, rows, self._hash_key)
         new = np.empty((len(low), PACKED_WORDS), np.uint64)
-        _pack(low, high, columns.offset[rows], self._base or 0, new)
-        if dirty not in self._kinds:
-            self._kinds[dirty] = ShardedEntries(
-                self._count, self._shard_rows, words=PACKED_WORDS, capacity=self._capacity, dedupes=dirty
+        _pack(low, high, columns.offset[rows], self._base_offset or 0, new)
+        if is_dirty not in self._shards_by_kind:
+            self._shards_by_kind[is_dirty] = ShardedEntries(
+                self._shard_count,
+                self._shard_rows,
+                words=PACKED_WORDS,
+                capacity=self._capacity,
+                dedupes=is_dirty,
             )
-        shards = self._kinds[dirty]
+        shards = self._shards_by_kind[is_dirty]
         for bounds in shards.put(new):
-            yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
+            yield from entry_blobs(
+                shards, bounds, self._buckets, is_dirty=is_dirty, base_offset=self._base_offset
+            )
 
     def finish(self) -> Iterator[EntryBlob]:
-        """Yield the remaining entries; the collector can be used again, for later offsets."""
-        for dirty, shards in self._kinds.items():
+        """Yield the remaining entries. The collector can be used again, for later offsets."""
+        for is_dirty, shards in self._shards_by_kind.items():
             if shards.counts.any():
-                bounds = shards.packed(dedupes=dirty)
-                yield from blobs_of(shards, bounds, self._buckets, dirty=dirty, base_offset=self._base)
-        self._base = None
+                bounds = shards.drain(dedupes=is_dirty)
+                yield from entry_blobs(
+                    shards, bounds, self._buckets, is_dirty=is_dirty, base_offset=self._base_offset
+                )
+        self._base_offset = None
 
 
 @kernel
@@ -474,7 +519,7 @@ def _pack(low: Words, high: Words, offset: Int64, base: int, out: Words) -> None
     """Packed entries of some records, whose offsets are less than 2³² above the base."""
     for i in range(len(low)):
         out[i, 0] = low[i]
-        out[i, 1] = (high[i] << _HALF) | np.uint64(offset[i] - base)
+        out[i, 1] = (high[i] << _HALF_WORD_BITS) | np.uint64(offset[i] - base)
 
 
 def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) -> tuple[Words, Words]:
@@ -485,14 +530,16 @@ def hashes_of(columns: KeyColumns, rows: Any, key: tuple[np.uint64, np.uint64]) 
     return low, high
 
 
-# Grouping offsets by segment group, without sorting them.
+# Grouping retained offsets by segment group, without sorting them.
 
 _HINT_BITS = 12
+"""The span of the offsets is divided into up to 2¹² equal parts, with a hint for each."""
 
 
-@inlined
+@inline_kernel
 def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
-    """The number of the last base at or below an offset."""
+    """The number of the last base at or below an offset. The hint is the base of the part's first offset;
+    from there the search goes on."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])
     while number + 1 < len(bases) and offset >= bases[number + 1]:
         number += 1
@@ -506,8 +553,7 @@ def _scatter_by_group(
     """Group offsets by the last base at or below them: ``out`` from ``bounds[g]`` to ``bounds[g + 1]`` has
     those of base g, less the base.
 
-    A counting sort. ``hints``: of each 2 ** ``shift`` offsets the base that the first one has; a search
-    begins there, and goes on over few bases.
+    A counting sort. ``hints``: for each 2 ** ``shift`` offsets the number of the first one's base.
     """
     # 1. Count the offsets of each base, 2. sum up where each begins, 3. put each offset there.
     bounds[:] = 0
@@ -515,16 +561,20 @@ def _scatter_by_group(
         bounds[_group_of(offsets[i], bases, hints, shift) + 1] += 1
     for group in range(len(bases)):
         bounds[group + 1] += bounds[group]
-    cursor = bounds[:-1].copy()
+    next_rows = bounds[:-1].copy()
     for i in range(len(offsets)):
         group = _group_of(offsets[i], bases, hints, shift)
-        out[np.uint64(cursor[group])] = offsets[i] - bases[group]
-        cursor[group] += 1
+        out[np.uint64(next_rows[group])] = offsets[i] - bases[group]
+        next_rows[group] += 1
 
 
 def group_offsets(offsets: Int64, bases: Int64) -> tuple[npt.NDArray[np.uint32], Int64]:
     """Group offsets (int64, in any order, none below the first base) by the last of the ``bases`` (ascending)
-    at or below them: (offsets less their base: uint32, bounds of each base's: int64, one more than bases)."""
+    at or below them.
+
+    Returns the offsets less their bases (uint32), and the bounds of each base's offsets in them (int64, one
+    more than bases).
+    """
     out, bounds = np.empty(len(offsets), np.uint32), np.zeros(len(bases) + 1, np.int64)
     if len(offsets):
         assert int(offsets.min()) >= bases[0]

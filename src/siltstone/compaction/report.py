@@ -1,5 +1,5 @@
-"""The results of cleanings: the reasons for discards, what may go wrong, a result for each log, and the
-history on disk."""
+"""The results of cleanings: why records are discarded, why a log fails, a result for each log, and the
+history of results on disk."""
 
 from __future__ import annotations
 
@@ -22,46 +22,47 @@ from siltstone.log.names import TopicPartition
 
 
 class Summable:
-    """Base of dataclasses whose parts add up: the report on a log is the sum of its tasks' reports.
+    """Base of dataclasses that add up: the report on a log is the sum of its tasks' reports.
 
-    Numbers and lists are added, dictionaries by key, and what is summable by its fields. Of anything else
-    (a name, a flag, a failure) the first that is not empty stays. So a new figure is a field, no more.
+    ``add`` adds field by field: numbers and lists are added, dictionaries key by key, and summable fields by
+    their own ``add``. Of any other field (a name, a flag, a failure) the first value that is not empty stays.
+    A new figure of a report only has to be a field.
     """
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add another part."""
-        whole: Any = self
-        for name in (each.name for each in fields(whole)):
-            mine, more = getattr(self, name), getattr(other, name)
-            if isinstance(mine, Summable):
-                mine.add(more)
-            elif isinstance(mine, dict):
-                for key, value in more.items():
-                    mine[key] = mine[key] + value if key in mine else value
-            elif isinstance(mine, int | float | list) and not isinstance(mine, bool):
-                setattr(self, name, mine + more)
+        """Add another part to this one."""
+        this: Any = self
+        for name in [summed.name for summed in fields(this)]:
+            value, added = getattr(self, name), getattr(other, name)
+            if isinstance(value, Summable):
+                value.add(added)
+            elif isinstance(value, dict):
+                for key, count in added.items():
+                    value[key] = value[key] + count if key in value else count
+            elif isinstance(value, int | float | list) and not isinstance(value, bool):
+                setattr(self, name, value + added)
             else:
-                setattr(self, name, mine or more)
+                setattr(self, name, value or added)
 
 
 # The reasons for discarding a record.
 #
-# The kernels' numbers, the counts in reports, the JSON, the tables of ``clean`` and ``explain``, the history
-# and the log lines all follow this table. A new reason is a number and a field here, before ``expired``;
-# ``rewrite`` counts it, and ``explain`` gives it to the records that it applies to (``_count_records``).
-# ``verify`` has rules of its own on purpose: ``verify/findings``, ``verify/comparing``.
+# A reason's number here is its index in the kernels' counts; its field in ``Discarded`` is its name in the
+# JSON, the tables of ``clean`` and ``explain``, the history and the log lines. A new reason is a number and a
+# field, before ``expired``; ``rewrite`` and ``explain`` (``_count_records``) have to count it. ``verify``
+# checks cleanings by rules of its own, so it has a list of its own (``verify/findings``).
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
-"""Indexes into the kernels' counts, in the order of the fields of ``Discarded``."""
+"""The reasons' numbers, in the order of the fields of ``Discarded``."""
 CLEANING_REASON_COUNT = EXPIRED
-"""Reasons below this one are a cleaning's; the others are retention's, which removes whole segments."""
+"""Reasons below this number are a cleaning's. The others are retention's, which removes whole segments."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Discarded(Summable):
-    """How many records were discarded, by reason; a superseded tombstone counts as superseded."""
+    """How many records were discarded, by reason. A superseded tombstone has the reason superseded."""
 
     superseded: int = 0
     """A later record has the same key."""
@@ -79,7 +80,7 @@ class Discarded(Summable):
 
     @classmethod
     def of(cls, counts: Iterable[int]) -> Discarded:
-        """From counts in order of the reasons, as ``rewrite`` has them."""
+        """From counts in the order of the reasons' numbers; reasons without a count have 0."""
         return cls(**dict(zip(REASONS, map(int, counts), strict=False)))
 
     @property
@@ -93,16 +94,16 @@ class Discarded(Summable):
 
 
 REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
+"""The reasons' names, by number."""
 CLEANING_REASONS = REASONS[:CLEANING_REASON_COUNT]
 
 
 @dataclass(slots=True, kw_only=True)
 class RecordCounts(Summable):
-    """What ``rewrite`` counts: the figures of a group, and in the sum those of a log.
+    """What ``Rewriter`` counts: the figures of one group, or of all groups of a log.
 
-    A new figure is a field here, and the line of ``Rewriter`` that counts it; its name is its key in the
-    JSON. ``records_read`` = ``records_retained`` + those that a cleaning discarded; expired records were not
-    read.
+    ``records_read`` = ``records_retained`` + the records that the cleaning discarded. (Records that expired
+    were not read.) The name of a field is its key in the JSON.
     """
 
     records_read: int = 0
@@ -116,11 +117,12 @@ NOT_ELIGIBLE = "not_eligible"
 SKIPPED = "skipped"
 UNCLEANABLE = "uncleanable"
 FAILED = "failed"
+"""The statuses of a ``LogResult``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
-    """The parts of an error by themselves, for scripts, as in ``SiltstoneError``; None where it has none."""
+    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. None where it has none."""
 
     code: str
     path: str | None = None
@@ -130,46 +132,57 @@ class ErrorDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailure:
-    """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``, and the details of the
-    error. ``error`` is None where there was none: a rule excludes the log, or the run was stopped."""
+    """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``.
+
+    ``details``: of the error that is the cause; None if a rule excludes the log, or the run was stopped.
+    """
 
     status: str
     reason: str
-    error: ErrorDetails | None = None
+    details: ErrorDetails | None = None
 
 
 def failure_of(error: Exception) -> LogFailure:
-    """The failure that an error means: a damaged log is uncleanable, any other error has the status failed.
+    """The failure of a log that raised ``error``. A damaged log is uncleanable, any other one failed.
 
-    The code is the error's; an OSError has the name of its ``errno`` (``ENOSPC``), anything else Kafka's
-    ``UNKNOWN_SERVER_ERROR``.
+    The code is the error's own. Of an OSError it is the name of its ``errno``, such as ``ENOSPC``; of any
+    other error Kafka's ``UNKNOWN_SERVER_ERROR``.
     """
     if isinstance(error, SiltstoneError):
         status = UNCLEANABLE if isinstance(error, CorruptFileError) else FAILED
         details = ErrorDetails(code=error.code, path=error.path, position=error.position, advice=error.advice)
-        return LogFailure(status=status, reason=str(error), error=details)
+        return LogFailure(status=status, reason=str(error), details=details)
     if isinstance(error, OSError):
         path = str(error.filename) if error.filename else None
         details = ErrorDetails(code=errno.errorcode.get(error.errno or 0, "OS_ERROR"), path=path)
         reason = str(error.strerror or error)
-        return LogFailure(status=FAILED, reason=f"{path}: {reason}" if path else reason, error=details)
+        return LogFailure(status=FAILED, reason=f"{path}: {reason}" if path else reason, details=details)
     details = ErrorDetails(code="UNKNOWN_SERVER_ERROR")
-    return LogFailure(status=FAILED, reason=f"{type(error).__name__}: {error}", error=details)
+    return LogFailure(status=FAILED, reason=f"{type(error).__name__}: {error}", details=details)
 
 
 def first_failure(reports: Iterable[Any]) -> LogFailure | None:
-    """The first failure among reports; each has a ``failure`` or None."""
+    """The first failure of some reports, None without one; each report has a ``failure``, which may be
+    None."""
     return next((report.failure for report in reports if report.failure is not None), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class LogResult:
-    """The result of one log. Bytes are of all its ``.log`` files, records of the whole log; ``counts`` are of
-    the groups that were swapped in, with the records that retention removed.
+    """The result of one log. The names of its fields are keys in the JSON.
 
-    Offsets and records are None if the log was not read. ``status`` is cleaned, nothing_to_do,
-    not_eligible, skipped, uncleanable or failed; ``reason`` is empty only for cleaned. ``failure``: the
-    details of the error behind it, None without one.
+    ``directory``: the partition's. ``status``: cleaned, nothing_to_do, not_eligible, skipped, uncleanable or
+    failed; ``reason``: why, empty only for cleaned. ``failure``: the details of the error that is the cause,
+    None without one. ``first_dirty_offset``: where the dirty section began; ``cleaned_end_offset``: the end
+    of the cleaned range. ``bytes_before``, ``bytes_after``: of all ``.log`` files of the log.
+    ``records_before``, ``records_after``: of the whole log. Offsets and records are None if the log was not
+    read.
+
+    ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
+    many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
+    ``kafka_passes``: how many times Kafka's cleaner would have to go over the log, since its offset map holds
+    only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
+    else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """
 
     topic: str
@@ -212,34 +225,34 @@ class LogResult:
         changed = self.discarded.total() > 0 or self.segments_after != self.segments_before
         return changed and self.status != CLEANED
 
-    def stop(self, status: str, reason: str) -> LogResult:
-        """Set status and reason, without an error behind them; returns the result."""
-        return self.fail(LogFailure(status=status, reason=reason))
+    def set_status(self, status: str, reason: str) -> LogResult:
+        """Set a status that has no error as its cause, and the reason; returns this result."""
+        return self.set_failure(LogFailure(status=status, reason=reason))
 
-    def fail(self, failure: LogFailure) -> LogResult:
-        """Set status, reason and the error's details; returns the result."""
-        self.status, self.reason, self.failure = failure.status, failure.reason, failure.error
+    def set_failure(self, failure: LogFailure) -> LogResult:
+        """Set status, reason and the error's details; returns this result."""
+        self.status, self.reason, self.failure = failure.status, failure.reason, failure.details
         return self
 
     def to_json(self) -> dict[str, object]:
-        """The JSON object of ``siltstone clean``: the counts among the other keys, the discarded records as
-        ``removed``, settings as {key: {value, source}}."""
+        """The JSON object of ``siltstone clean``. The fields of ``counts`` are among the other keys;
+        discarded records have the key ``removed``, and settings are {key: {value, source}}."""
         plain: dict[str, Any] = msgspec.to_builtins(replace(self, settings={}))
         plain |= plain.pop("counts")
         plain["removed"] = plain.pop("discarded")
         plain["seconds"] = round(self.seconds, 3)
         plain["settings"] = {
             name: {
-                "value": list(one.value) if isinstance(one.value, tuple) else one.value,
-                "source": one.source,
+                "value": list(setting.value) if isinstance(setting.value, tuple) else setting.value,
+                "source": setting.source,
             }
-            for name, one in self.settings.items()
+            for name, setting in self.settings.items()
         }
         return plain
 
 
 def failures(results: list[LogResult]) -> list[LogResult]:
-    """The results that make the command's exit status 1."""
+    """The results of logs that failed or are uncleanable: with one of these ``clean`` exits with status 1."""
     return [result for result in results if result.status in (FAILED, UNCLEANABLE)]
 
 
@@ -252,21 +265,22 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 #      "bytes_before": 5242880, "bytes_after": 1048576, "recopy_percent": 20.0, "seconds": 0.41,
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
-# Above ``MAX_BYTES`` the older half of the file is removed. The file is only shown to people, so it is not
-# synced: a crash may leave a torn last line, which readers skip, and a writer ignores errors.
+# Above ``HISTORY_BYTES_MAX`` the older half of the file is removed. The file is only shown to people, so it
+# is not synced: a crash may leave an incomplete last line, which readers skip. An error of a writer is only
+# logged.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
-MAX_BYTES = 1 << 20
-_NOT_WRITTEN = ("directory", "settings")
+HISTORY_BYTES_MAX = 1 << 20
+_FIELDS_NOT_WRITTEN = ("directory", "settings")
 _logger = logging.getLogger("siltstone.cleaner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """One log's cleaning: when it began (ms), and its result.
+    """One log's cleaning: when it began (ms since the epoch), and its result.
 
-    Of an open log, records before and after are those of the cleaned segments only. ``settings`` of a result
-    that was read from the file are empty.
+    Of an open log, records before and after are only those of the cleaned segments. A result that was read
+    from the file has no ``settings``.
     """
 
     began_ms: int
@@ -274,29 +288,32 @@ class Cleaning:
 
     @property
     def recopy_percent(self) -> float:
-        """Bytes after over bytes before, in percent; 100 for an empty log."""
+        """Bytes after the cleaning in percent of those before (Kafka's ``cleaner-recopy-percent``); 100 for
+        an empty log."""
         before = self.result.bytes_before
         return 100 * self.result.bytes_after / before if before else 100.0
 
     def to_json(self) -> dict[str, object]:
         """The object of a line in the file."""
-        shown = {name: value for name, value in self.result.to_json().items() if name not in _NOT_WRITTEN}
-        return {"began_ms": self.began_ms, **shown, "recopy_percent": round(self.recopy_percent, 2)}
+        written = {
+            key: value for key, value in self.result.to_json().items() if key not in _FIELDS_NOT_WRITTEN
+        }
+        return {"began_ms": self.began_ms, **written, "recopy_percent": round(self.recopy_percent, 2)}
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
-    """The history of a log directory, oldest first; empty without a file. Skips invalid lines. Raises
-    OSError."""
+    """The history of a log directory, oldest first; empty without a file. Skips lines that make no sense.
+    Raises OSError."""
     parsed = (_parse(line, directory) for line in _lines(directory))
     return [cleaning for cleaning in parsed if cleaning is not None]
 
 
 def _lines(directory: Path) -> list[bytes]:
-    """The complete lines of the file's last 2 * ``MAX_BYTES``, without line ends."""
+    """The complete lines of the file's last 2 * ``HISTORY_BYTES_MAX`` bytes, without line ends."""
     try:
         size = files.stat(directory / CLEANINGS_FILE).size
         with files.Reader(directory / CLEANINGS_FILE) as reader:
-            raw = reader.read(max(size - 2 * MAX_BYTES, 0), 2 * MAX_BYTES)
+            raw = reader.read(max(size - 2 * HISTORY_BYTES_MAX, 0), 2 * HISTORY_BYTES_MAX)
     except FileNotFoundError:
         return []
     return raw.split(b"\n")[:-1]
@@ -316,8 +333,8 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
 class History:
     """Writes cleanings to the history of their log directories. Thread-safe.
 
-    A result other than cleaned is written once as long as its reason stays the same: an engine that does not
-    start would fill the file.
+    A result other than cleaned is written only if its reason is another one than that of the log's last
+    result: else an engine that does not start would fill the file.
     """
 
     def __init__(self) -> None:
@@ -325,9 +342,9 @@ class History:
         self._reasons: dict[TopicPartition, str] = {}
 
     def keep(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
-        """Append cleanings. Raises nothing: an OSError is logged as a warning."""
+        """Append the cleanings whose results are new. Raises nothing: an OSError is logged as a warning."""
         with self._lock:
-            new = [cleaning for cleaning in cleanings if self._is_news(cleaning)]
+            new = [cleaning for cleaning in cleanings if self._is_new(cleaning)]
             if not new:
                 return
             try:
@@ -339,13 +356,14 @@ class History:
                     error.strerror or error,
                 )
 
-    def _is_news(self, cleaning: Cleaning) -> bool:
-        topic_partition = cleaning.result.topic_partition
+    def _is_new(self, cleaning: Cleaning) -> bool:
+        """Is the log cleaned, or is its reason another one than the last time? Remembers the reason."""
+        topic_partition, reason = cleaning.result.topic_partition, cleaning.result.reason
         if cleaning.result.status == CLEANED:
             self._reasons.pop(topic_partition, None)
             return True
-        before, self._reasons[topic_partition] = self._reasons.get(topic_partition), cleaning.result.reason
-        return before != cleaning.result.reason
+        last_reason, self._reasons[topic_partition] = self._reasons.get(topic_partition), reason
+        return last_reason != reason
 
 
 def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
@@ -354,23 +372,23 @@ def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
     added = b"".join(json.dumps(cleaning.to_json()).encode() + b"\n" for cleaning in cleanings)
     appender = files.Appender(path)
     with contextlib.closing(appender):
-        if appender.size + len(added) <= MAX_BYTES:
-            appender.write((b"\n" if _ends_amid_a_line(path, appender.size) else b"") + added)
+        if appender.size + len(added) <= HISTORY_BYTES_MAX:
+            appender.write((b"\n" if _ends_within_line(path, appender.size) else b"") + added)
             return
-    _replace(path, [*_lines(directory), *added.splitlines()])
+    _replace_by_newest(path, [*_lines(directory), *added.splitlines()])
 
 
-def _ends_amid_a_line(path: Path, size: int) -> bool:
+def _ends_within_line(path: Path, size: int) -> bool:
     if not size:
         return False
     with files.Reader(path) as reader:
         return reader.read(size - 1, 1) != b"\n"
 
 
-def _replace(path: Path, lines: Sequence[bytes]) -> None:
-    """Replace the file by the newest lines, up to half of ``MAX_BYTES``."""
+def _replace_by_newest(path: Path, lines: Sequence[bytes]) -> None:
+    """Replace the file by the newest of ``lines``, up to half of ``HISTORY_BYTES_MAX``."""
     newest: list[bytes] = []
-    free = MAX_BYTES // 2
+    free = HISTORY_BYTES_MAX // 2
     for line in reversed(lines):
         free -= len(line) + 1
         if free < 0:

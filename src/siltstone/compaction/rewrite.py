@@ -1,21 +1,25 @@
 """Rewriting a segment group: which batches and records stay, and the bytes of the new segment.
 
-Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each batch is one of::
+It answers to Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each batch is one of::
 
-    copied     no record is discarded and no delete horizon is added: the same bytes
-    rebuilt    records are discarded, or its first tombstones get a delete horizon. Base and last offset,
-               producer, epochs, sequence, codec and timestamp type stay; the base timestamp is the first
-               retained record's, or the horizon; the largest timestamp is computed again
-    emptied    all records are discarded, but the batch stays, since it has the last sequence of a live
-               producer or the last offset of the cleaned range: 61 bytes, no codec, base timestamp -1
-    dropped    all records are discarded, and the batch
-    converted  an entry of a message set (v0, v1) with retained records: they become one v2 batch
+    copied     no record is discarded, and no delete horizon is added: the bytes stay the same
+    rebuilt    records are discarded, or the batch gets a delete horizon. Base and last offset, producer,
+               epochs, sequence, codec and timestamp type stay. The base timestamp becomes the first retained
+               record's, or the horizon; the largest timestamp is computed again
+    emptied    all records are discarded, but the header stays, since the batch has the last sequence of an
+               active producer or the last offset of the cleaned range: 61 bytes, no codec, base timestamp -1
+    dropped    all records are discarded, and the batch with them
+    converted  the retained records of a message set's entry (v0, v1) become one v2 batch
 
-Records of aborted transactions are discarded whatever their key. A marker stays until no record of its
-transaction is left and its delete horizon has passed; the first pass that finds no record sets the horizon.
+Records of aborted transactions are discarded whatever their key. A marker gets a delete horizon when a
+cleaning finds no record of its transaction; a cleaning after that time discards the marker.
 
-``decide_retention`` decides about the records of a slice of batches, ``emit`` writes them. There is no Python
-object for a record; only a compressed batch costs a Python call.
+``Rewriter.rewrite`` takes one slice of batches through these steps::
+
+    superseded_batches ─► transactions ─► a decision for each batch ─► the filter: records by their keys ─┐
+    bytes ◄─ write_batches ◄─ _plan_batches: an action for each batch ◄─ decide_retention: tombstones ◄───┘
+
+There is no Python object for a record; only a compressed batch costs a Python call.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError
-from siltstone.base.records.build import RECODE_ROOM, compress_batches, copy_bytes, write_header
+from siltstone.base.records.build import MAX_REENCODING_GROWTH, compress_batches, copy_bytes, write_header
 from siltstone.base.records.checksum import patch_checksums, refuse_bad_checksum
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import ColumnArrays, RecordColumns
@@ -55,68 +59,76 @@ from siltstone.log.transactions import TransactionScan
 
 # The kernels: which records stay, and writing the batches.
 #
-# A batch has a *retention decision* (Kafka's ``checkBatchRetention``): its records are decided by key, are
-# all retained (a marker), or are all discarded for one of the reasons of ``report``. What the rewriter does
-# with the batch is its *action*.
+# A batch has a *retention decision* (Kafka's ``checkBatchRetention``): the key decides about each of its
+# records, all are retained (a marker), or all are discarded for one of the reasons of ``report``. What the
+# rewriter does with the batch is its *action*.
 
 Decisions = npt.NDArray[np.int8]
+"""A retention decision for each batch."""
 Offsets = npt.NDArray[np.uint32]
+"""Offsets less the base offset of their group."""
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 BY_KEY, RETAIN_ALL = -2, -1
-"""Retention decisions; the others are the reasons in ``WHOLE_BATCH``."""
-WHOLE_BATCH = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
+"""Retention decisions, below 0: not a reason. The others are the reasons in ``WHOLE_BATCH_REASONS``."""
+WHOLE_BATCH_REASONS = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
 
 class RetainedRecords(NamedTuple):
-    """Which records stay (``is_retained``: bool, one a record), and of each batch (int64) how many stay, how
-    many of these are tombstones, the first one's timestamp, and the largest (ms)."""
+    """Which records stay (``is_retained``: bool, one a record); and for each batch (int64) how many records
+    stay, how many of these are tombstones, the timestamp of the first one and the largest timestamp (ms)."""
 
     is_retained: Flags
     records: Int64
     tombstones: Int64
-    first_time: Int64
-    last_time: Int64
+    first_timestamp: Int64
+    max_timestamp: Int64
 
 
 @kernel
 def decide_retention(
-    columns: ColumnArrays, horizon_passed: Flags, decision: Decisions, map_end: int, retained: RetainedRecords
+    columns: ColumnArrays,
+    horizon_passed: Flags,
+    decisions: Decisions,
+    map_end: int,
+    retained: RetainedRecords,
 ) -> int:
-    """Decide about each record that its key retains (Kafka's ``Cleaner.shouldRetainRecord``).
+    """Decide about each record that the record filter retains (Kafka's ``Cleaner.shouldRetainRecord``), and
+    sum up the records that stay by batch.
 
-    ``retained.is_retained`` says which these are, and loses those that go; the sums per batch, 0 before, are
-    filled. ``horizon_passed`` (bool, one a batch): tombstones below ``map_end`` go. Returns how many
-    tombstones were discarded. Relies on records in order of batches.
+    ``retained``: its ``is_retained`` is the filter's answer, from which tombstones are removed here; its
+    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): tombstones below ``map_end`` go.
+    Returns how many tombstones were discarded. Relies on records that come in the order of their batches.
     """
     discarded = 0
     for i in range(len(columns.offset)):
-        # 1. Superseded by a record of the same key, or without a key: the filter has counted it.
+        # 1. Superseded by a record of the same key, or without a key: the filter has counted it as discarded.
         if not retained.is_retained[i]:
             continue
-        batch, time = columns.batch[i], columns.timestamp[i]
+        batch, timestamp = columns.batch[i], columns.timestamp[i]
         # 2. A tombstone goes once its batch's delete horizon has passed (Kafka: ``shouldRetainDeletes``). A
-        #    marker has no value either: only where keys decide is a null value a tombstone. From ``map_end``
-        #    on Kafka's map knows no key, so all records stay.
-        if decision[batch] == BY_KEY and columns.value_size[i] < 0:
+        #    marker's value counts as none too, so the decision must be by key. From ``map_end`` on Kafka's
+        #    map knows no key, so all records stay.
+        if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
             if horizon_passed[batch] and columns.offset[i] < map_end:
                 retained.is_retained[i] = False
                 discarded += 1
                 continue
             retained.tombstones[batch] += 1
-        # 3. What stays gives the new header its count and times.
+        # 3. What stays gives the new header its count and timestamps.
         if retained.records[batch] == 0:
-            retained.first_time[batch] = time
-            retained.last_time[batch] = time
+            retained.first_timestamp[batch] = timestamp
+            retained.max_timestamp[batch] = timestamp
         retained.records[batch] += 1
-        retained.last_time[batch] = max(retained.last_time[batch], time)
+        retained.max_timestamp[batch] = max(retained.max_timestamp[batch], timestamp)
     return discarded
 
 
 @kernel
-def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
-    """Copy the record at ``data[start]`` with another timestamp delta; returns the end in ``out``.
+def _copy_with_new_delta(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> int:
+    """Copy the record at ``data[start]`` to ``out[position]`` with another timestamp ``delta`` (ms); returns
+    the end of the copy in ``out``.
 
     ::
 
@@ -125,29 +137,29 @@ def _recode(data: Bytes, start: int, delta: int, out: Bytes, position: int) -> i
 
     Relies on the decoder, which has read the record before: its varints are complete.
     """
-    body, source = read_varint(data, start, len(data))
-    end = source + body
-    # The rest begins after the attributes and the old delta. A delta of another length changes the record's
-    # size, which comes first: so the new one is computed before anything is written.
-    _, rest = read_varlong(data, source + 1, end)
-    size = end - rest
-    position = write_varint(out, position, 1 + varint_size(delta) + size)
+    body_size, body = read_varint(data, start, len(data))
+    end = body + body_size
+    # What is copied begins after the attributes and the old delta. A delta of another length changes the
+    # record's size, which comes first: so the new size is computed before anything is written.
+    _, copied = read_varlong(data, body + 1, end)
+    copied_size = end - copied
+    position = write_varint(out, position, 1 + varint_size(delta) + copied_size)
     out[position] = 0
     position = write_varint(out, position + 1, delta)
-    return copy_bytes(data, rest, size, out, position)
+    return copy_bytes(data, copied, copied_size, out, position)
 
 
 class BatchPlan(NamedTuple):
-    """int64 a batch: its action, and the fields of its new header (times in ms)."""
+    """For each batch (int64) its action, and the new values of header fields (timestamps in ms)."""
 
     action: Int64
     attributes: Int64
-    base_time: Int64
-    max_time: Int64
+    base_timestamp: Int64
+    max_timestamp: Int64
 
 
 @kernel
-def emit(
+def write_batches(
     window: Bytes,
     batches: BatchHeaders,
     plan: BatchPlan,
@@ -158,11 +170,13 @@ def emit(
     starts: Int64,
     sizes: Int64,
 ) -> int:
-    """Write the batches into ``out``, rebuilt ones uncompressed and without checksum; returns the end.
+    """Write the batches of a slice into ``out``, rebuilt ones uncompressed and without checksum; returns the
+    end (Kafka's ``MemoryRecords.filterTo``).
 
-    ``data``: what the spans of ``columns`` point into. Fills ``starts`` and ``sizes`` (bytes in ``out``, size
-    0 for a dropped batch). ``out`` has at least the size of the window and, for each record, ``RECODE_ROOM``
-    bytes more. (Kafka's ``MemoryRecords.filterTo``.)
+    ``window``: the batches as they are in the segment. ``data``: decompressed records, which the positions in
+    ``columns`` point into. Fills ``starts`` and ``sizes``: the bytes of each batch in ``out``, size 0 for a
+    dropped one. The caller makes ``out`` large enough: the window, the data, a header for each batch, and
+    ``MAX_REENCODING_GROWTH`` for each record, whose size and timestamp delta may get longer.
     """
     position, end_row = 0, 0
     for b in range(len(batches)):
@@ -178,20 +192,21 @@ def emit(
             # 2. Nothing goes: the same bytes, still compressed, with their checksum.
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
-            # 3. Rebuilt, or emptied: space for the header, then the retained records. A record holds its
-            #    timestamp as a delta to the base, so another base changes each of them.
-            end, base_time = position + BATCH_OVERHEAD, plan.base_time[b]
-            has_other_base = base_time != batches[b].base_timestamp
+            # 3. Rebuilt, or emptied: leave space for the header, then write the retained records. A record
+            #    has its timestamp as a delta to the base timestamp, so another base changes each record.
+            end, base_timestamp = position + BATCH_OVERHEAD, plan.base_timestamp[b]
+            has_other_base = base_timestamp != batches[b].base_timestamp
             for i in range(first_row, end_row):
                 if not retained.is_retained[i]:
                     continue
                 if has_other_base:
-                    delta = columns.timestamp[i] - base_time
-                    end = _recode(data, columns.start[i], delta, out, end)
+                    delta = columns.timestamp[i] - base_timestamp
+                    end = _copy_with_new_delta(data, columns.start[i], delta, out, end)
                 else:
                     end = copy_bytes(data, columns.start[i], columns.size[i], out, end)
-            # 4. The header at last, since it has the batch's size. Base and last offset stay, whatever goes.
-            times = (base_time, plan.max_time[b])
+            # 4. The header comes last, since it has the batch's size. Base and last offset stay as they are,
+            #    even if their records go (as in Kafka: offsets have gaps, batches keep their ranges).
+            times = (base_timestamp, plan.max_timestamp[b])
             write_header(
                 out, position, end - position, batches[b], plan.attributes[b], *times, retained.records[b]
             )
@@ -201,35 +216,35 @@ def emit(
 
 
 OUT_OF_ORDER, NOT_RETAINED = 1, 2
-"""What ``check_offsets`` finds wrong; 0 for nothing."""
+"""What ``check_offsets`` finds wrong; 0 is nothing."""
 
 
 @kernel
 def check_offsets(
     offset: Int64,
     batch: Int32,
-    control: Flags,
+    is_control: Flags,
     base_offset: int,
     map_end: int,
     retained: Offsets,
     last: int,
     matched: int,
 ) -> tuple[int, int, int]:
-    """Verify offsets that were written: (largest offset, how many retained offsets were passed, what is
-    wrong).
+    """Check the offsets of written records; returns (the last offset, the new ``matched``, what is wrong).
 
-    ``OUT_OF_ORDER``: ``offset`` does not ascend from ``last``. ``NOT_RETAINED``: an offset is not among
-    ``retained`` (ascending, less ``base_offset``) from number ``matched`` on; control batches (``control``,
-    one a batch) and offsets from ``map_end`` on need not be.
+    The records: ``offset`` and ``batch`` of each, ``is_control`` of each batch. ``last``: the last offset
+    before them. ``matched``: how many of the ``retained`` offsets (ascending, less ``base_offset``) the
+    records before have passed. ``OUT_OF_ORDER``: the offsets do not ascend. ``NOT_RETAINED``: an offset is
+    not retained; control records and offsets from ``map_end`` on need not be, since no key decides there.
     """
     for i in range(len(offset)):
         if offset[i] <= last:
             return last, matched, OUT_OF_ORDER
         last = offset[i]
-        if control[batch[i]] or last >= map_end:
+        if is_control[batch[i]] or last >= map_end:
             continue
-        # Both ascend, so one pass merges them. Retained offsets that are passed over are tombstones that the
-        # rewriter discarded, since their horizon has passed.
+        # Both ascend, so one pass compares them. Retained offsets that are passed over are of tombstones that
+        # the rewriter discarded, since their horizon has passed.
         relative = last - base_offset
         while matched < len(retained) and retained[np.uint64(matched)] < relative:
             matched += 1
@@ -238,22 +253,22 @@ def check_offsets(
     return last, matched, 0
 
 
-# Record filters: which records their keys retain (Kafka's ``MemoryRecords.RecordFilter``).
+# Record filters: which records are the last of their key (Kafka's ``MemoryRecords.RecordFilter``).
 #
-# ``OffsetFilter`` has the retained offsets of a shuffle join and compares offsets only;
+# In a shuffle join ``OffsetFilter`` has the retained offsets, and compares only offsets. In a broadcast join
 # ``broadcast.OffsetMapFilter`` looks up each key in the offset map.
 
-_SPARSE = 16
-"""Where fewer than one offset in 16 is retained, sorting is faster than marking."""
+_MARKING_SPAN_FACTOR = 16
+"""Where fewer than one offset in 16 is retained, ``sort_offsets`` sorts: marking is slower then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredRecords:
-    """Records of some batches: ``columns``, and which of these their keys retain, or that are decided
-    without their key (bool, one a record).
+    """What a filter tells about the batches whose decision is by key or to retain all.
 
-    ``read``: records in the batches, also those that are not in ``columns``. ``discarded``: how many of them
-    are superseded or have no key; ``keyless``: how many of these have no key.
+    ``columns``: records of these batches; ``is_retained`` (bool, one a record): which of them stay, as far as
+    the filter knows. ``read``: how many records the batches have, also those that are not in ``columns``.
+    ``discarded``: how many of them are superseded or have no key; ``keyless``: how many have no key.
     """
 
     columns: RecordColumns
@@ -264,36 +279,37 @@ class FilteredRecords:
 
 
 class RecordFilter:
-    """Tells which records of one group are retained by their keys; the group is read in log order.
+    """Tells which records of one group stay because of their keys. Batches are passed in log order.
 
-    ``retained``: the offsets that are retained so far, less the group's base, ascending.
+    ``retained``: the offsets that stay, less the group's base, ascending; at least those of the batches that
+    were passed so far. The verifier compares the new segment with them.
     """
 
     retained: Offsets
 
     def superseded_batches(self, batches: BatchHeaders) -> Flags:
-        """Which v2 batches are superseded as a whole, so that they need not be decompressed (bool)."""
-        return _no_batch(batches)
+        """Which v2 batches have only superseded records, so that they need not be decompressed (bool)."""
+        return _no_batches(batches)
 
-    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """The records of the batches that are decided by key, and of markers that stay.
+    def filter(self, batch_slice: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+        """The records of the batches whose decision is by key or to retain all (markers).
 
         Raises CorruptRecordError, CheckFailedError.
         """
         raise NotImplementedError
 
     def refuse_unmatched(self, name: str) -> None:
-        """Called after the last batch. Raises CheckFailedError if log ``name`` has no record for a retained
-        offset."""
+        """Called after the last batch. Raises CheckFailedError if the group of log ``name`` had no record for
+        one of the retained offsets."""
 
 
-def in_order(retained: Offsets, span: int) -> Offsets:
-    """Sort offsets (uint32, less their base, all below ``span`` if nothing is wrong).
+def sort_offsets(retained: Offsets, span: int) -> Offsets:
+    """Sort offsets (uint32, less their base). All are below ``span``, unless something is wrong.
 
-    Many offsets are sorted by marking them in an array, in a fifth of the time. Offsets that occur twice or
-    are not below ``span`` stay: later checks report them.
+    Where many offsets are retained, marking them in an array takes a fifth of a sort's time. Offsets that
+    occur twice or are not below ``span`` are sorted all the same: later checks report them.
     """
-    if len(retained) and span <= _SPARSE * len(retained) and int(retained.max()) < span:
+    if len(retained) and span <= _MARKING_SPAN_FACTOR * len(retained) and int(retained.max()) < span:
         is_marked = np.zeros(span, np.bool_)
         is_marked[retained] = True
         ascending = np.flatnonzero(is_marked)
@@ -303,10 +319,10 @@ def in_order(retained: Offsets, span: int) -> Offsets:
 
 
 class OffsetFilter(RecordFilter):
-    """Compares offsets with ``retained``: ascending, less ``base_offset``.
+    """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    Without ``drop_keyless`` no log with keyless records is cleaned. There is none to count then, and a batch
-    without a retained offset need not be decompressed.
+    A batch without a retained offset need not be decompressed, unless its keyless records have to be counted:
+    without ``drop_keyless`` no log that has any is cleaned, so there is none.
     """
 
     def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
@@ -319,15 +335,15 @@ class OffsetFilter(RecordFilter):
     def superseded_batches(self, batches: BatchHeaders) -> Flags:
         """Batches without a retained offset."""
         if self._counts_keyless:
-            return _no_batch(batches)
+            return _no_batches(batches)
         base, last = batches["base_offset"], batches["last_offset"]
         first = np.searchsorted(self.retained, (base - self._base_offset).astype(np.uint32))
         end = np.searchsorted(self.retained, (last - self._base_offset).astype(np.uint32), side="right")
         is_data = (batches["attributes"] & CONTROL_BIT) == 0
         return np.asarray((first == end) & is_data & (last < self._map_end))
 
-    def filter(self, part: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
-        """The records with retained offsets, and those that no key decides on; all others are only counted.
+    def filter(self, batch_slice: BatchSlice, decisions: Decisions, scratch: Scratch) -> FilteredRecords:
+        """Decodes records with retained offsets, markers, and records from ``map_end`` on; counts all others.
 
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
         """
@@ -335,20 +351,20 @@ class OffsetFilter(RecordFilter):
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
-            met=self._matched,
+            matched=self._matched,
             all_from=np.where(decisions[rows] == BY_KEY, self._map_end, 0),
         )
         chosen = decode_chosen_records(
-            part.data,
-            part.batches,
+            batch_slice.data,
+            batch_slice.batches,
             rows,
             choice,
             scratch,
             limit=self._limit,
-            path=part.path,
-            origin=part.origin,
+            path=batch_slice.path,
+            origin=batch_slice.origin,
         )
-        self._matched = chosen.met
+        self._matched = chosen.matched
         columns = chosen.columns
         return FilteredRecords(
             columns=columns,
@@ -370,40 +386,41 @@ class OffsetFilter(RecordFilter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedBatches:
-    """Finished batches: their bytes, and int64 a batch for the indexes.
+    """Finished batches: their bytes, and for each batch (int64) what the indexes need.
 
-    ``unchanged``: all batches of the slice are copied; ``data`` is then a part of the window, not a copy.
+    ``is_unchanged``: all batches of the slice stay as they are; ``data`` is a part of the window then.
     """
 
     data: Bytes
     last_offset: Int64
     max_timestamp: Int64
     size: Int64
-    unchanged: bool = False
+    is_unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBatches:
-    """Batches before compression and checksums.
+    """Batches that still have to be compressed and get their checksums.
 
-    ``starts`` and ``sizes`` (int64): their places in ``data``, size 0 for a dropped batch. ``codecs``
-    (int16): the codec of each, 0 for none. ``new``: whose checksum has to be computed.
+    ``starts`` and ``sizes`` (int64): the bytes of each batch in ``data``, size 0 for a dropped one.
+    ``codecs`` (int16): the codec to compress each with, 0 for none. ``is_new`` (bool): rebuilt and emptied
+    batches, which need a new checksum.
     """
 
     data: Bytes
     starts: Int64
     sizes: Int64
     codecs: npt.NDArray[np.int16]
-    new: Flags
+    is_new: Flags
     last_offset: Int64
     max_timestamp: Int64
 
-    def finished(self, packed: Scratch) -> CleanedBatches:
-        """Compress the batches (into ``packed``) and compute their checksums."""
+    def finished(self, compressed: Scratch) -> CleanedBatches:
+        """Compress the batches (into ``compressed``) and compute their checksums."""
         data, starts, sizes = self.data, self.starts, self.sizes
         if self.codecs.any():
-            data, starts, sizes = compress_batches(data, starts, sizes, self.codecs, packed)
-        patch_checksums(data, starts[self.new], sizes[self.new])
+            data, starts, sizes = compress_batches(data, starts, sizes, self.codecs, compressed)
+        patch_checksums(data, starts[self.is_new], sizes[self.is_new])
         rows = sizes > 0
         return CleanedBatches(
             data=data,
@@ -414,11 +431,13 @@ class PendingBatches:
 
 
 class Buffers:
-    """Memory for rewriting a group. A task uses it for one group after another, since new memory is slow."""
+    """Memory for rewriting a group: ``decompressed`` records, two ``output`` buffers in turn, ``compressed``
+    batches, and what the verifier reads and decompresses (``verified``). A task uses it for one group after
+    another, since new memory is slow."""
 
     def __init__(self) -> None:
-        self.plain, self.packed, self.read_back = Scratch(), Scratch(), Scratch()
-        self.drafts = Scratch(), Scratch()
+        self.decompressed, self.compressed, self.verified = Scratch(), Scratch(), Scratch()
+        self.output = Scratch(), Scratch()
 
 
 class Rewriter:
@@ -430,51 +449,52 @@ class Rewriter:
         self._rules = work.rules
         self._filter = record_filter
         self._transactions = transactions
-        self._scratch = buffers.plain
-        self._out, self._other_out = buffers.drafts
+        self._scratch = buffers.decompressed
+        self._out, self._other_out = buffers.output
         self.counts = report.RecordCounts()
 
     def rewrite(
-        self, part: BatchSlice, *, keeps_legacy_tombstones: bool = True
+        self, batch_slice: BatchSlice, *, keeps_legacy_tombstones: bool = True
     ) -> CleanedBatches | PendingBatches:
-        """Rewrite batches, all of magic 2 or all older: ``PendingBatches`` unless all of them are copied.
+        """Rewrite a slice of batches, all of format v2 or all older.
 
-        Pending bytes are valid until the second call after this one, finished ones until the window changes.
+        Returns ``PendingBatches`` if v2 batches change: their bytes are valid until the second call after
+        this one. Returns ``CleanedBatches`` if all are copied (valid until the window changes) or converted.
         ``keeps_legacy_tombstones``: tombstones of v0 and v1 stay. Raises CorruptRecordError for a wrong
         checksum or record, CorruptFileError for a contradiction among transactions, CheckFailedError for a
         retained offset without a record.
         """
-        window, batches, path, origin = part
-        modern = bool(batches["magic"][0] == 2)
-        # 1. Which batches need not be read any further, since none of their records is retained: extraction
-        #    has verified their checksums. The others are verified now.
-        superseded = self._filter.superseded_batches(batches) if modern else _no_batch(batches)
+        window, batches, path, origin = batch_slice
+        is_v2 = bool(batches["magic"][0] == 2)
+        # 1. Which batches need not be read any further, since none of their records is retained. Their
+        #    checksums were verified when keys were extracted. Those of the others are verified now.
+        superseded = self._filter.superseded_batches(batches) if is_v2 else _no_batches(batches)
         retain_empty = _retain_empty(self._rules, batches)
         refuse_bad_checksum(window, batches[~superseded | retain_empty], path=path, origin=origin)
-        # 2. Whose delete horizon has passed: v2 batches have one each (KIP-534); for v0 and v1 the segment's
-        #    time decides. A tombstone that the compacted ledger still needs stays.
+        # 2. Whose delete horizon has passed: a v2 batch has it as its base timestamp (KIP-534); for v0 and v1
+        #    the segment's modification time decides. A tombstone that the compacted ledger needs stays.
         has_horizon = delete_horizons(batches)
-        passed = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
-        horizon_passed = passed if modern else np.full(len(batches), not keeps_legacy_tombstones)
+        is_past_horizon = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
+        horizon_passed = is_past_horizon if is_v2 else np.full(len(batches), not keeps_legacy_tombstones)
         horizon_passed = horizon_passed & (batches["last_offset"] < self._rules.tombstones_from)
         # 3. Transactions: which batches are aborted, and which markers have no data left
         #    (``Cleaner.onBatchRead``, ``onControlBatchRead``).
-        followed = self._transactions.follow(window, batches, path=path, origin=origin)
-        aborted, empty = (_no_batch(batches), _no_batch(batches)) if followed is None else followed
-        # 4. The decision about each batch, then about each record.
-        decisions = _decisions(batches, aborted, empty & passed, superseded)
-        filtered = self._filter.filter(part, decisions, self._scratch)
+        flags = self._transactions.follow(window, batches, path=path, origin=origin)
+        aborted, is_empty_marker = (_no_batches(batches), _no_batches(batches)) if flags is None else flags
+        # 4. The decision about each batch; then about its records, by key (the filter) and by the horizon.
+        decisions = _decisions(batches, aborted, is_empty_marker & is_past_horizon, superseded)
+        filtered = self._filter.filter(batch_slice, decisions, self._scratch)
         columns = filtered.columns
         retained = RetainedRecords(filtered.is_retained, *np.zeros((4, len(batches)), np.int64))
         tombstones = decide_retention(
             columns.arrays, horizon_passed, decisions, self._rules.map_end, retained
         )
         self._count(batches, filtered, tombstones, decisions, retained)
-        # 5. What that makes of each batch, and its bytes.
-        plan = _plan_batches(self._rules, batches, retained, has_horizon, empty, retain_empty)
-        if modern:
-            return self._write(part, columns, retained, plan)
-        return _convert(part, columns, retained, plan)
+        # 5. What follows for each batch: its action and its new header; then its bytes.
+        plan = _plan_batches(self._rules, batches, retained, has_horizon, is_empty_marker, retain_empty)
+        if is_v2:
+            return self._write(batch_slice, columns, retained, plan)
+        return _convert(batch_slice, columns, retained, plan)
 
     def _count(
         self,
@@ -484,9 +504,9 @@ class Rewriter:
         decisions: Decisions,
         retained: RetainedRecords,
     ) -> None:
-        """Count each record once: as retained, or as discarded with its reason."""
+        """Count each record once: as retained, or as discarded for one reason."""
         discarded = np.zeros(report.CLEANING_REASON_COUNT, np.int64)
-        for reason in WHOLE_BATCH:
+        for reason in WHOLE_BATCH_REASONS:
             discarded[reason] = batches["count"][decisions == reason].sum()
         read = filtered.read + int(discarded.sum())
         discarded[report.SUPERSEDED] += filtered.discarded - filtered.keyless
@@ -501,47 +521,47 @@ class Rewriter:
         )
 
     def _write(
-        self, part: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
+        self, batch_slice: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
-        window, batches = part.data, part.batches
+        window, batches = batch_slice.data, batch_slice.batches
         if (plan.action == COPIED).all():
             return _copied(window, batches)
-        size_max = len(columns.data) + len(window) + RECODE_ROOM * len(columns)
+        size_max = len(columns.data) + len(window) + MAX_REENCODING_GROWTH * len(columns)
         size_max += BATCH_OVERHEAD * len(batches)
-        # Two buffers in turn: the batches before these may still be compressed in another thread.
+        # Two buffers in turn: another thread may still be compressing the batches of the call before.
         self._out, self._other_out = self._other_out, self._out
         out = self._out.reserve(size_max)
         starts, sizes = np.empty((2, len(batches)), np.int64)
-        end = emit(window, batches, plan, retained, columns.data, columns.arrays, out, starts, sizes)
+        end = write_batches(window, batches, plan, retained, columns.data, columns.arrays, out, starts, sizes)
         return PendingBatches(
             data=out[:end],
             starts=starts,
             sizes=sizes,
             codecs=np.where(plan.action == REBUILT, codec_of(batches), 0),
-            new=plan.action >= REBUILT,
+            is_new=plan.action >= REBUILT,
             last_offset=batches["last_offset"],
-            max_timestamp=plan.max_time,
+            max_timestamp=plan.max_timestamp,
         )
 
 
 def _copied(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
-    """Batches that follow each other in the window, copied as a whole."""
+    """All batches of a slice, which follow each other in the window, as they are."""
     start, last = int(batches["position"][0]), batches[-1]
     return CleanedBatches(
         data=window[start : int(last["position"]) + int(last["size"])],
         last_offset=batches["last_offset"],
         max_timestamp=batches["max_timestamp"],
         size=batches["size"].astype(np.int64),
-        unchanged=True,
+        is_unchanged=True,
     )
 
 
-def _no_batch(batches: BatchHeaders) -> Flags:
+def _no_batches(batches: BatchHeaders) -> Flags:
     return np.zeros(len(batches), np.bool_)
 
 
 def _decisions(batches: BatchHeaders, aborted: Flags, is_obsolete: Flags, superseded: Flags) -> Decisions:
-    """The retention decision for each batch; ``is_obsolete``: markers that are discarded."""
+    """The retention decision about each batch. ``is_obsolete``: markers to discard."""
     control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
     marker = np.where(is_obsolete, report.MARKERS, RETAIN_ALL)
     by_key = np.where(superseded, report.SUPERSEDED, BY_KEY)
@@ -553,12 +573,15 @@ def _plan_batches(
     batches: BatchHeaders,
     retained: RetainedRecords,
     has_horizon: Flags,
-    empty_marker: Flags,
+    is_empty_marker: Flags,
     retain_empty: Flags,
 ) -> BatchPlan:
-    """Action and new header of each batch. A tombstone, or the marker of an empty transaction, gets a delete
-    horizon (KIP-534): attribute bit 6, and the horizon as base timestamp."""
-    needs_horizon = ((retained.tombstones > 0) | empty_marker) & ~has_horizon
+    """Action and new header of each batch (Kafka's ``MemoryRecords.filterBatch``).
+
+    A batch with tombstones, or the marker of a transaction without records, gets a delete horizon unless it
+    has one (KIP-534): attribute bit 6, and the horizon as base timestamp.
+    """
+    needs_horizon = ((retained.tombstones > 0) | is_empty_marker) & ~has_horizon
     action = np.where(
         retained.records == 0,
         np.where(retain_empty, EMPTIED, DROPPED),
@@ -566,7 +589,7 @@ def _plan_batches(
     )
     emptied = action == EMPTIED
     with_horizon = has_horizon | needs_horizon
-    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_horizon_ms)
+    horizon = np.where(has_horizon, batches["base_timestamp"], rules.new_delete_horizon_ms)
     attributes = batches["attributes"].astype(np.int64) & ~DELETE_HORIZON_BIT
     # With log append time the largest timestamp is the broker's, not a record's.
     log_append = (attributes & TIMESTAMP_TYPE_BIT) != 0
@@ -575,24 +598,26 @@ def _plan_batches(
         attributes=np.where(
             emptied, attributes & ~CODEC_MASK, attributes | np.where(with_horizon, DELETE_HORIZON_BIT, 0)
         ),
-        base_time=np.where(emptied, -1, np.where(with_horizon, horizon, retained.first_time)),
-        max_time=np.where((action == REBUILT) & ~log_append, retained.last_time, batches["max_timestamp"]),
+        base_timestamp=np.where(emptied, -1, np.where(with_horizon, horizon, retained.first_timestamp)),
+        max_timestamp=np.where(
+            (action == REBUILT) & ~log_append, retained.max_timestamp, batches["max_timestamp"]
+        ),
     )
 
 
 def _convert(
-    part: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
+    batch_slice: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
 ) -> CleanedBatches:
-    """The retained records of message set entries as v2 batches."""
-    horizon = np.where(retained.tombstones > 0, plan.base_time, NO_HORIZON)
+    """The retained records of each message set entry as a v2 batch."""
+    horizon = np.where(retained.tombstones > 0, plan.base_timestamp, NO_HORIZON)
     converted = convert_entries(
-        part.batches,
+        batch_slice.batches,
         columns,
-        keep=retained.is_retained,
+        is_retained=retained.is_retained,
         horizon_ms=horizon,
-        keep_empty=plan.action == EMPTIED,
-        path=part.path,
-        origin=part.origin,
+        keeps_empty=plan.action == EMPTIED,
+        path=batch_slice.path,
+        origin=batch_slice.origin,
     )
     return CleanedBatches(
         data=converted.data,
@@ -603,9 +628,12 @@ def _convert(
 
 
 def _retain_empty(rules: RetentionRules, batches: BatchHeaders) -> Flags:
-    """Which batches stay even without records (bool; Kafka's ``BatchRetention.RETAIN_EMPTY``): the last one
-    of the range, so that its last offset stays, and the last one of each active producer
-    (``isBatchLastRecordOfProducer``): its data with the last sequence, or else a marker with its epoch."""
+    """Which batches stay even without records (bool; Kafka's ``BatchRetention.RETAIN_EMPTY``).
+
+    These are the last batch of the cleaned range, so that its last offset stays, and the last batch of each
+    active producer (``isBatchLastRecordOfProducer``): the one with its last sequence, or a marker with its
+    epoch if the producer has no data.
+    """
     is_last: Flags = batches["last_offset"] == rules.last_offset
     if not len(rules.producers):
         return is_last
@@ -613,7 +641,7 @@ def _retain_empty(rules: RetentionRules, batches: BatchHeaders) -> Flags:
     ids = batches["producer_id"]
     rows = np.searchsorted(producers, ids).clip(max=len(producers) - 1)
     is_active = (ids >= 0) & (producers[rows] == ids)
-    control = (batches["attributes"] & CONTROL_BIT) != 0
+    is_control = (batches["attributes"] & CONTROL_BIT) != 0
     holds_sequence = last_offsets[rows] == batches["last_offset"]
-    holds_epoch = (last_offsets[rows] < 0) & control & (epochs[rows] == batches["producer_epoch"])
+    holds_epoch = (last_offsets[rows] < 0) & is_control & (epochs[rows] == batches["producer_epoch"])
     return np.asarray(is_last | (is_active & (holds_sequence | holds_epoch)))

@@ -1,13 +1,14 @@
-"""Staging: a group's new segment is written to a file, verified, and reported.
+"""Staging: a task writes a group's new segment to files that no reader sees yet, verifies and reports it.
 
 ::
 
-    sources ─► Rewriter ─► _Sink ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
-                                        └─► StagedVerifier reads the file again, 8 MiB at a time
+    old segments ─► Rewriter ─► _SegmentWriter ─► RUN/BASE.ATTEMPT.log, .index, .timeindex, .txnindex
+                                                      └─► StagedVerifier reads the log back, 8 MiB at a time
 
-A task creates only files that have the name of its attempt, with O_EXCL, under ``topic-N/.siltstone/RUN/``,
-and syncs them. So a late attempt can change only its own files. The owner of the log renames the files that
-it accepts (``log.replacement``).
+Kafka's ``Cleaner.cleanSegments`` writes ``.cleaned`` files. Here a task may be repeated, so each attempt has
+files of its own. A task creates them with O_EXCL in ``topic-N/.siltstone/RUN/`` and syncs them: a late
+attempt can change only its own files. Only the process that holds the log renames files, and only those of
+the attempt whose report it got (``log.replacement``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from siltstone.compaction.rewrite import (
     RecordFilter,
     Rewriter,
     check_offsets,
-    in_order,
+    sort_offsets,
 )
 from siltstone.compaction.work import (
     Extracted,
@@ -50,128 +51,141 @@ from siltstone.compaction.work import (
     Throttler,
     batch_slices,
     check_ascending,
-    decoded,
+    decode_slices,
     throttled_windows,
 )
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.segments import Window, open_unchanged, windows
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
-# Compressing and writing in a thread of its own, while the next batches are rewritten.
-#
-# Codecs and kernels release the interpreter's lock, so that a task can use a second core when others are
-# done.
+# A second thread compresses and writes batches while the task's thread rewrites the next ones. Codecs and
+# kernels release the interpreter's lock, so a task can use a second core that no other task needs.
 
 
 class BackgroundWriter(ThreadPoolExecutor):
-    """Runs calls that return bytes written, one at a time: a call begins when the one before has ended.
-
-    The thread starts with the first call and ends with the ``with`` block.
+    """A thread for calls that write; each returns how many bytes it wrote. A call begins when the one before
+    has ended. The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:
         super().__init__(1, "background-writer")
-        self._last: Future[int] | None = None
+        self._last_call: Future[int] | None = None
 
     def start(self, call: Callable[[], int]) -> int:
-        """Begin a call; returns what the call before wrote, and raises what it raised."""
+        """Wait for the call before, and begin this one; returns what the call before wrote, and raises what
+        it raised."""
         written = self.wait()
-        self._last = self.submit(call)
+        self._last_call = self.submit(call)
         return written
 
     def wait(self) -> int:
         """Wait for the last call; returns what it wrote (0 without a call), and raises what it raised."""
-        last, self._last = self._last, None
+        last, self._last_call = self._last_call, None
         return last.result() if last is not None else 0
 
 
-# Verification of a staged segment, while it is written.
-#
-# The bytes are read from the file. Ranges that were verified and are on disk are dropped from the page cache
-# (``files.Writer.drop_cached``), so that a large cleaning does not evict the pages of other files.
+# A staged segment is verified while it is written, by reading the file. What was verified and is on disk is
+# dropped from the page cache (``files.Writer.drop_cached``), so that a large cleaning does not evict the
+# pages of other files.
 
-_WRONG = {
+_WRONG_OFFSETS = {
     OUT_OF_ORDER: "the written segment has an offset twice or out of order",
     NOT_RETAINED: "the written segment has a record whose offset is not retained",
 }
 
 
 class StagedVerifier:
-    """Verifies a staged segment: checksums, ascending offsets, and that each is a retained offset.
+    """Verifies a staged segment: checksums, ascending offsets, that each is a retained offset, the indexes.
 
-    ``retained`` returns the offsets retained so far, less the group's base, ascending. ``size``: bytes that
-    were verified, whole batches. Raises CheckFailedError, CorruptFileError, OSError.
+    ``path``: of the staged log. ``retained`` returns the offsets retained so far, less the group's base,
+    ascending. ``scratch``: memory to decompress into. ``size``: bytes that were verified, whole batches;
+    ``record_count``: the records in them. Raises CheckFailedError, CorruptFileError, OSError.
     """
 
     def __init__(
         self, work: LogWork, group: Group, path: str, retained: Callable[[], Offsets], scratch: Scratch
     ) -> None:
         self._work, self._group, self._path, self._retained = work, group, path, retained
-        self._again = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
+        self._rebuilt_indexes = IndexBuilder(
+            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
+        )
         self._scratch = scratch
-        self._following, self._last, self._met = group.base_offset, group.base_offset - 1, 0
-        self.size = self.kept = 0
+        self._next_offset, self._last_offset, self._matched = group.base_offset, group.base_offset - 1, 0
+        self.size = self.record_count = 0
 
-    def follow(self, size: int) -> int:
+    def verify_up_to(self, size: int) -> int:
         """Verify up to byte ``size``, where a batch ends; returns how many bytes were read."""
-        before, retained, path, limits = self.size, self._retained(), self._path, self._work.limits
-        base, offsets = self._group.base_offset, (self._following, self._group.end_offset)
+        start, retained, path, limits = self.size, self._retained(), self._path, self._work.limits
+        base, offsets = self._group.base_offset, (self._next_offset, self._group.end_offset)
         scratch, limit = self._scratch, limits.batch_limit
         with files.Reader(path) as reader:
-            staged = self._indexed(windows(reader, start=before, end=size, window_size=limits.window_size))
-            for some in decoded(path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit):
-                columns, control = some.columns, (some.batches["attributes"] & CONTROL_BIT) != 0
-                spans = (columns.offset, columns.batch, control, base, self._work.rules.map_end)
-                self._last, self._met, wrong = check_offsets(*spans, retained, self._last, self._met)
+            staged = self._indexed(windows(reader, start=start, end=size, window_size=limits.window_size))
+            for decoded in decode_slices(
+                path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit
+            ):
+                columns, is_control = decoded.columns, (decoded.batches["attributes"] & CONTROL_BIT) != 0
+                self._last_offset, self._matched, wrong = check_offsets(
+                    columns.offset,
+                    columns.batch,
+                    is_control,
+                    base,
+                    self._work.rules.map_end,
+                    retained,
+                    self._last_offset,
+                    self._matched,
+                )
                 if wrong:
-                    raise CheckFailedError(_WRONG[wrong], path=path)
-                self.kept += len(columns)
-                self._following = int(some.batches["last_offset"][-1]) + 1
+                    raise CheckFailedError(_WRONG_OFFSETS[wrong], path=path)
+                self.record_count += len(columns)
+                self._next_offset = int(decoded.batches["last_offset"][-1]) + 1
         self.size = size
-        return size - before
+        return size - start
 
     def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
+        """The windows; builds the indexes of their batches again."""
         for window in staged:
-            self._again.add_batches(window.batches)
+            self._rebuilt_indexes.add_batches(window.batches)
             yield window
 
-    def finish(self, size: int, kept: int, staged: Mapping[str, bytes]) -> int:
-        """Verify the rest of a file that is written and synced: ``size`` bytes with ``kept`` records.
+    def finish(self, size: int, record_count: int, indexes: Mapping[str, bytes]) -> int:
+        """Verify the rest of a file that is written and synced: ``size`` bytes with ``record_count`` records.
 
-        ``staged``: the indexes that were written, by kind; they must be those that were built here again.
+        ``indexes``: those that were written, by kind; the indexes that are built here again must equal them.
         Returns how many bytes were read.
         """
         on_disk = files.stat(self._path).size
         if on_disk != size:
             raise CheckFailedError(f"{size} bytes were written, but the file has {on_disk}", path=self._path)
-        done = self.follow(size)
-        if self.kept != kept:
+        read = self.verify_up_to(size)
+        if self.record_count != record_count:
             raise CheckFailedError(
-                f"{kept} records were written, but the file has {self.kept}", path=self._path
+                f"{record_count} records were written, but the file has {self.record_count}", path=self._path
             )
-        if any(staged[kind] != data for kind, data in self._again.finish().items()):
+        if any(indexes[kind] != data for kind, data in self._rebuilt_indexes.finish().items()):
             raise CheckFailedError(
                 "the indexes of the written segment do not match its batches", path=self._path
             )
-        return done
+        return read
 
 
-_COPY_BYTES = 4 << 20
+_COPY_BUFFER_BYTES = 4 << 20
 _READ_BACK_BYTES = 8 << 20
-"""The verifier reads when so many bytes were written since."""
-_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""The verifier reads the file when so many bytes were written since it last did."""
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without hard links, or at their limit."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport:
-    """The report on one group: counts of records, bytes, and paths of the staged files by kind.
+    """The report on the rewrite of the group number ``group_index``.
 
+    ``retained_count``: how many retained offsets the task got. ``size``: bytes of the new log.
     ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
-    ``identity``: the staged log's (``files.FileStat.identity``) when it was verified, empty before.
+    ``staged``: paths of the staged files by kind. ``identity``: of the staged log's file when it was verified
+    (``files.FileStat.identity``), empty before.
     """
 
-    group: int
+    group_index: int
     counts: RecordCounts = field(default_factory=RecordCounts)
     retained_count: int = 0
     size: int = 0
@@ -181,12 +195,11 @@ class GroupReport:
     failure: LogFailure | None = None
 
 
-class _Sink:
-    """Receives a group's batches: writes them to the staged log, or nowhere (a dry run), and builds the
-    indexes.
+class _SegmentWriter:
+    """Writes a group's batches to the staged log at ``path`` (None: a dry run), and builds the indexes.
 
-    A group of one segment is not written as long as all batches are copied. At the first change the sink
-    copies what came before; if nothing changes, the staged log becomes a hard link to the source.
+    A group of one segment is not written as long as no batch changes. At the first change the writer copies
+    what came before; if nothing changes, the staged log becomes a hard link to the old one.
     """
 
     def __init__(
@@ -199,20 +212,23 @@ class _Sink:
     ) -> None:
         self.buffers = buffers
         self._source, self._path = work.segments[group.first_segment], path
-        # Only in the log's own directory: a copy of a log shares no file with it.
-        is_own = path is not None and Path(path).parent.parent.parent == Path(self._source.directory)
-        self._unchanged = is_own and group.end_segment == group.first_segment + 1
+        # A link only in the log's own directory (topic-N/.siltstone/RUN/file): ``--out`` makes a copy of the
+        # log, which shares no file with it.
+        is_in_place = path is not None and Path(path).parent.parent.parent == Path(self._source.directory)
+        self._is_unchanged = is_in_place and group.end_segment == group.first_segment + 1
         self._writer: files.Writer | None = None
-        if path is not None and not self._unchanged:
+        if path is not None and not self._is_unchanged:
             self._writer = files.Writer(path)
-        self.indexes = IndexBuilder(group.base_offset, work.limits.index_interval, work.limits.index_bytes)
+        self.indexes = IndexBuilder(
+            group.base_offset, work.limits.index_interval_bytes, work.limits.index_bytes
+        )
         self._verifier = verifier
         self._written = 0
         self.size = 0
 
     def write(self, batches: CleanedBatches | PendingBatches) -> int:
-        """Compress where that is pending, and write; returns the bytes."""
-        output = batches.finished(self.buffers.packed) if isinstance(batches, PendingBatches) else batches
+        """Compress pending batches, and write; returns how many bytes."""
+        output = batches.finished(self.buffers.compressed) if isinstance(batches, PendingBatches) else batches
         if self.size + len(output.data) > INT_MAX:
             raise CheckFailedError(
                 "the new segment would exceed 2 GiB, the most that an index can address: message sets "
@@ -220,7 +236,7 @@ class _Sink:
                 path=self._source.path,
                 advice="clean with a smaller segment.bytes",
             )
-        if self._unchanged and not output.unchanged:
+        if self._is_unchanged and not output.is_unchanged:
             self._copy_unwritten()
         if self._writer is not None and len(output.data):
             self._writer.write(output.data)
@@ -230,12 +246,12 @@ class _Sink:
         return len(output.data)
 
     def verify(self) -> int:
-        """Verify what was written, if it is enough; returns the bytes. May run while ``write`` does in
-        another thread: it stays below what is written."""
+        """Verify what was written since the last time, if it is enough to be worth it; returns how many bytes
+        were read. ``write`` may run in another thread: this reads only below ``_written``."""
         writer, verifier, written = self._writer, self._verifier, self._written
         if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
-        read = verifier.follow(written)
+        read = verifier.verify_up_to(written)
         writer.drop_cached(verifier.size)
         return read
 
@@ -245,36 +261,37 @@ class _Sink:
             self._writer.drop_cached_rest()
 
     def _copy_unwritten(self) -> None:
-        """Copy from the source what was not written, since it did not change."""
+        """Copy the batches so far from the old log: they were not written, since none had changed."""
         assert self._path is not None
-        self._unchanged, self._writer = False, files.Writer(self._path)
+        self._is_unchanged, self._writer = False, files.Writer(self._path)
         with open_unchanged(self._source) as reader:
-            buffer = np.empty(min(_COPY_BYTES, self.size), np.uint8)
+            buffer = np.empty(min(_COPY_BUFFER_BYTES, self.size), np.uint8)
             while self._writer.size < self.size:
-                part = buffer[: self.size - self._writer.size]
-                if reader.read_into(part, self._writer.size) < len(part):
+                chunk = buffer[: self.size - self._writer.size]
+                if reader.read_into(chunk, self._writer.size) < len(chunk):
                     raise SourceChangedError(
                         "the segment was truncated while it was cleaned",
                         path=self._source.path,
                         advice="run again",
                     )
-                self._writer.write(part)
+                self._writer.write(chunk)
 
     def link(self) -> bool:
-        """Called at the end: link the source if nothing changed; was it linked?"""
-        if self._unchanged and self._path is not None and self.size == self._source.size:
+        """Called after the last batch: if nothing changed, make the staged log a hard link to the old one.
+        Returns whether it is a link; where no link can be made, it is a copy."""
+        if self._is_unchanged and self._path is not None and self.size == self._source.size:
             try:
                 files.link(self._source.path, self._path)
                 open_unchanged(self._source, self._path).close()
                 return True
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in _NO_LINK_ERRNOS:
                     raise
-        if self._unchanged:
+        if self._is_unchanged:
             self._copy_unwritten()
         return False
 
-    def __enter__(self) -> _Sink:
+    def __enter__(self) -> _SegmentWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -287,34 +304,35 @@ def rewrite_group(
     group: Group,
     retained: Offsets,
     attempt: str,
-    carried: Carried = NOTHING,
+    transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
 ) -> GroupReport:
-    """Write the group's new segment. ``retained``: offsets less the group's base, in any order.
+    """Write the group's new segment to staged files. ``retained``: the retained offsets, less the group's
+    base, in any order.
 
-    ``carried``: the state of transactions where the group starts. ``attempt`` is a part of the files' names.
-    A task may use one ``buffers`` for several groups. Never raises for what is wrong with the log, the disk
-    or the counts: the report has the failure, and the files of this attempt are removed.
+    ``transaction_state``: the transactions that are open where the group starts. ``attempt`` is a part of the
+    files' names. A task may use one ``buffers`` for several groups. Never raises for what is wrong with the
+    log, the disk or the counts: the report has the failure, and the files of this attempt are removed.
     """
-    ascending = in_order(retained, group.end_offset - group.base_offset)
+    ascending = sort_offsets(retained, group.end_offset - group.base_offset)
     record_filter = OffsetFilter(work, group.base_offset, ascending)
-    return rewrite_by(work, group, record_filter, attempt, carried, buffers)
+    return rewrite_with_filter(work, group, record_filter, attempt, transaction_state, buffers)
 
 
-def rewrite_by(
+def rewrite_with_filter(
     work: LogWork,
     group: Group,
     record_filter: RecordFilter,
     attempt: str,
-    carried: Carried = NOTHING,
+    transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
 ) -> GroupReport:
-    """``rewrite_group`` with any record filter."""
-    rewrite = _GroupRewrite(work, group, record_filter, carried, buffers or Buffers())
+    """``rewrite_group`` for any record filter."""
+    rewrite = _GroupRewrite(work, group, record_filter, transaction_state, buffers or Buffers())
     report = rewrite.report
     try:
         if work.staging is None:
-            rewrite.fill(_Sink(work, group, None, rewrite.buffers))
+            rewrite.rewrite_segments(_SegmentWriter(work, group, None, rewrite.buffers))
         else:
             rewrite.stage(Path(work.staging) / f"{group.base_offset:020d}.{attempt}")
     except Exception as error:
@@ -336,138 +354,162 @@ class _GroupRewrite:
     """The rewrite of one group (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
 
     def __init__(
-        self, work: LogWork, group: Group, record_filter: RecordFilter, carried: Carried, buffers: Buffers
+        self,
+        work: LogWork,
+        group: Group,
+        record_filter: RecordFilter,
+        transaction_state: TransactionState,
+        buffers: Buffers,
     ) -> None:
-        self._work, self._group, self._filter, self._carried = work, group, record_filter, carried
-        self.buffers, self.report = buffers, GroupReport(group=group.index)
+        self._work, self._group, self._filter, self._transaction_state = (
+            work,
+            group,
+            record_filter,
+            transaction_state,
+        )
+        self.buffers, self.report = buffers, GroupReport(group_index=group.index)
 
     def stage(self, stem: Path) -> None:
         """Write the new segment and its indexes to files named ``stem``, sync and verify them."""
         work, group, report, log = self._work, self._group, self.report, f"{stem}.log"
         report.staged["log"] = log
-        verifier = StagedVerifier(work, group, log, lambda: self._filter.retained, self.buffers.read_back)
-        with _Sink(work, group, log, self.buffers, verifier) as sink:
-            # 1. The log, then its indexes.
-            transaction_index = self.fill(sink)
-            staged, linked = sink.indexes.finish(), sink.link()
+        verifier = StagedVerifier(work, group, log, lambda: self._filter.retained, self.buffers.verified)
+        with _SegmentWriter(work, group, log, self.buffers, verifier) as segment_writer:
+            # 1. Write the log, then its indexes.
+            transaction_index = self.rewrite_segments(segment_writer)
+            indexes, is_link = segment_writer.indexes.finish(), segment_writer.link()
             if transaction_index:
-                staged["txnindex"] = transaction_index
-            for kind, data in staged.items():
+                indexes["txnindex"] = transaction_index
+            for kind, data in indexes.items():
                 report.staged[kind] = f"{stem}.{kind}"
                 with files.Writer(report.staged[kind]) as writer:
                     writer.write(data)
-            # 2. Owner and mode of the first source, modification time of the last one (as in Kafka, so that
-            #    retention by time goes on), then everything to the disk. A link shares those of its source.
+            # 2. Give the files owner and mode of the group's first segment and the modification time of its
+            #    last one (as Kafka, so that retention by time goes on), and sync them. A link has all that.
             for kind, path in report.staged.items():
-                if kind != "log" or not linked:
+                if kind != "log" or not is_link:
                     files.copy_attributes(work.segments[group.first_segment].path, path)
                     files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
             files.sync_files(report.staged.values())
-            # 3. The rest of the verification, on what is on the disk.
-            if not linked:
-                read = verifier.finish(report.size, report.counts.records_retained, staged)
+            # 3. Verify the rest, from what is on the disk. A link is the old log, of which every batch was
+            #    verified when it was read.
+            if not is_link:
+                read = verifier.finish(report.size, report.counts.records_retained, indexes)
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
-                sink.drop_cached()
-        for kind, data in staged.items():
+                segment_writer.drop_cached()
+        for kind, data in indexes.items():
             if files.read_bytes(report.staged[kind]) != data:
                 raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
-        # 4. The owner of the log accepts only this file, as it was when it was verified.
+        # 4. Tell which file was verified: the swap reads a log of another identity again.
         report.identity = list(files.stat(log).identity)
 
-    def fill(self, sink: _Sink) -> bytes:
-        """Rewrite the group's segments into ``sink``; returns the new transaction index."""
+    def rewrite_segments(self, segment_writer: _SegmentWriter) -> bytes:
+        """Rewrite the group's segments into ``segment_writer``, one after another, and check the counts;
+        returns the new transaction index."""
         work, group, report = self._work, self._group, self.report
-        transactions = work.transactions(self._carried)
+        transactions = work.transaction_scan(self._transaction_state)
         rewriter = Rewriter(work, self._filter, transactions, self.buffers)
         with BackgroundWriter() as writer:
             for number in range(group.first_segment, group.end_segment):
-                self._rewrite_segment(number, rewriter, sink, writer)
+                self._rewrite_segment(number, rewriter, segment_writer, writer)
         path = work.segments[group.first_segment].path
-        transactions.refuse_unmarked(group.base_offset, group.end_offset, path)
-        report.counts, report.size = rewriter.counts, sink.size
-        report.largest_timestamp = sink.indexes.largest_timestamp
+        transactions.refuse_missing_markers(group.base_offset, group.end_offset, path)
+        report.counts, report.size = rewriter.counts, segment_writer.size
+        report.largest_timestamp = segment_writer.indexes.largest_timestamp
         self._filter.refuse_unmatched(work.name)
         read, retained = report.counts.records_read, report.counts.records_retained
         discarded = report.counts.discarded.total()
         if read != retained + discarded:
             reason = f"{read} records were read, but {retained} were retained and {discarded} discarded"
             raise CheckFailedError(reason, path=work.name)
-        return transactions.ended_transactions()
+        return transactions.completed_index()
 
     def _rewrite_segment(
-        self, number: int, rewriter: Rewriter, sink: _Sink, writer: BackgroundWriter
+        self, number: int, rewriter: Rewriter, segment_writer: _SegmentWriter, writer: BackgroundWriter
     ) -> None:
+        """Rewrite segment ``number``: read a window, rewrite its batches slice by slice, write and verify."""
         work, segment = self._work, self._work.segments[number]
         throttler = Throttler(work.limits.io_bytes_per_second)
-        following, end = work.offsets_of(number)
-        keeps = work.rules.keeps_legacy_tombstones(segment.modified_ms)
+        next_offset, end = work.offsets_of(number)
+        keeps_legacy_tombstones = work.rules.keeps_legacy_tombstones(segment.modified_ms)
         with open_unchanged(segment) as reader:
             # ``verify=False``: the rewriter verifies the checksums of the batches that it reads.
             for window in throttled_windows(reader, work.limits.window_size, throttler, verify=False):
-                following = check_ascending(segment.path, window, following, end)
-                for part in batch_slices(segment.path, window):
-                    batches = rewriter.rewrite(part, keeps_legacy_tombstones=keeps)
-                    write = functools.partial(sink.write, batches)
+                next_offset = check_ascending(segment.path, window, next_offset, end)
+                for batch_slice in batch_slices(segment.path, window):
+                    batches = rewriter.rewrite(batch_slice, keeps_legacy_tombstones=keeps_legacy_tombstones)
+                    write = functools.partial(segment_writer.write, batches)
                     if isinstance(batches, PendingBatches) and batches.codecs.any():
                         throttler.maybe_throttle(writer.start(write))
-                    else:  # the bytes may be a part of the window, which the next one overwrites
+                    else:  # written now: the bytes may be a part of the window, which the next one overwrites
                         throttler.maybe_throttle(writer.wait() + write())
-                    # In this thread: two threads that decompress would wait for the interpreter's lock.
-                    throttler.maybe_throttle(sink.verify())
+                    # Verified in this thread: two threads that decompress would wait for the interpreter's
+                    # lock.
+                    throttler.maybe_throttle(segment_writer.verify())
         throttler.maybe_throttle(writer.wait())
 
 
-# A group's retained offsets between two jobs, in a file.
+# Files for the retained offsets of groups, between the job that merges keys and those that rewrite in waves.
 #
 # ::
 #
 #     BASE.ATTEMPT.retained     uint32, little-endian, ascending: offsets less the group's base
 #
-# There is no header: the count and the CRC32C are in the task's report. The file is not synced, since only
-# the run that wrote it reads it. A group without retained offsets has no file.
+# There is no header: count and CRC32C are in the task's report (``RetainedFile``). The file is not synced,
+# since only the run that wrote it reads it. A group without retained offsets has no file.
 
-RETAINED_BYTES = 4
+RETAINED_OFFSET_BYTES = 4
+"""The size of a retained offset in such a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedFile:
-    """One group's file of retained offsets: name in the run's folder ("" for none), count, CRC32C.
+    """The file of retained offsets of group number ``group_index``: its ``name`` in the run's folder (empty
+    for no file), the ``count`` of offsets, and their CRC32C (``checksum``).
 
-    ``carried``: the state of transactions where the group starts.
+    ``transaction_state``: the transactions that are open where the group starts.
     """
 
-    group: int
+    group_index: int
     name: str = ""
     count: int = 0
     checksum: int = 0
-    carried: Carried = NOTHING
+    transaction_state: TransactionState = NO_TRANSACTIONS
     failure: LogFailure | None = None
 
 
 def write_retained(
-    work: LogWork, group: Group, retained: Offsets, attempt: str, carried: Carried = NOTHING
+    work: LogWork,
+    group: Group,
+    retained: Offsets,
+    attempt: str,
+    transaction_state: TransactionState = NO_TRANSACTIONS,
 ) -> RetainedFile:
     """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group=group.index, carried=carried)
+        return RetainedFile(group_index=group.index, transaction_state=transaction_state)
     name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
-        ascending = in_order(retained, group.end_offset - group.base_offset)
+        ascending = sort_offsets(retained, group.end_offset - group.base_offset)
         data = ascending.astype("<u4", copy=False).view(np.uint8).data
         with files.Writer(path) as writer:
             writer.write(data)
             files.inherit_owner(path)
         return RetainedFile(
-            group=group.index, name=name, count=len(retained), checksum=crc32c(data), carried=carried
+            group_index=group.index,
+            name=name,
+            count=len(retained),
+            checksum=crc32c(data),
+            transaction_state=transaction_state,
         )
     except Exception as error:
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)
-        return RetainedFile(group=group.index, failure=failure_of(error))
+        return RetainedFile(group_index=group.index, failure=failure_of(error))
 
 
 def read_retained(folder: Path, file: RetainedFile) -> Offsets:
@@ -475,34 +517,35 @@ def read_retained(folder: Path, file: RetainedFile) -> Offsets:
     retained = np.empty(file.count, "<u4")
     if file.count:
         with files.Reader(folder / file.name) as reader:
-            got = reader.read_into(retained.view(np.uint8), 0)
-            sound = got == reader.stat.size == retained.nbytes
-        if not sound or crc32c(retained.view(np.uint8).data) != file.checksum:
+            read_size = reader.read_into(retained.view(np.uint8), 0)
+            is_complete = read_size == reader.stat.size == retained.nbytes
+        if not is_complete or crc32c(retained.view(np.uint8).data) != file.checksum:
             raise CheckFailedError(
                 "the file does not have the offsets that were written", path=folder / file.name
             )
     return retained.astype(np.uint32, copy=False)
 
 
-def rewrite_from(
+def rewrite_from_file(
     work: LogWork, group: Group, file: RetainedFile, attempt: str, buffers: Buffers | None = None
 ) -> GroupReport:
     """``rewrite_group`` with the retained offsets of a file. Never raises: the report has the failure."""
-    assert work.staging is not None and file.group == group.index
+    assert work.staging is not None and file.group_index == group.index
     try:
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
-        return GroupReport(group=group.index, failure=failure_of(error))
-    return rewrite_group(work, group, retained, attempt, file.carried, buffers)
+        return GroupReport(group_index=group.index, failure=failure_of(error))
+    return rewrite_group(work, group, retained, attempt, file.transaction_state, buffers)
 
 
 @dataclass(slots=True, kw_only=True)
 class LogReport(Summable):
     """The report on one log, on one wave of its groups, or on what one task did for it: parts add up.
 
-    ``retained_counts``: how many offsets the merge retains, by group; ``dirty_keys``: distinct keys of the
-    dirty section; ``files``: of retained offsets, where these were gathered; ``matched_keys``: dirty keys
-    whose last record a broadcast join read; ``seconds``: the time of the work, where one task did all of it.
+    ``name``: of the log. ``files``: those of retained offsets, where the log is rewritten in waves.
+    ``retained_counts``: how many offsets the merge retains, by group. ``dirty_keys``: distinct keys of the
+    dirty section; ``dirty_keys_met``: those of which a broadcast join read the last record. ``seconds``: the
+    time of the work, where one task did all of it.
     """
 
     name: str
@@ -511,7 +554,7 @@ class LogReport(Summable):
     files: list[RetainedFile] = field(default_factory=list)
     retained_counts: dict[int, int] = field(default_factory=dict)
     dirty_keys: int = 0
-    matched_keys: int = 0
+    dirty_keys_met: int = 0
     seconds: float = 0.0
 
     @property

@@ -1,16 +1,16 @@
-"""The work of a compaction's task, and reading a log for it: records, their keys, transactions, a limit on
-I/O.
+"""The work of a task of a compaction, and how a task reads a log: records, their keys, their transactions.
 
-``LogWork`` is all that a task needs to know about one log that is cleaned in place. An engine spreads these
-steps; each takes plain data and returns plain data::
+``LogWork`` is all that a task needs to know about one log that is cleaned in place. An engine distributes
+these steps over tasks; each takes plain data and returns plain data::
 
-    extract                  input splits   ─► key entries by bucket, and the report on the splits
-    keys.merge_bucket        one bucket     ─► retained offsets, by group (``retained_by_group``)
-    transaction_state_by_group          all summaries  ─► the state of transactions where each group starts
-    staging.rewrite_group    one group      ─► a staged segment, verified
+    extract                      input splits  ─► key entries by bucket, and the report on the splits
+    keys.merge_bucket            one bucket    ─► retained offsets; ``retained_by_group`` groups them
+    transaction_state_by_group   summaries of  ─► the transactions that are open where each group starts
+                                 all splits
+    staging.rewrite_group        one group     ─► a staged segment, verified
 
 A step does not raise for what is wrong with a log: its report has a ``LogFailure``, so that one bad log does
-not stop the other logs of a job. ``compaction.ledger`` reads its sources with ``decoded``, too.
+not stop the other logs of a job. ``compaction.ledger`` reads its sources with ``decode_slices``, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import KeyColumns, RecordColumns
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.decompression import slices_within
@@ -41,25 +41,28 @@ from siltstone.log.indexes import read_entries
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.log.transactions import (
-    NOTHING,
-    Aborted,
-    Carried,
+    NO_TRANSACTIONS,
+    AbortedTransactions,
     TransactionScan,
-    carried_by_group,
+    TransactionState,
+    combine_summaries,
     expected_markers,
     refuse_unexpected_markers,
 )
 
-# Groups, counts, and decoding with its checks: for both kinds of compaction. These functions raise for what
-# is wrong with a log; ``report.failure_of`` turns that into a ``LogFailure``.
+# Groups, counts, and decoding with its checks, for both kinds of compaction. These functions raise an error
+# for what is wrong with a log; their callers turn it into a ``LogFailure`` (``report.failure_of``).
 
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A segment group (Kafka's ``groupSegmentsBySize``): segments [first_segment, end_segment) become one
-    segment with the offsets [base_offset, end_offset)."""
+    """A segment group (Kafka's ``groupSegmentsBySize``): segments number ``first_segment`` up to, but not
+    including, ``end_segment`` become one segment with the offsets [base_offset, end_offset).
+
+    ``index``: its number among the log's groups.
+    """
 
     index: int
     first_segment: int
@@ -68,9 +71,11 @@ class Group:
     end_offset: int
 
 
-def groups_from(firsts: Sequence[int], bases: Sequence[int]) -> tuple[Group, ...]:
-    """The groups that begin with segments number ``firsts``; ``bases``: the base offset of each segment, and
-    the offset after the last one's."""
+def groups_from(first_segments: Sequence[int], bases: Sequence[int]) -> tuple[Group, ...]:
+    """The groups that begin with the segments number ``first_segments``.
+
+    ``bases``: the base offset of each segment of the log, then the offset after the last segment.
+    """
     return tuple(
         Group(
             index=index,
@@ -79,18 +84,21 @@ def groups_from(firsts: Sequence[int], bases: Sequence[int]) -> tuple[Group, ...
             base_offset=bases[first],
             end_offset=bases[end],
         )
-        for index, (first, end) in enumerate(itertools.pairwise([*firsts, len(bases) - 1]))
+        for index, (first, end) in enumerate(itertools.pairwise([*first_segments, len(bases) - 1]))
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class Extracted(Summable):
-    """The report on reading some segments: counts of records, and the first failure.
+    """The report on the extraction of keys from some segments: counts of records, and the first failure.
 
-    ``transactional``: a batch of a transaction or a control batch was there. ``summaries``: the state in
-    which each input split leaves transactions (``log.transactions``). A side-by-side compaction counts only
-    records in its range; ``aborted``: records of aborted transactions, ``size``: bytes of their batches,
-    ``entries``: key entries that were sent.
+    ``records``: all records; ``keyless``: those without a key. ``has_transactions``: a batch of a transaction
+    or a control batch was read. ``summaries``: what each input split tells about transactions
+    (``TransactionScan.summary``).
+
+    Only side-by-side compaction fills these, and it counts only records of its range: ``keyed``: records with
+    a key; ``aborted``: records of aborted transactions; ``size``: bytes of the batches; ``entries``: key
+    entries that were sent.
     """
 
     records: int = 0
@@ -99,20 +107,20 @@ class Extracted(Summable):
     aborted: int = 0
     size: int = 0
     entries: int = 0
-    transactional: bool = False
+    has_transactions: bool = False
     failure: LogFailure | None = None
     summaries: list[Int64] = field(default_factory=list, repr=False)
 
 
 @functools.lru_cache(maxsize=4)
-def aborted_of(data: bytes) -> Aborted:
+def parse_aborted(data: bytes) -> AbortedTransactions:
     """The aborted transactions of ``.txnindex`` entries, parsed once for all segments of a task."""
-    return Aborted.of(data)
+    return AbortedTransactions.from_entries(data)
 
 
 class BatchSlice(NamedTuple):
-    """Some batches of a window: rows of a scan over ``data``, which was read at ``origin`` in file
-    ``path``."""
+    """Some batches of a window. ``data``: the window's bytes, from byte ``origin`` of file ``path`` on;
+    ``batches``: the headers of these batches, with positions in ``data``."""
 
     data: Bytes
     batches: BatchHeaders
@@ -122,71 +130,71 @@ class BatchSlice(NamedTuple):
 
 def batch_slices(path: str, window: Window) -> Iterator[BatchSlice]:
     """Slices of a window whose records take about 8 MiB decompressed (``decompression.slices_within``)."""
-    for part in slices_within(window.data, window.batches):
-        yield BatchSlice(window.data, window.batches[part], path, window.origin)
+    for rows in slices_within(window.data, window.batches):
+        yield BatchSlice(window.data, window.batches[rows], path, window.origin)
 
 
-class Decoded(NamedTuple, Generic[Columns]):
-    """Some batches of a window with the columns of their records."""
+class DecodedSlice(NamedTuple, Generic[Columns]):
+    """Some batches of a ``window``, and the ``columns`` of their records."""
 
     window: Window
     batches: BatchHeaders
     columns: Columns
 
 
-def decoded(
+def decode_slices(
     path: str,
     windows: Iterable[Window],
     offsets: tuple[int, int],
     decode: Callable[..., Columns],
     *,
     scratch: Scratch | None = None,
-    limit: int = DEFAULT_LIMIT,
-) -> Iterator[Decoded[Columns]]:
-    """All records of a segment's ``windows``, in slices of about 8 MiB (``decompression.slices_within``).
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
+) -> Iterator[DecodedSlice[Columns]]:
+    """Decode all records of a segment's ``windows``, in slices of about 8 MiB (``slices_within``).
 
-    ``offsets``: what the segment may hold, [base, end). ``decode`` is ``decode_records`` or
-    ``decode_record_keys``; ``limit``: what one batch may decompress to. Raises CorruptFileError for offsets
-    that do not ascend or lie outside, and what ``decode`` raises.
+    ``offsets``: (first, end) of the offsets that the segment may hold. ``decode`` is ``decode_records`` or
+    ``decode_record_keys``; ``limit``: the most bytes that one batch may decompress to. ``scratch``: memory to
+    decompress into. Raises CorruptFileError for offsets that do not ascend or that lie outside, and what
+    ``decode`` raises.
     """
-    following, scratch = offsets[0], scratch or Scratch()
+    next_offset, scratch = offsets[0], scratch or Scratch()
     for window in windows:
-        before, following = following, check_ascending(path, window, following, offsets[1])
-        for part in slices_within(window.data, window.batches):
-            batches = window.batches[part]
+        next_in_slice, next_offset = next_offset, check_ascending(path, window, next_offset, offsets[1])
+        for rows in slices_within(window.data, window.batches):
+            batches = window.batches[rows]
             columns = decode(window.data, batches, scratch, limit=limit, path=path, origin=window.origin)
-            before = _check_ascending_entries(path, window, batches, columns, before)
-            yield Decoded(window, batches, columns)
+            next_in_slice = _check_ascending_entries(path, window, batches, columns, next_in_slice)
+            yield DecodedSlice(window, batches, columns)
 
 
-def check_ascending(path: str, window: Window, following: int, end: int) -> int:
-    """Batches must ascend inside [following, end); returns the offset after the last one.
+def check_ascending(path: str, window: Window, next_offset: int, end: int) -> int:
+    """Check that the batches' offsets ascend within [next_offset, end); returns the offset after the last.
 
-    Raises CorruptFileError for the first that does not.
+    Raises CorruptFileError for the first batch whose offsets do not.
     """
     base, last = window.batches["base_offset"], window.batches["last_offset"]
-    before = np.concatenate((np.array([following], np.int64), last[:-1] + 1))
-    bad = np.flatnonzero((base < before) | (last >= end))
+    lowest_base = np.concatenate((np.array([next_offset], np.int64), last[:-1] + 1))
+    bad = np.flatnonzero((base < lowest_base) | (last >= end))
     if len(bad):
         row = int(bad[0])
         raise CorruptFileError(
             path,
             window.origin + int(window.batches["position"][row]),
-            f"offsets {base[row]} to {last[row]} of a batch are out of order or outside [{following}, {end})",
+            f"offsets {base[row]} to {last[row]} of a batch are out of order or outside "
+            f"[{next_offset}, {end})",
         )
     return int(last[-1]) + 1
 
 
 def _check_ascending_entries(
-    path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, following: int
+    path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """The offsets inside message sets (v0, v1) must ascend over entries too; returns the one after the last.
-
-    Raises CorruptFileError.
-    """
+    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: their headers do not
+    bound them. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
-        before = np.concatenate((np.array([following - 1], np.int64), columns.offset[:-1]))
-        bad = np.flatnonzero(columns.offset <= before)
+        previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
+        bad = np.flatnonzero(columns.offset <= previous)
         if len(bad):
             position = window.origin + int(batches["position"][columns.batch[bad[0]]])
             raise CorruptFileError(
@@ -195,7 +203,7 @@ def _check_ascending_entries(
     return int(batches["last_offset"][-1]) + 1
 
 
-# Input splits: whole segments, or parts of a segment where there are fewer segments than tasks.
+# Input splits: whole segments, or parts of segments where that gives the tasks equal numbers of bytes.
 #
 # ::
 #
@@ -203,15 +211,16 @@ def _check_ascending_entries(
 #     splits     |--------------------|                         cut between two batches, at an entry of the
 #                                     |---|--------------|      offset index where a sound batch begins
 #
-# Where the index is missing or wrong, the segment is not cut and the tasks are less balanced. An entry may
-# also point at bytes inside a record's value that look like a batch. The task that reads up to this cut then
-# meets a batch that crosses it; the log is extracted again with whole segments.
+# Where the index is missing or wrong, the segment is not cut, and the tasks' shares are less equal. An index
+# entry may also point at bytes inside a record's value that look like a batch. The task that reads up to this
+# cut then meets a batch that crosses it; the log is extracted again with whole segments.
 
-MIN_BYTES = 16 << 20
+MIN_SPLIT_BYTES = 16 << 20
 """The least size of a part of a segment."""
-_SNAP_DIVISOR = 16
-"""A cut within 1/16 of a task's share of a segment boundary moves to that boundary."""
-_FIRST_READ = 1 << 16
+_NEAR_BOUNDARY_DIVISOR = 16
+"""Where a segment boundary is within 1/16 of a task's share, the next split begins there: no cut is made."""
+_FIRST_BATCH_READ_BYTES = 1 << 16
+"""What is read at a time to see whether a batch begins at a cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,16 +235,16 @@ class InputSplit:
     end_offset: int
 
 
-def whole(segments: Sequence[Segment], end: int) -> list[InputSplit]:
-    """A split for each segment; ``end`` is the offset after the last one's."""
-    firsts = [*(segment.base_offset for segment in segments), end]
+def whole_segments(segments: Sequence[Segment], end: int) -> list[InputSplit]:
+    """A split for each segment. ``end``: the offset after the last segment."""
+    bases = [*(segment.base_offset for segment in segments), end]
     return [
         InputSplit(
             segment=number,
             start_position=0,
             end_position=segment.size,
-            first_offset=firsts[number],
-            end_offset=firsts[number + 1],
+            first_offset=bases[number],
+            end_offset=bases[number + 1],
         )
         for number, segment in enumerate(segments)
     ]
@@ -244,62 +253,69 @@ def whole(segments: Sequence[Segment], end: int) -> list[InputSplit]:
 def splits_by_task(
     segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool
 ) -> list[list[InputSplit]]:
-    """The log as one list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
+    """Divide a log: a list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
-    Segments are cut only with ``may_cut`` (not set for message sets, whose entries do not say where
-    they begin), and into parts of ``MIN_BYTES`` or more.
+    ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
+    ``MIN_SPLIT_BYTES`` or more. (Message sets are not cut: an entry of theirs has only its last offset.)
     """
     total = sum(segment.size for segment in segments)
-    tasks = max(1, min(tasks, max(len(segments), total // MIN_BYTES)))
+    tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
     share = total / tasks
-    borders = np.cumsum([0, *(segment.size for segment in segments)])
-    begins: dict[int, set[tuple[int, int]]] = {}
+    boundaries = np.cumsum([0, *(segment.size for segment in segments)])
+    # By segment: where in it the splits of another task begin, as (byte position, offset).
+    cuts: dict[int, set[tuple[int, int]]] = {}
     for task in range(1, tasks):
-        # Where the next task's splits begin: at a segment if one begins near, else at a cut inside one.
-        wanted = total * task // tasks
-        nearest = int(np.argmin(np.abs(borders - wanted)))
+        # The next task's splits begin with a segment if one begins near, else at a cut inside a segment.
+        target = total * task // tasks
+        nearest = int(np.argmin(np.abs(boundaries - target)))
         cut = None
-        if may_cut and share >= MIN_BYTES and abs(int(borders[nearest]) - wanted) > share / _SNAP_DIVISOR:
-            number = int(np.searchsorted(borders, wanted, side="right")) - 1
-            cut = cut_near(segments[number], wanted - int(borders[number]))
+        if (
+            may_cut
+            and share >= MIN_SPLIT_BYTES
+            and abs(int(boundaries[nearest]) - target) > share / _NEAR_BOUNDARY_DIVISOR
+        ):
+            number = int(np.searchsorted(boundaries, target, side="right")) - 1
+            cut = cut_near(segments[number], target - int(boundaries[number]))
         if cut is not None:
-            begins.setdefault(number, set()).add(cut)
+            cuts.setdefault(number, set()).add(cut)
         elif 0 < nearest < len(segments):
-            begins.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
-    return [splits for splits in _cut(whole(segments, end), begins) if splits]
+            cuts.setdefault(nearest, set()).add((0, segments[nearest].base_offset))
+    return [splits for splits in _divide(whole_segments(segments, end), cuts) if splits]
 
 
-def are_cut(by_task: Sequence[Sequence[InputSplit]]) -> bool:
+def are_cut(splits_of_tasks: Sequence[Sequence[InputSplit]]) -> bool:
     """Does a split begin inside a segment?"""
-    return any(split.start_position for splits in by_task for split in splits)
+    return any(split.start_position for splits in splits_of_tasks for split in splits)
 
 
-def _cut(splits: Sequence[InputSplit], begins: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
-    """Lists of splits that begin at (position, offset) in segments, by the segments' numbers."""
-    by_task: list[list[InputSplit]] = [[]]
+def _divide(splits: Sequence[InputSplit], cuts: dict[int, set[tuple[int, int]]]) -> list[list[InputSplit]]:
+    """Divide splits of whole segments into lists. ``cuts``: by segment, the (byte position, offset) at which
+    another list begins; position 0 is the segment's start."""
+    splits_of_tasks: list[list[InputSplit]] = [[]]
     for split in splits:
         rest = split
-        for position, offset in sorted(begins.get(split.segment, ())):
-            if position:  # else the list begins with the whole segment
-                by_task[-1].append(replace(rest, end_position=position, end_offset=offset))
+        for position, offset in sorted(cuts.get(split.segment, ())):
+            if position:  # at 0 the next list begins with the whole segment
+                splits_of_tasks[-1].append(replace(rest, end_position=position, end_offset=offset))
                 rest = replace(rest, start_position=position, first_offset=offset)
-            by_task.append([])
-        by_task[-1].append(rest)
-    return by_task
+            splits_of_tasks.append([])
+        splits_of_tasks[-1].append(rest)
+    return splits_of_tasks
 
 
 def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
-    """The cut nearest to byte ``position`` in the offset index: (position, base offset) of a v2 batch whose
-    checksum is right. None where the index has no such cut."""
+    """The cut nearest to byte ``position`` by the offset index: (position, base offset) of a v2 batch whose
+    checksum is right. None where the index has no entry, or no such batch begins at the nearest entry."""
     path = Path(segment.directory) / segment_file(segment.base_offset, "index")
     try:
         entries = read_entries(files.read_bytes(path), "index", str(path))
         if not len(entries):
             return None
         entry = entries[np.argmin(np.abs(entries["position"].astype(np.int64) - position))]
+        # An index entry has the last offset of the batch at its position.
         start, last = int(entry["position"]), segment.base_offset + int(entry["relative_offset"])
         with open_unchanged(segment) as reader:
-            batch = next(windows(reader, start=start, window_size=_FIRST_READ)).batches[0]
+            batch = next(windows(reader, start=start, window_size=_FIRST_BATCH_READ_BYTES)).batches[0]
     except (OSError, SiltstoneError, StopIteration):
         return None
     first = int(batch["base_offset"])
@@ -313,17 +329,17 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
 UNLIMITED = math.inf
-_LONGEST_SLEEP = 1.0
-"""Seconds: an interrupt is noticed in between."""
+_SLEEP_SECONDS_MAX = 1.0
+"""The longest sleep at one time, so that an interrupt is noticed."""
 
 
 def share_of_io(bytes_per_second: float, tasks: int) -> float:
-    """What each of so many tasks may read and write, of the setting's value."""
+    """The bytes a second that each of so many ``tasks`` may read and write, of all ``bytes_per_second``."""
     return UNLIMITED if bytes_per_second >= sys.float_info.max else bytes_per_second / max(tasks, 1)
 
 
 class Throttler:
-    """Sleeps when a task is ahead of ``bytes_per_second``, counted from its start."""
+    """Sleeps when a task is ahead of ``bytes_per_second``, counted from the throttler's creation."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -336,7 +352,7 @@ class Throttler:
             return
         self._bytes += size
         while (ahead := self._bytes / self._rate - (time.monotonic() - self._began)) > 0:
-            time.sleep(min(ahead, _LONGEST_SLEEP))
+            time.sleep(min(ahead, _SLEEP_SECONDS_MAX))
 
 
 def throttled_windows(
@@ -347,28 +363,34 @@ def throttled_windows(
     span: tuple[int, int | None] = (0, None),
     verify: bool = True,
 ) -> Iterator[Window]:
-    """``log.segments.windows`` of a ``span`` of a segment (first byte, end), at the throttler's rate."""
+    """The windows of a ``span`` of a segment (start and end in bytes), no faster than the throttler allows.
+
+    ``verify``: verify the batches' checksums (``log.segments.windows``).
+    """
     start, end = span
     for window in windows(reader, start=start, end=end, window_size=window_size, verify=verify):
         throttler.maybe_throttle(len(window.data))
         yield window
 
 
-HAS_KEYLESS = (
+HAS_KEYLESS_RECORDS = (
     "has {count} records without a key, which cleaning would remove; pass --drop-keyless to allow it"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RetentionRules:
-    """What decides which records stay: times in ms.
+    """The settings and the state that decide which records of a log stay; times in ms.
 
-    ``last_offset``: of the range that is cleaned, whose batch stays even without records. ``producers``
-    (int64[n, 3]): ids of those that are alive, ascending, their last data offsets (-1 without one) and
-    epochs. ``map_end``: records from it on all stay; Kafka's map ends where it is full, ours does not, so
-    only a comparison with Kafka sets it. ``tombstones_from``: tombstones from it on stay at any age
-    (``log.ledger.store``). ``legacy_horizon_ms``: tombstones of v0 and v1 stay in segments that were
-    modified later. ``drop_keyless``: records without a key go; else a log that has some is not cleaned.
+    ``last_offset``: the last offset of the range that is cleaned; its batch stays even without records.
+    ``producers`` (int64[n, 3], a row a producer): the id of each producer that has not expired, ascending;
+    its last data offset, -1 without one; its epoch. ``map_end``: the first offset that the offset map does
+    not cover; all records from it on stay. (Kafka's map ends where it is full. Here it covers the whole dirty
+    section, and only tests that compare with Kafka set this.) ``tombstones_from``: tombstones at this offset
+    and above stay whatever their age, since the compacted ledger has not read them
+    (``log.ledger.store.cleaning_bounds``). ``legacy_delete_horizon_ms``: tombstones of message sets (v0, v1)
+    stay in segments that were modified after this. ``drop_keyless``: records without a key are discarded;
+    without this flag a log that has such records is not cleaned.
     """
 
     now_ms: int
@@ -377,19 +399,18 @@ class RetentionRules:
     producers: Int64
     map_end: int = LONG_MAX
     tombstones_from: int = LONG_MAX
-    legacy_horizon_ms: int = 0
+    legacy_delete_horizon_ms: int = 0
     drop_keyless: bool = False
 
     def keeps_legacy_tombstones(self, modified_ms: int) -> bool:
-        """Do the tombstones of a v0 or v1 segment with this modification time stay?
+        """Do the tombstones of a segment of message sets (v0, v1) with this modification time stay?
 
-        As Kafka's ``Cleaner.cleanSegments`` does for v0 and v1, which have no delete horizon: the segment's
-        modification time decides.
+        These formats have no delete horizon, so the modification time decides (``Cleaner.cleanSegments``).
         """
-        return modified_ms > self.legacy_horizon_ms
+        return modified_ms > self.legacy_delete_horizon_ms
 
     @property
-    def new_horizon_ms(self) -> int:
+    def new_delete_horizon_ms(self) -> int:
         """The delete horizon that this cleaning writes into batches, at most LONG_MAX. (Kafka's sum overflows
         for a longer retention, and the batch gets no horizon.)"""
         return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
@@ -397,28 +418,33 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """The limits of a task, in bytes: between two index entries, of an index, of a window that is
-    read, of the memory for keys, of one decompressed batch (``max.decompressed.message.bytes``).
+    """The limits of a task, in bytes.
 
-    ``io_bytes_per_second``: what one task may read and write.
+    ``index_interval_bytes``: between two index entries (``index.interval.bytes``). ``index_bytes``: the most
+    of an index (``segment.index.bytes``). ``window_size``: of a window that is read. ``memory_bytes``: of
+    the memory for keys. ``batch_limit``: the most that one batch may decompress to
+    (``max.decompressed.message.bytes``). ``io_bytes_per_second``: what one task may read and write.
     """
 
-    index_interval: int
+    index_interval_bytes: int
     index_bytes: int
     window_size: int
     memory_bytes: int
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
     io_bytes_per_second: float = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWork:
-    """One log's cleaning; no offset is relative to a segment.
+    """All that tasks need to know to clean one log. All offsets are absolute.
 
-    ``end``: the first uncleanable offset. ``aborted``: the entries of the log's ``.txnindex`` files, those
-    above ``end`` too. ``segments_above``: those from ``end`` on, where markers of transactions may be
-    that began below. ``message_sets``: a segment of it begins with v0 or v1. ``may_cut``: tasks may extract
-    parts of a segment. ``staging``: folder for new files, None for a dry run.
+    ``name``: ``topic-N``. ``segments``: those to clean, below offset ``end``, the first uncleanable offset.
+    ``groups``: what these become. ``first_dirty``: the first dirty offset. ``hash_key``: the random key of
+    SipHash, two 64-bit numbers. ``staging``: the folder for new files, None for a dry run.
+    ``txnindex_entries``: the bytes of all the log's ``.txnindex`` files, also those above ``end``.
+    ``segments_above``: the segments from ``end`` on; they may hold the markers of transactions that began
+    below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut``: an input split may be
+    a part of a segment.
     """
 
     name: str
@@ -430,9 +456,9 @@ class LogWork:
     limits: TaskLimits
     hash_key: tuple[int, int]
     staging: str | None
-    aborted: bytes = b""
+    txnindex_entries: bytes = b""
     segments_above: tuple[Segment, ...] = ()
-    message_sets: bool = False
+    has_message_sets: bool = False
     may_cut: bool = True
 
     @property
@@ -441,31 +467,33 @@ class LogWork:
         return sum(segment.size for segment in self.segments)
 
     def sources(self, group: Group) -> tuple[Segment, ...]:
-        """The segments of one of its groups."""
+        """The segments that become the group's new segment."""
         return self.segments[group.first_segment : group.end_segment]
 
-    def transactions(self, carried: Carried = NOTHING) -> TransactionScan:
-        """A scan of transactions for one segment, or for a group with ``carried`` as its initial state."""
-        return TransactionScan(aborted_of(self.aborted), carried)
+    def transaction_scan(self, initial_state: TransactionState = NO_TRANSACTIONS) -> TransactionScan:
+        """A scan that tells aborted batches. ``initial_state``: the transactions that are open where the scan
+        starts; a scan of one input split starts without."""
+        return TransactionScan(parse_aborted(self.txnindex_entries), initial_state)
 
     @property
     def splits(self) -> list[InputSplit]:
         """One input split for each segment."""
-        return whole(self.segments, self.end)
+        return whole_segments(self.segments, self.end)
 
     def offsets_of(self, segment: int) -> tuple[int, int]:
         """The offsets that segment number ``segment`` may hold: [its base, the next segment's base)."""
-        following = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
-        return self.segments[segment].base_offset, following
+        next_base = self.segments[segment + 1].base_offset if segment + 1 < len(self.segments) else self.end
+        return self.segments[segment].base_offset, next_base
 
 
 def extract(
     work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, extracted: Extracted
 ) -> Iterator[EntryBlob]:
-    """Key entries of some input splits, in ascending order of splits; blobs of at most ``keys.BLOB_BYTES``.
+    """Key entries of some input splits, which ascend; in blobs of at most ``keys.BLOB_BYTES_MAX``.
 
-    ``capacity``: most entries of each kind in memory. Fills ``extracted``; if that has a failure in the end,
-    the caller must not use the blobs.
+    ``buckets``: how many buckets the entries go to. ``capacity``: the most dirty, and the most clean entries
+    in memory. Fills the report ``extracted``; if that has a failure in the end, the caller must not use the
+    blobs.
     """
     collector = KeyCollector(
         hash_key=work.hash_key,
@@ -486,37 +514,42 @@ def extract(
 def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
-    segment, scan = work.segments[split.segment], work.transactions()
+    segment, scan = work.segments[split.segment], work.transaction_scan()
     throttler, span = Throttler(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with open_unchanged(segment) as reader:
         windows = throttled_windows(reader, work.limits.window_size, throttler, span=span)
         offsets, limit = (split.first_offset, split.end_offset), work.limits.batch_limit
-        for some in decoded(segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit):
-            columns = some.columns
+        for decoded in decode_slices(
+            segment.path, windows, offsets, decode_record_keys, scratch=scratch, limit=limit
+        ):
+            columns = decoded.columns
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
-            mapped = _enters_offset_map(work, scan, some, segment.path, extracted)
+            mapped = _enters_offset_map(work, scan, decoded, segment.path, extracted)
+            # Only records that enter the map are counted: other keyless ones go for a reason of their own.
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
-    scan.refuse_unmarked(split.first_offset, split.end_offset, segment.path)
+    scan.refuse_missing_markers(split.first_offset, split.end_offset, segment.path)
     summary = scan.summary(split.first_offset)
     if len(summary):
         extracted.summaries.append(summary)
 
 
 def _enters_offset_map(
-    work: LogWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
+    work: LogWork, scan: TransactionScan, decoded: DecodedSlice[KeyColumns], path: str, extracted: Extracted
 ) -> Flags | None:
-    """Which records go into the offset map (bool, one a record), None for all of them.
+    """Which records may enter the offset map (bool, one a record), None for all of them.
 
     Left out are records of aborted transactions, control records, and records from ``map_end`` on
     (Kafka's ``Cleaner.buildOffsetMapForSegment``).
     """
-    window, batches, columns = some
-    followed, mapped = scan.follow(window.data, batches, path=path, origin=window.origin), None
-    if followed is not None:
-        extracted.transactional = True
-        mapped = ~(followed[0] | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
+    window, batches, columns = decoded
+    mapped = None
+    # (Aborted batches, markers of transactions without data), None for batches without transactions.
+    aborted_and_empty = scan.follow(window.data, batches, path=path, origin=window.origin)
+    if aborted_and_empty is not None:
+        extracted.has_transactions = True
+        mapped = ~(aborted_and_empty[0] | ((batches["attributes"] & CONTROL_BIT) != 0))[columns.batch]
     if work.rules.map_end < work.end:
         below = columns.offset < work.rules.map_end
         mapped = below if mapped is None else mapped & below
@@ -526,7 +559,7 @@ def _enters_offset_map(
 def retained_by_group(
     work: LogWork, retained: MergedBucket
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.uint32]]]]:
-    """A bucket's retained offsets by group: (group's index, offsets less its base: uint32, unordered)."""
+    """A bucket's retained offsets by group: (the group's index, offsets less the group's base, unordered)."""
     offsets, bounds = group_offsets(
         retained.offsets, np.array([group.base_offset for group in work.groups], np.int64)
     )
@@ -537,25 +570,26 @@ def retained_by_group(
 
 
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
-    """The failure of a log that has records without a key and may not lose them; None for other logs."""
+    """The failure of a log that has records without a key, which it must not lose; None for other logs."""
     if extracted.keyless and not work.rules.drop_keyless:
-        return LogFailure(status=SKIPPED, reason=HAS_KEYLESS.format(count=extracted.keyless))
+        return LogFailure(status=SKIPPED, reason=HAS_KEYLESS_RECORDS.format(count=extracted.keyless))
     return None
 
 
-def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, Carried]:
-    """The state of transactions where each group starts, from the summaries of the whole log.
+def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
+    """The transactions that are open where each group starts, by the group's index; from the summaries of all
+    input splits. A group that is not in the result starts without any.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
-    ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not see.
+    ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not know.
     """
     summaries, extracted.summaries = extracted.summaries, []
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
-        carried = carried_by_group(summaries, bases, directory)
-        unended = expected_markers(summaries, aborted_of(work.aborted), work.end)
+        state_by_group = combine_summaries(summaries, bases, directory)
+        unended = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
         refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
-        return carried
+        return state_by_group
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)
         return {}

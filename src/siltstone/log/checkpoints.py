@@ -7,18 +7,18 @@ A checkpoint is UTF-8 text (Kafka's ``CheckpointFile``)::
     orders 0 1500       topic, partition, offset: the offset checkpoints (``OffsetCheckpointFile``)
     orders 1 1498
 
-    0
-    1
+    0                   version
+    1                   number of entries
     3 1200              epoch, start offset: leader-epoch-checkpoint (``LeaderEpochCheckpointFile``)
 
-The other two have a property a line::
+The other two files have one property in each line::
 
     version: 0                              partition.metadata (``PartitionMetadataFile``)
     topic_id: FvX_0uW9QJ2WKTgL7cWb0g        a UUID, 16 bytes in URL-safe base64 without padding
 
     cluster.id=Jx2kqTzqQ7W5n1Yf0aVw3g       meta.properties, a file of Java properties (``MetaProperties``)
 
-Writing goes through ``files.replace``: at any moment there is an old or a new file, never half of one.
+``files.replace`` writes them, so after a crash there is the old file or the new one, never half of one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST_EPOCH = (1 << 31) - 1
 OFFSET_COLUMNS = ("topic", "partition", "offset")
 EPOCH_COLUMNS = ("epoch", "startOffset")
+# Errors quote only the first 40 or 80 characters of a damaged line.
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """Offsets by partition; empty when there is no such file. Raises CorruptFileError, OSError."""
+    """Read an offset checkpoint: the offsets by partition, empty without the file.
+
+    Raises CorruptFileError, OSError.
+    """
     try:
         rows = list(read_rows(str(path), OFFSET_COLUMNS))
     except FileNotFoundError:
@@ -50,11 +54,12 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
 
 
 def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
-    """A checkpoint's rows of these columns, the last two of which are int64 numbers; none of an empty file.
+    """Read a checkpoint's rows, split into ``columns``. The last two columns are int64 numbers.
 
-    Raises CorruptFileError after the rows before the damage, OSError.
+    An empty file has no rows. Yields the rows before a damaged line, and then raises CorruptFileError. Raises
+    OSError.
     """
-    count, seen, count_position = "", 0, -1
+    count, row_count, count_position = "", 0, -1
     for number, (position, line) in enumerate(read_lines(path)):
         row = line.split()
         if number == 0:
@@ -69,10 +74,10 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
             if len(row) != len(columns) or len(numbers) != 2 or max(map(abs, numbers)) > LONG_MAX:
                 reason = f"the line {line[:80]!r} is no checkpoint entry ({', '.join(columns)})"
                 raise CorruptFileError(path, position, reason)
-            seen += 1
+            row_count += 1
             yield row
-    if count_position >= 0 and count != str(seen):
-        reason = f"the number of entries is given as {count[:40]!r}, but there are {seen}"
+    if count_position >= 0 and count != str(row_count):
+        reason = f"the number of entries is given as {count[:40]!r}, but there are {row_count}"
         raise CorruptFileError(path, count_position, reason)
 
 
@@ -82,9 +87,9 @@ def _write_rows(path: Path, rows: Iterable[str]) -> None:
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """(byte position, text without spaces around it) of each line of a text file.
+    """Read a text file: (byte position, text without surrounding spaces) of each line.
 
-    Raises CorruptFileError after the lines before bytes that are not UTF-8, OSError.
+    Yields the lines before bytes that are not UTF-8, and then raises CorruptFileError. Raises OSError.
     """
     position = 0
     for line in files.read_bytes(path).splitlines(keepends=True):
@@ -96,7 +101,7 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the checkpoint, durably. Raises OSError."""
+    """Replace an offset checkpoint, durably. Raises OSError."""
     entries = sorted(offsets.items())
     _write_rows(
         path,
@@ -108,7 +113,7 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """``key=value`` lines of a Java properties file, without comments. Raises OSError, CorruptFileError."""
+    """Read the ``key=value`` lines of a Java properties file. Raises CorruptFileError, OSError."""
     properties = {}
     for _, line in read_lines(str(path)):
         key, equals, value = line.partition("=")
@@ -118,9 +123,9 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_topic_id(partition: Path) -> str | None:
-    """The topic id in ``partition.metadata`` (22 characters of URL-safe base64), None without the file.
+    """Read the topic id in ``partition.metadata``: 22 characters of URL-safe base64; None without the file.
 
-    Raises CorruptFileError where the file is damaged or is no regular file, such as a directory or a FIFO.
+    Raises CorruptFileError if the file is damaged or is not a regular file; OSError.
     """
     path = str(partition / PARTITION_METADATA)
     try:
@@ -128,6 +133,7 @@ def read_topic_id(partition: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        # What reading a directory, a device or a socket returns.
         if error.errno in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
             raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise
@@ -139,10 +145,10 @@ def read_topic_id(partition: Path) -> str | None:
 
 
 class LeaderEpochs:
-    """The leader epochs of one partition, by ascending start (Kafka's ``LeaderEpochFileCache``, KIP-101).
+    """The leader epochs of one partition, by start offset (Kafka's ``LeaderEpochFileCache``, KIP-101).
 
-    Epochs and start offsets both ascend strictly; an epoch lasts to the next one's start, the latest one to
-    the log's end. Every change replaces the file before it returns: memory and disk agree.
+    Epochs and start offsets both increase. An epoch ends where the next one starts, the latest one at the log
+    end offset. Every change replaces the file before it returns, so memory and disk agree.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -164,7 +170,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset), ascending."""
+        """(epoch, start offset) of each epoch, ascending."""
         return tuple(self._entries)
 
     @property
@@ -192,7 +198,7 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the epochs that ended at or below ``start_offset``, the log's new start.
 
-        The epoch that covers the new start stays and starts there from now on. Raises OSError.
+        The epoch that covers ``start_offset`` starts there from now on. Raises OSError.
         """
         passed = [entry for entry in self._entries if entry[1] <= start_offset]
         covering = [(passed[-1][0], start_offset)] if passed else []

@@ -1,18 +1,19 @@
-"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as Kafka's coordinators write them.
+"""Decodes keys and values of ``__consumer_offsets`` and ``__transaction_state``, Kafka's coordinator topics.
 
 Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
 ``GroupMetadataValue``, ``TransactionLogKey`` and ``TransactionLogValue``::
 
-    key      type 2 | fields                     0, 1: offset commit · 2: group metadata; transactions: 0
-    value    version 2 | fields
+    key      type int16 | fields                 __consumer_offsets: 0, 1 offset commit · 2 group metadata
+                                                 __transaction_state: 0
+    value    version int16 | fields
 
-    string   size 2, bytes (-1: null); flexible versions: size + 1 as an unsigned varint (0: null)
-    bytes    the same with a size of 4
-    array    count 4; flexible versions: count + 1 as an unsigned varint
-    after the fields of a flexible version: tag count, per tag its number, size, bytes
+    string   size int16 (-1: null), bytes; in flexible versions: size + 1 as an unsigned varint (0: null)
+    bytes    size int32, bytes; in flexible versions as a string
+    array    count int32, elements; in flexible versions: count + 1 as an unsigned varint
+    tagged   after the fields of a flexible version (KIP-482): tag count; for each tag number, size, bytes
 
-The tables below are Kafka's message definitions: names, order, versions and tags are theirs, and the nesting
-of a result is that of Kafka's own JSON.
+The tables below are Kafka's message definitions: names, order, versions and tags are Kafka's. Results are
+nested as in the JSON of Kafka's tools.
 """
 
 from __future__ import annotations
@@ -24,52 +25,58 @@ from typing import Any, Literal, NamedTuple
 from siltstone.base.records.metadata import MessageReader, UndecodableMessageError
 
 Decoder = Literal["offsets", "transactions"]
-Data = dict[str, Any]
+Fields = dict[str, Any]
+
+"""The fields of a key or a value, by Kafka's names."""
 
 TRANSACTION_STATES = (
     "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
 ).split()
+"""By their number (``TransactionState``)."""
 TOMBSTONE = "<DELETE>"
+"""In place of a null value."""
+_ANY_VERSION = (1 << 15) - 1
+"""The largest int16: the field has not been removed from the message."""
 
 
 class _Field(NamedTuple):
-    """A field of a message, in versions ``since`` to ``until``; ``tag``: its number where it is a tagged one.
+    """A field of a message; ``tag``: its number if it is a tagged field.
 
-    ``kind``: struct's letter of an integer, ``string``, ``bytes``, ``uuid``, ``[i]`` (an array of integers),
-    or the fields of an array's elements.
+    ``type``: the letter of an integer in Python's ``struct`` (b int8, h int16, i int32, q int64), ``string``,
+    ``bytes``, ``uuid``, ``[i]`` (an array of int32), or for an array of structures the fields of these.
     """
 
     name: str
-    kind: Any
-    since: int = 0
-    until: int = 1 << 15
+    type: Any
+    first_version: int = 0
+    last_version: int = _ANY_VERSION
     tag: int | None = None
 
 
 class _RecordType(NamedTuple):
-    """The fields of one type's keys and values; values are known up to version ``largest``."""
+    """The fields of one type's keys and values. Values are known in versions 0 to ``largest_version``."""
 
     key: tuple[_Field, ...]
     value: tuple[_Field, ...]
-    largest: int
-    flexible_from: int
+    largest_version: int
+    first_flexible_version: int
 
 
 _COMMIT_KEY = (_Field("group", "string"), _Field("topic", "string"), _Field("partition", "i"))
 _COMMIT_VALUE = (
     _Field("offset", "q"),
-    _Field("leaderEpoch", "i", since=3),
+    _Field("leaderEpoch", "i", first_version=3),
     _Field("metadata", "string"),
     _Field("commitTimestamp", "q"),
-    _Field("expireTimestamp", "q", since=1, until=1),
+    _Field("expireTimestamp", "q", first_version=1, last_version=1),
     _Field("topicId", "uuid", tag=0),
 )
 _MEMBER = (
     _Field("memberId", "string"),
-    _Field("groupInstanceId", "string", since=3),
+    _Field("groupInstanceId", "string", first_version=3),
     _Field("clientId", "string"),
     _Field("clientHost", "string"),
-    _Field("rebalanceTimeout", "i", since=1),
+    _Field("rebalanceTimeout", "i", first_version=1),
     _Field("sessionTimeout", "i"),
     _Field("subscription", "bytes"),
     _Field("assignment", "bytes"),
@@ -79,7 +86,7 @@ _GROUP_VALUE = (
     _Field("generation", "i"),
     _Field("protocol", "string"),
     _Field("leader", "string"),
-    _Field("currentStateTimestamp", "q", since=2),
+    _Field("currentStateTimestamp", "q", first_version=2),
     _Field("members", _MEMBER),
 )
 _TRANSACTION_VALUE = (
@@ -95,10 +102,10 @@ _TRANSACTION_VALUE = (
     _Field("transactionStartTimestampMs", "q"),
     _Field("clientTransactionVersion", "h", tag=2),
 )
-_COMMIT = _RecordType(_COMMIT_KEY, _COMMIT_VALUE, largest=4, flexible_from=4)
-_GROUP = _RecordType((_Field("group", "string"),), _GROUP_VALUE, largest=4, flexible_from=4)
+_COMMIT = _RecordType(_COMMIT_KEY, _COMMIT_VALUE, largest_version=4, first_flexible_version=4)
+_GROUP = _RecordType((_Field("group", "string"),), _GROUP_VALUE, largest_version=4, first_flexible_version=4)
 _TRANSACTION = _RecordType(
-    (_Field("transactionalId", "string"),), _TRANSACTION_VALUE, largest=1, flexible_from=1
+    (_Field("transactionalId", "string"),), _TRANSACTION_VALUE, largest_version=1, first_flexible_version=1
 )
 _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
     "offsets": {0: _COMMIT, 1: _COMMIT, 2: _GROUP},
@@ -107,85 +114,93 @@ _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
 
 
 class _FieldReader(MessageReader):
-    """Reads a message by a table of its fields."""
+    """Reads a message, given the fields of its definition."""
 
-    _flexible = False
+    _is_flexible = False
 
-    def number(self, form: str) -> int:
-        """An integer: ``form`` is struct's letter b, h, i or q."""
-        return int(struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}"), "a number"))[0])
+    def number(self, type_letter: str) -> int:
+        """An integer: ``type_letter`` is struct's letter b, h, i or q."""
+        return int(
+            struct.unpack(f">{type_letter}", self.take(struct.calcsize(f">{type_letter}"), "a number"))[0]
+        )
 
-    def message(self, fields: tuple[_Field, ...], version: int, *, flexible: bool = False) -> Data:
-        """The fields that this version has, by name; tagged ones where they are there."""
-        self._flexible = flexible
+    def message(self, fields: tuple[_Field, ...], version: int, *, is_flexible: bool = False) -> Fields:
+        """The fields of this version, by name; a tagged one only if the message has it."""
+        self._is_flexible = is_flexible
         values = {
-            field.name: self._value(field.kind, version)
+            field.name: self._value(field.type, version)
             for field in fields
-            if field.tag is None and field.since <= version <= field.until
+            if field.tag is None and field.first_version <= version <= field.last_version
         }
         tagged = {}
-        for _ in range(self.varint() if flexible else 0):
+        for _ in range(self.varint() if is_flexible else 0):
             tag = self.varint()
             tagged[tag] = self.take(self.varint(), "a tagged field")
         for field in fields:
             if field.tag not in tagged:
                 continue
-            if field.kind != "uuid":
+            if field.type != "uuid":
                 values[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
             elif len(tagged[field.tag]) == 16:
                 values[field.name] = MessageReader(tagged[field.tag]).uuid()
         return {field.name: values[field.name] for field in fields if field.name in values}
 
-    def _value(self, kind: Any, version: int) -> Any:
-        if kind == "string":
+    def _value(self, field_type: Any, version: int) -> Any:
+        """The value of a field that is not tagged; bytes as base64."""
+        if field_type == "string":
             size = self._size("h")
             return None if size < 0 else self.take(size, "a string").decode("utf-8", "backslashreplace")
-        if kind == "bytes":
+        if field_type == "bytes":
             size = self._size("i")
             return None if size < 0 else base64.b64encode(self.take(size, "a field")).decode("ascii")
-        if isinstance(kind, str) and kind != "[i]":
-            return self.number(kind)
+        if isinstance(field_type, str) and field_type != "[i]":
+            return self.number(field_type)
         count = self._size("i")
         if count > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
             return None
-        if kind == "[i]":
+        if field_type == "[i]":
             return [self.number("i") for _ in range(count)]
-        return [self.message(kind, version, flexible=self._flexible) for _ in range(count)]
+        return [self.message(field_type, version, is_flexible=self._is_flexible) for _ in range(count)]
 
-    def _size(self, form: str) -> int:
-        return self.varint() - 1 if self._flexible else self.number(form)
+    def _size(self, type_letter: str) -> int:
+        return self.varint() - 1 if self._is_flexible else self.number(type_letter)
 
 
-def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Data:
-    """``decodedKey`` and ``decodedValue`` of one record; without them where they cannot be decoded.
+def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Fields:
+    """``decodedKey`` and ``decodedValue`` of one record; what cannot be decoded is left out.
 
-    A key is ``{"type", "data"}``, a value ``{"version", "data"}``, a null value the text ``<DELETE>``;
-    ``undecodable`` says which of the two could not be decoded and why.
+    A key is ``{"type", "data"}``, a value ``{"version", "data"}``, a null value the text ``<DELETE>``.
+    ``undecodable`` says whether key or value could not be decoded, and why.
     """
-    row: Data = {}
+    row: Fields = {}
     try:
         if key is None:
             raise UndecodableMessageError(0, "it is null")
         reader = _FieldReader(key)
-        kind = reader.number("h")
-        record_type = _RECORD_TYPES[decoder].get(kind)
+        type_number = reader.number("h")
+        record_type = _RECORD_TYPES[decoder].get(type_number)
         if record_type is None:
-            raise UndecodableMessageError(0, f"type {kind} is unknown")
-        row["decodedKey"] = {"type": str(kind), "data": reader.message(record_type.key, 0)}
+            raise UndecodableMessageError(0, f"type {type_number} is unknown")
+        row["decodedKey"] = {
+            "type": str(type_number),
+            "data": reader.message(record_type.key, 0),
+        }  # one version
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
     except UndecodableMessageError as error:
         row["undecodable"] = f"{'value' if 'decodedKey' in row else 'key'}: {error}"
     return row
 
 
-def _decode_value(record_type: _RecordType, value: bytes) -> Data:
+def _decode_value(record_type: _RecordType, value: bytes) -> Fields:
     reader = _FieldReader(value)
     version = reader.number("h")
-    if not 0 <= version <= record_type.largest:
+    if not 0 <= version <= record_type.largest_version:
         raise UndecodableMessageError(0, f"version {version} is unknown")
-    data = reader.message(record_type.value, version, flexible=version >= record_type.flexible_from)
+    data = reader.message(
+        record_type.value, version, is_flexible=version >= record_type.first_flexible_version
+    )
     if record_type is _TRANSACTION:
         status = data["transactionStatus"]
         is_known = 0 <= status < len(TRANSACTION_STATES)

@@ -1,30 +1,29 @@
 """A log directory: its lock, its checkpoints, its partitions, and the files that a partition may have.
 
 ``LogDirectory.open`` takes the directory's ``.lock`` as a broker does, until ``close``; while a broker runs,
-it raises DirectoryLockedError. A single partition directory can be opened too: its parent is then the log
-directory, which has only that partition.
+it raises DirectoryLockedError. The path of one partition's directory opens the log directory above it, with
+that partition only.
 
-Every entry that is not a ``topic-N`` directory, and every symbolic link, is ignored and listed in
-``passed_over``. Device and inode identify a directory, whatever path leads to it. So paths are resolved
-first, and ``open_directories`` makes one object for each directory, with one lock and one cache of
-checkpoints.
+An entry that is not a ``topic-N`` directory, or is a symbolic link, is ignored; ``passed_over`` lists it. Two
+paths may lead to the same directory, so paths are resolved, and device and inode identify a directory.
+``open_directories`` makes one object for each directory, with one lock and one cache of checkpoints.
 
 The rules for the entries of a partition directory (``partition_files``):
 
-* A file of Kafka's (a segment's file with any suffix, a snapshot, the leader epochs, the topic id) must be a
-  regular file; a file with several hard links is one.
-* A folder of Siltstone's must be a directory.
-* Where something else has such a name (a symbolic link, a FIFO, a socket, a device), the log is refused. If a
-  segment were ignored, a cleaning would merge its neighbours across it; if a link were followed, a cleaning
+* A file that Kafka writes (a segment's file with any suffix, a snapshot, the leader epochs, the topic id)
+  must be a regular file. It may have several hard links.
+* A folder that Siltstone writes must be a directory.
+* If anything else has such a name (a symbolic link, a FIFO, a socket, a device), the log is refused. If it
+  were ignored, a cleaning would merge the segments before and after it. If a link were followed, a cleaning
   as root could write outside of the directory.
-* For a caller that changes or copies a log, each of these files must belong to the owner of the partition
-  directory, as those of a broker do.
+* If the caller changes or copies a log, each of these files must belong to the owner of the partition
+  directory.
 
-(A broker checks none of this: it follows links, and cannot open what it may not read.)
+A broker checks none of this: it follows links.
 
-The directory's owner can create anything under the names of Siltstone's folders, and Kafka's loader ignores
-folders. So before such a folder is used or removed, ``has_own_folder`` checks that it belongs to the owner of
-the partition directory, to root or to the user of this process.
+Kafka's loader ignores folders, and the directory's owner can create anything under the names of Siltstone's
+folders. So before such a folder is used or removed, ``has_siltstone_folder`` checks that it belongs to the
+owner of the partition directory, to root or to the user of this process.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from siltstone.base.errors import (
 )
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_properties, write_checkpoint
-from siltstone.log.names import TopicPartition, parse_partition, parse_segment_file, reason_ignored
+from siltstone.log.names import TopicPartition, ignore_reason, parse_partition, parse_segment_file
 
 _ALLOWED_IN_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}{names.TEMPORARY}", "lost+found")
-"""Entries that a directory may have and still be empty: ``claim`` makes a log directory of it."""
+"""A directory without other entries counts as empty: ``open_or_create`` makes it a log directory."""
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
 _LOG_DIRECTORY_FILES = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
 
@@ -72,26 +71,27 @@ class Checkpoints:
     high_watermark: Mapping[TopicPartition, int]
 
     def committed_below(self, topic_partition: TopicPartition, *, no_other_replica: bool) -> int | None:
-        """The offset below which a log's records are committed; None where it is unknown.
+        """The offset below which a log's records are committed; None if it is unknown.
 
-        It is the checkpointed high watermark, if there is one: when the broker rejoins the replicas in sync,
-        it may truncate records at or above it. A log without an entry is committed as a whole (``LONG_MAX``)
-        if the user states that it has ``no_other_replica``.
+        It is the high watermark in the checkpoint: a broker may truncate records at or above it when it joins
+        the replicas in sync again. Without an entry, all records are committed (``LONG_MAX``) if the user
+        states that the log has ``no_other_replica``.
         """
         return self.high_watermark.get(topic_partition, LONG_MAX if no_other_replica else None)
 
 
 class LogDirectory(Closing):
-    """An opened, locked log directory. Use ``open``; close it, or use it as a context.
+    """An opened, locked log directory: made by ``open`` or ``open_or_create``, closed by ``close``.
 
-    ``is_partial``: only some of its partitions were named; the others are not touched.
+    ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
+    paths the caller passed; the others are not read or changed.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
         self.path = path
         self.partitions = dict(only or {})
         self.passed_over: list[PassedOver] = []
-        self.is_partial = only is not None
+        self.is_partition_subset = only is not None
         self._lock: files.Lock | None = None
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         self._pending: dict[TopicPartition, int | None] = {}
@@ -99,7 +99,7 @@ class LogDirectory(Closing):
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
-        """Open a log directory or one partition directory, by whatever path leads to it.
+        """Open a log directory, or the directory of one partition (see the module).
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -117,11 +117,11 @@ class LogDirectory(Closing):
         return directory
 
     @classmethod
-    def claim(cls, path: Path, *, only: TopicPartition | None = None) -> LogDirectory:
-        """Open and lock a directory to serve its logs; makes the directory where there is none.
+    def open_or_create(cls, path: Path, *, only: TopicPartition | None = None) -> LogDirectory:
+        """Open and lock a directory to serve its logs; make the directory if it does not exist.
 
-        The directory must be empty or a log directory. ``only``: one partition, which need not exist yet, in
-        a directory with whatever else.
+        The directory must be empty or a log directory. ``only``: open one partition, which need not exist
+        yet, in a directory that may have any other entries.
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         real = resolve_directory(path)
@@ -144,7 +144,7 @@ class LogDirectory(Closing):
                     for topic_partition, path in directory.partitions.items()
                     if topic_partition == only
                 }
-                directory.partitions, directory.is_partial = existing, True
+                directory.partitions, directory.is_partition_subset = existing, True
             elif any(entry.name not in _ALLOWED_IN_EMPTY for entry in files.entries(real)):
                 directory._require_log_directory()
         except BaseException:
@@ -152,28 +152,28 @@ class LogDirectory(Closing):
             raise
         return directory
 
-    def merge(self, other: LogDirectory) -> None:
-        """Add the partitions of the same directory, which was passed twice. Neither is locked yet."""
+    def add_partitions_of(self, other: LogDirectory) -> None:
+        """Add the partitions of ``other``, the same directory by another path. Neither is locked yet."""
         assert self._lock is None and other._lock is None and self.place == other.place
-        if self.is_partial and not other.is_partial:
-            self.is_partial = False
+        if self.is_partition_subset and not other.is_partition_subset:
+            self.is_partition_subset = False
             self._list()
-        elif self.is_partial:
-            # By its own name: another path may lead to the directory (a second mount of it).
+        elif self.is_partition_subset:
+            # Below this object's path: ``other`` may be a second mount of the directory.
             self.partitions |= {
                 topic_partition: self.path / path.name for topic_partition, path in other.partitions.items()
             }
 
     def _list(self) -> None:
-        """List the partitions, unless they were named."""
-        if not self.is_partial:
+        """Find the partitions of the directory, unless the caller has named them."""
+        if not self.is_partition_subset:
             self.partitions, self.passed_over = _find_partitions(self.path)
             self._require_log_directory()
 
     def _require_log_directory(self) -> None:
-        """Without a broker's files, ``topic-N`` directories count as partitions only if they have segments.
+        """Raise NotALogDirectoryError for a directory without a broker's files and without a partition.
 
-        Raises NotALogDirectoryError where there are none.
+        Without a broker's files, ``topic-N`` directories count as partitions only if they have segments.
         """
         if not self.is_log_directory:
             self.partitions = {
@@ -201,21 +201,21 @@ class LogDirectory(Closing):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Device and inode, which identify the directory whatever path leads to it. Raises OSError."""
-        return files.stat(self.path).place
+        """(device, inode), which identify the directory whatever path leads to it. Raises OSError."""
+        return files.stat(self.path).device_and_inode
 
     @property
     def is_log_directory(self) -> bool:
-        """Has the directory files of a broker's, or only a partition in it?"""
+        """Does the directory have files that a broker writes into a log directory?"""
         return _has_broker_files(self.path)
 
     @property
     def had_clean_shutdown(self) -> bool:
-        """Is Kafka's clean-shutdown marker there?"""
+        """Does the directory have Kafka's clean-shutdown marker?"""
         return files.exists(self.path / names.CLEAN_SHUTDOWN)
 
     def properties(self) -> dict[str, str]:
-        """``meta.properties``, empty where there is none."""
+        """The properties in ``meta.properties``, empty without the file."""
         try:
             return read_properties(self.path / names.META_PROPERTIES)
         except FileNotFoundError:
@@ -229,10 +229,10 @@ class LogDirectory(Closing):
         )
 
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
-        """A checkpoint's entries.
+        """The entries of the offset checkpoint ``name``, from the cache if the file is the same.
 
-        While this process has the directory's lock, no other one writes the file, and it is read again only
-        after it was replaced: a run reads it once for each log.
+        The cache counts only while this process holds the directory's lock, since no other process writes the
+        file then. Otherwise a run would read the whole file once for each log.
         """
         path = self.path / name
         try:
@@ -245,10 +245,10 @@ class LogDirectory(Closing):
         return cached[1]
 
     def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int | None) -> None:
-        """Set one partition's entry (None removes it), durably. Raises OSError.
+        """Set one partition's entry in the cleaner checkpoint, durably; None removes it. Raises OSError.
 
-        Threads that wait for one another share a write: the first to get ``_writing_lock`` writes all pending
-        entries, and the others find theirs written.
+        Threads that wait at the same time share one write of the file: the first to get ``_writing_lock``
+        writes all pending entries, and the others find theirs written.
         """
         with self._pending_lock:
             self._pending[topic_partition] = offset
@@ -289,50 +289,50 @@ def open_directories(
     *,
     lock: bool = True,
     dry_run: bool = False,
-    failed: Callable[[Path, OSError], None] | None = None,
+    on_error: Callable[[Path, OSError], None] | None = None,
 ) -> list[LogDirectory]:
     """Open the log directories at ``paths``, each once, in the order in which they are first passed.
 
-    Several partitions of one directory become one ``LogDirectory`` with these partitions; a path that comes
-    twice, or a partition beside its whole directory, adds nothing. So each directory has one lock and one
-    cache of its checkpoints in this process. A dry run makes no lock file where there is none. ``failed`` is
-    called with each path for which the file system returns an error; without it the error is raised. Raises
-    NotALogDirectoryError, DirectoryLockedError, OSError; no directory is locked then.
+    Several partitions of one directory become one ``LogDirectory`` with these partitions. A path that is
+    passed twice, or a partition of a directory that is passed too, adds nothing. So this process has one lock
+    and one cache of checkpoints for each directory. ``dry_run``: create no lock file; lock only those that
+    exist. ``on_error``: called with each path for which the file system returns an error; without it the
+    error is raised. Raises NotALogDirectoryError, DirectoryLockedError, OSError; no directory is locked then.
     """
     by_place: dict[tuple[int, int], LogDirectory] = {}
     with contextlib.ExitStack() as stack:
         for path in paths:
             try:
                 directory = LogDirectory.open(path, lock=False)
-                first = by_place.setdefault(directory.place, directory)
+                opened = by_place.setdefault(directory.place, directory)
             except OSError as error:
-                if failed is None:
+                if on_error is None:
                     raise
-                failed(path, error)
+                on_error(path, error)
                 continue
-            if first is not directory:
-                first.merge(directory)
+            if opened is not directory:
+                opened.add_partitions_of(directory)
         directories = []
         for directory in by_place.values():
             try:
                 if lock and (not dry_run or files.exists(directory.path / names.LOCK)):
                     stack.callback(directory.close)
                     directory._take_lock()
-                    directory._list()  # again: a broker may have made or deleted partitions before the lock
+                    directory._list()  # again: before the lock a broker may have changed the partitions
                 directories.append(directory)
             except OSError as error:
-                if failed is None:
+                if on_error is None:
                     raise
-                failed(directory.path, error)
+                on_error(directory.path, error)
         stack.pop_all()
     return directories
 
 
 def resolve_directory(path: Path) -> Path:
-    """The resolved path of a directory, whose parent is the log directory that it is in.
+    """The path of a directory without symbolic links.
 
-    Raises NotALogDirectoryError for a symbolic link among a log directory's partitions: a broker follows it,
-    and its lock would be in the directory of the link, not in that of the target.
+    Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
+    a link, but its lock is in the link's directory, and this process would lock the target's.
     """
     path = path.absolute()
     if files.is_link(path) and parse_partition(path.name) is not None and _has_broker_files(path.parent):
@@ -345,7 +345,7 @@ def resolve_directory(path: Path) -> Path:
 
 
 def refuse_network_file_system(directory: LogDirectory) -> None:
-    """Raises DirectoryRefusedError for a directory that cannot be changed in place safely."""
+    """Raise DirectoryRefusedError for a directory on a network file system."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
         raise DirectoryRefusedError(
             f"it is on a network file system ({files.file_system(directory.path)}), where locks and renames "
@@ -356,13 +356,13 @@ def refuse_network_file_system(directory: LogDirectory) -> None:
 
 
 def require_one_broker(directories: list[LogDirectory]) -> None:
-    """Several log directories must be one broker's: one cluster, one node, no partition twice.
+    """Raise DirectoryRefusedError unless the log directories belong to one broker.
 
-    Raises DirectoryRefusedError.
+    They must have the same cluster id and node id, and no partition twice.
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
-        values = {one[key] for one in properties if key in one}
+        values = {of_directory[key] for of_directory in properties if key in of_directory}
         if len(values) > 1:
             raise DirectoryRefusedError(
                 f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",
@@ -380,7 +380,7 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
                 )
             paths[topic_partition] = path
             with contextlib.suppress(FileNotFoundError):
-                other = places.setdefault(files.stat(path).place, path)
+                other = places.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(
                         f"it is the same directory as {other}", path=path, advice="pass it once"
@@ -392,7 +392,7 @@ def _has_broker_files(directory: Path) -> bool:
 
 
 def _has_segments(directory: Path) -> bool:
-    """Does a directory have names of segments' logs? Whether they are regular files is checked later."""
+    """Does a directory have a ``.log`` with a segment's name, whatever kind of file it is?"""
     parsed = (parse_segment_file(entry.name) for entry in files.entries(directory))
     return any(name is not None and name.kind == "log" for name in parsed)
 
@@ -406,25 +406,25 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
         elif entry.is_directory:
             topic_partition = parse_partition(entry.name)
             if topic_partition is None:
-                passed_over.append(PassedOver(path=str(path), reason=reason_ignored(entry.name)))
+                passed_over.append(PassedOver(path=str(path), reason=ignore_reason(entry.name)))
             else:
                 partitions[topic_partition] = path
     return partitions, passed_over
 
 
-def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.FileStat]:
-    """Every regular file of a partition directory by name; see the module for the rules.
+def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str, files.FileStat]:
+    """List the regular files of a partition directory, by name; the module explains the rules.
 
-    ``owned``: Kafka's and Siltstone's files must belong to the directory's owner. Raises UnsafeFileError,
-    OSError.
+    ``require_owner``: Kafka's and Siltstone's files must belong to the directory's owner. Raises
+    UnsafeFileError, OSError.
     """
     listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
-    owner = files.stat(directory).owner if owned else None
+    owner = files.stat(directory).owner if require_owner else None
     for name, status in sorted(listed.items()):
         is_owned = owner in (None, status.owner)
         if status.kind == files.FILE and is_owned and name not in _FOLDERS:
             continue
-        if not names.is_kafkas_file(name) and name not in _FOLDERS:
+        if not names.is_kafka_file(name) and name not in _FOLDERS:
             continue
         path = directory / name
         require_kind(path, status, files.DIRECTORY if name in _FOLDERS else files.FILE)
@@ -438,13 +438,13 @@ def partition_files(directory: Path, *, owned: bool = False) -> dict[str, files.
     return {name: status for name, status in listed.items() if status.kind == files.FILE}
 
 
-def refuse_unsafe_files(directory: Path, *, owned: bool = True) -> None:
-    """Raises UnsafeFileError for the first file or folder of a wrong kind or owner, OSError."""
-    partition_files(directory, owned=owned)
+def refuse_unsafe_files(directory: Path, *, require_owner: bool = True) -> None:
+    """Raise UnsafeFileError for the first file or folder of a wrong kind or owner. Raises OSError."""
+    partition_files(directory, require_owner=require_owner)
 
 
 def require_kind(path: Path, status: files.FileStat, kind: str) -> None:
-    """Raises UnsafeFileError unless the file at ``path`` is of that kind, ``FILE`` or ``DIRECTORY``."""
+    """Raise UnsafeFileError unless the file at ``path`` is of ``kind``: ``files.FILE`` or ``DIRECTORY``."""
     if status.kind == kind:
         return
     advice = "find out who created it, and remove it"
@@ -457,13 +457,13 @@ def require_kind(path: Path, status: files.FileStat, kind: str) -> None:
     )
 
 
-def has_own_folder(partition: Path, name: str = names.STAGING) -> bool:
-    """Does the partition's directory have Siltstone's folder ``name``?
+def has_siltstone_folder(partition: Path, name: str = names.STAGING) -> bool:
+    """Does a partition's directory have Siltstone's folder ``name``?
 
-    Raises DirectoryRefusedError where something else has the folder's name; OSError.
+    Raises DirectoryRefusedError for a folder of another user, and for a file of that name; OSError.
     """
     path = partition / name
-    reason = files.folder_refusal(path)
+    reason = files.unsafe_directory_reason(path)
     if reason is not None:
         raise DirectoryRefusedError(
             f"it {reason}, so nothing in it is written or removed",

@@ -2,18 +2,19 @@
 
 ::
 
-    BASE.log[.cleaned|.swap|.deleted], *.checkpoint          batches and records
-    BASE.index, .timeindex, .txnindex, with such suffixes    entries
+    BASE.log, *.checkpoint (snapshot of the metadata log)    batches and records
+    BASE.index, .timeindex, .txnindex                        entries; also with .cleaned, .swap or .deleted
     BASE.snapshot                                            producers
     *-offset-checkpoint, leader-epoch-checkpoint             offsets, epochs
     partition.metadata, meta.properties                      properties
 
-A row is a dict whose ``type`` says what it describes (``file``, ``batch``, ``record``, ``offsetIndex``…); the
-other names are those of Kafka's tool. Values are JSON's, and bytes where the file has bytes: the caller
-prints them as base64 or as escaped text (``render``).
+A row is a dict. Its ``type`` says what it describes (``file``, ``batch``, ``record``, ``offsetIndex``…); the
+names of its other fields are those of Kafka's tool. Values are those of JSON, or bytes, which the caller
+prints as base64 or as escaped text (``render``).
 
-Nothing is trusted: damage is yielded as a ``CorruptFileError`` after the rows before it. A bad checksum does
-not end a file: its batch is shown as not valid, with its records as far as they can be read.
+No file is trusted. Damage, or an entry that contradicts the log, is a *finding*: a ``CorruptFileError`` that
+is yielded, not raised, after the rows before it. A bad checksum does not end a file: the row of its batch
+says that it is not valid, and its records follow as far as they can be read.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError, CorruptRecordError, UsageError
 from siltstone.base.records import layout
 from siltstone.base.records.checksum import BAD_CHECKSUM, checksums_hold
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.control import ABORT, COMMIT
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import names
@@ -47,12 +49,13 @@ from siltstone.log.producers import ProducerEntry, read_snapshot
 from siltstone.log.segments import Window, windows
 
 Row = dict[str, Any]
-Output = Iterator[Row | CorruptFileError]
+RowsAndFindings = Iterator[Row | CorruptFileError]
 MAX_FINDINGS = 100
-"""So many findings of one check are listed; another one counts the rest."""
+"""The maximum number of findings of one check that are listed; one more finding counts the others."""
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
+"""By their number (``ControlRecordType``)."""
 _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 
@@ -60,8 +63,8 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 class DumpOptions:
     """What to show; the names are the flags of Kafka's tool.
 
-    ``max_bytes``: how much of a log is read. ``max_decompressed_message_bytes``: the bytes that one batch may
-    decompress to.
+    ``max_bytes``: how many bytes of a log are read. ``max_decompressed_message_bytes``: how many bytes one
+    batch may decompress to. ``decoder``: for a log of one of Kafka's coordinator topics.
     """
 
     print_data_log: bool = False
@@ -69,12 +72,12 @@ class DumpOptions:
     verify_index_only: bool = False
     index_sanity_check: bool = False
     max_bytes: int | None = None
-    max_decompressed_message_bytes: int = DEFAULT_LIMIT
+    max_decompressed_message_bytes: int = DEFAULT_DECOMPRESSION_LIMIT
     decoder: Decoder | None = None
 
     @property
     def shows_data(self) -> bool:
-        """Keys and values are printed, also for a decoder."""
+        """Are keys and values printed? They are, too, if there is a decoder."""
         return self.print_data_log or self.decoder is not None
 
 
@@ -82,13 +85,15 @@ KNOWN_FILES = (
     ".log, .index, .timeindex, .txnindex, .snapshot, the offset checkpoints, leader-epoch-checkpoint, "
     "partition.metadata and meta.properties"
 )
-_NAME_AN_INDEX = f"name it after its segment's base offset, such as {names.segment_file(0, 'index')}"
-_NAME = re.compile(r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$")
-_BASE_OFFSET = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
+_NAME_ADVICE = f"name it after its segment's base offset, such as {names.segment_file(0, 'index')}"
+_FILE_NAME_PATTERN = re.compile(
+    r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$"
+)
+_BASE_OFFSET_PATTERN = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
 
 def identify(path: str) -> NamedFile:
-    """A file's kind by its name. Raises UsageError for a directory and for an unknown name."""
+    """A file's kind and base offset, by its name. Raises UsageError for a directory and an unknown name."""
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError("it is a directory", path=path, advice="pass the files in it")
@@ -96,27 +101,25 @@ def identify(path: str) -> NamedFile:
         return NamedFile(path=path, kind="epochs" if name == names.LEADER_EPOCH_CHECKPOINT else "offsets")
     if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
-    parts = _NAME.match(name)
+    parts = _FILE_NAME_PATTERN.match(name)  # the name without suffixes, the kind, a suffix of a swap
     if parts is None:
         raise UsageError("the kind of the file is unknown", path=path, advice=f"pass {KNOWN_FILES}")
-    number = _BASE_OFFSET.match(parts[1])
+    number = _BASE_OFFSET_PATTERN.match(parts[1])
     if number is None and parts[2] in names.SEGMENT_KINDS[1:]:
-        raise UsageError("the file's name has no base offset", path=path, advice=_NAME_AN_INDEX)
+        raise UsageError("the file's name has no base offset", path=path, advice=_NAME_ADVICE)
     kind = "log" if parts[2] == "checkpoint" else parts[2]
     base_offset = -1 if number is None else int(number[1])
     if base_offset > LONG_MAX:
-        raise UsageError(
-            f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_AN_INDEX
-        )
+        raise UsageError(f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_ADVICE)
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
-def dump_file(file: NamedFile, options: DumpOptions) -> Output:
-    """The file's rows, the first one of the file itself, and findings between them. Raises OSError."""
-    start: Row = {"type": "file", "file": file.path, "kind": file.kind}
+def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:
+    """A row of the file itself, then the rows of its contents, with findings between them. Raises OSError."""
+    file_row: Row = {"type": "file", "file": file.path, "kind": file.kind}
     if file.kind == "log":
-        start["startOffset"] = None if file.base_offset < 0 else file.base_offset
-    yield start
+        file_row["startOffset"] = None if file.base_offset < 0 else file.base_offset
+    yield file_row
     if file.kind == "log":
         yield from log_rows(file.path, options)
     elif file.kind in names.SEGMENT_KINDS:
@@ -133,8 +136,9 @@ def dump_file(file: NamedFile, options: DumpOptions) -> Output:
             yield error
 
 
-def log_rows(path: str, options: DumpOptions) -> Output:
-    """A row of each batch of a log file, with ``options`` its records after it, and findings (``dumpLog``).
+def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
+    """A row for each batch of a log file, with findings (``dumpLog``). If ``options`` ask for records, their
+    rows follow the row of their batch.
 
     Batches are decoded one at a time, so that damage in one hides no other. A batch without a valid header
     ends the file, after the rows before it. Raises OSError.
@@ -154,10 +158,12 @@ def log_rows(path: str, options: DumpOptions) -> Output:
                 yield error
 
 
-def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scratch: Scratch) -> Output:
-    """The row of a window's one batch, with ``options`` its records, and at most one finding about either."""
-    row = _batch_row(batch, valid)
-    finding = None if valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
+def _batch_rows(
+    path: str, batch: Window, is_valid: bool, options: DumpOptions, scratch: Scratch
+) -> RowsAndFindings:
+    """The row of the window's only batch, at most one finding, and the records that ``options`` ask for."""
+    row = _batch_row(batch, is_valid)
+    finding = None if is_valid else CorruptRecordError(path, row["position"], BAD_CHECKSUM)
     columns = None
     if options.deep_iteration or options.shows_data:
         limit = options.max_decompressed_message_bytes
@@ -177,12 +183,13 @@ def _batch_rows(path: str, batch: Window, valid: bool, options: DumpOptions, scr
     for number in range(len(columns)):
         record = _record_row(row, columns, number, options)
         yield record
-        if valid and not record.get("isValid", True):
+        if is_valid and not record.get("isValid", True):
             reason = f"the checksum of the inner message at offset {record['offset']} does not match"
             yield CorruptRecordError(path, row["position"], reason)
 
 
-def _batch_row(batch: Window, valid: bool) -> Row:
+def _batch_row(batch: Window, is_valid: bool) -> Row:
+    """The window's only batch as a row. ``is_valid``: its checksum is right."""
     header: dict[str, int] = dict(
         zip(batch.batches.dtype.names or (), batch.batches[0].tolist(), strict=True)
     )
@@ -203,10 +210,11 @@ def _batch_row(batch: Window, valid: bool) -> Row:
             "deleteHorizonMs": header["base_timestamp"] if attributes & layout.DELETE_HORIZON_BIT else None,
         }
     else:
-        # A compressed message set is stored under its last message's offset; only decoding tells the first.
-        plain = not attributes & layout.CODEC_MASK
-        row |= {"offset": base_offset, "baseOffset": base_offset if plain else None}
-        row |= {"lastOffset": base_offset, "count": 1 if plain else None}
+        # A compressed message set is stored under its last message's offset. Its first offset and its count
+        # are known only once it is decoded.
+        is_uncompressed = not attributes & layout.CODEC_MASK
+        row |= {"offset": base_offset, "baseOffset": base_offset if is_uncompressed else None}
+        row |= {"lastOffset": base_offset, "count": 1 if is_uncompressed else None}
     time_type = "LogAppendTime" if attributes & layout.TIMESTAMP_TYPE_BIT else "CreateTime"
     return row | {
         "position": batch.origin + header["position"],
@@ -218,17 +226,17 @@ def _batch_row(batch: Window, valid: bool) -> Row:
         "attributes": attributes,
         "compresscodec": codec_name(attributes & layout.CODEC_MASK),
         "crc": header["crc"],
-        "isvalid": valid,
+        "isvalid": is_valid,
     }
 
 
 def _sequence_after(sequence: int, steps: int) -> int:
-    """The sequence number ``steps`` after another; 0 follows the largest, and -1 (none) stays -1."""
+    """The sequence number ``steps`` after another one: 0 follows the largest; -1 (no sequence) stays -1."""
     return sequence if sequence < 0 else (sequence + steps) & _LARGEST_SEQUENCE
 
 
 def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOptions) -> Row:
-    """One record of a batch as a row; keys, values and headers only where the options show data."""
+    """Record ``number`` of a batch as a row; with key, value and headers if the options show data."""
     row: Row = {
         "type": "record",
         "offset": int(columns.offset[number]),
@@ -239,9 +247,9 @@ def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOp
     }
     key, value = columns.key(number), columns.value(number)
     if batch["magic"] < 2:
-        row |= _message_checksum(columns, number)
+        row |= _message_checksum_fields(columns, number)
     else:
-        headers = [(_text(name), content) for name, content in columns.headers(number)]
+        headers = [(_decode_utf8(name), content) for name, content in columns.headers(number)]
         row["sequence"] = _sequence_after(batch["baseSequence"], row["offset"] - batch["baseOffset"])
         row["headerKeys"] = [name for name, _ in headers]
         if options.shows_data:
@@ -255,35 +263,36 @@ def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOp
     return row
 
 
-def _message_checksum(columns: RecordColumns, number: int) -> Row:
+def _message_checksum_fields(columns: RecordColumns, number: int) -> Row:
     """The CRC32 of one message (magic 0 and 1), and whether it is right."""
     start = int(columns.start[number])
-    entry = columns.data[start : start + int(columns.size[number])].tobytes()
-    stored = int.from_bytes(entry[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
-    assert layout.MAGIC_POSITION < layout.CRC_POSITION < len(entry)
-    return {"isValid": zlib.crc32(entry[layout.MAGIC_POSITION :]) == stored, "crc": stored}
+    message = columns.data[start : start + int(columns.size[number])].tobytes()
+    # The CRC32 is between the entry's offset and size and the magic byte, and covers all that follows it.
+    stored = int.from_bytes(message[layout.LOG_OVERHEAD : layout.MAGIC_POSITION], "big")
+    assert layout.MAGIC_POSITION < layout.CRC_POSITION < len(message)
+    return {"isValid": zlib.crc32(message[layout.MAGIC_POSITION :]) == stored, "crc": stored}
 
 
 def _control_fields(key: bytes, value: bytes) -> Row:
-    """The fields of a control record: its type, and for a transaction's end the coordinator's epoch.
+    """The fields of a control record: its type and, for ABORT and COMMIT, the coordinator's epoch.
 
-    Key: version 2, type 2. Value of ABORT and COMMIT: version 2, coordinator epoch 4.
+    Key: version int16, type int16. Value of ABORT and COMMIT: version int16, coordinator epoch int32.
     """
     if len(key) < 4:
         return {"controlType": "UNKNOWN"}
-    kind = int.from_bytes(key[2:4], "big", signed=True)
-    if kind in (0, 1) and len(value) >= 6:
+    type_number = int.from_bytes(key[2:4], "big", signed=True)
+    if type_number in (ABORT, COMMIT) and len(value) >= 6:
         epoch = int.from_bytes(value[2:6], "big", signed=True)
-        return {"controlType": CONTROL_TYPES[kind], "coordinatorEpoch": epoch}
-    name = CONTROL_TYPES[kind] if 0 <= kind < len(CONTROL_TYPES) else "UNKNOWN"
-    return {"controlType": f"{name}({kind})"}
+        return {"controlType": CONTROL_TYPES[type_number], "coordinatorEpoch": epoch}
+    name = CONTROL_TYPES[type_number] if 0 <= type_number < len(CONTROL_TYPES) else "UNKNOWN"
+    return {"controlType": f"{name}({type_number})"}
 
 
 # Indexes
 
 
-def _index_rows(index: NamedFile, options: DumpOptions) -> Output:
-    """A row of each entry, unless ``options`` ask for a check alone, and findings. Raises OSError."""
+def _index_rows(index: NamedFile, options: DumpOptions) -> RowsAndFindings:
+    """A row for each entry, unless ``options`` ask only for a check, and findings. Raises OSError."""
     entries, damage = entries_before_damage(files.read_bytes(index.path), index)
     if not (options.verify_index_only or options.index_sanity_check):
         yield from _entry_rows(index, entries)
@@ -323,7 +332,7 @@ def _entry_rows(index: NamedFile, entries: Entries) -> Iterator[Row]:
 
 
 def _producer_row(producer: ProducerEntry) -> Row:
-    """A producer's row; without a last batch if the snapshot has none."""
+    """A producer's row; without the fields of its last batch if the snapshot has none."""
     open_offset, last_sequence = producer.open_transaction_offset, producer.last_sequence
     row: Row = {
         "type": "producer",
@@ -335,6 +344,8 @@ def _producer_row(producer: ProducerEntry) -> Row:
     }
     if producer.last_offset < 0:
         return row
+    # ``offset_delta``: the batch's last offset less its first one. The first sequence number is as far below
+    # the last one; sequence numbers repeat after the largest, so steps forward lead there.
     return row | {
         "firstSequence": _sequence_after(last_sequence, _LARGEST_SEQUENCE + 1 - producer.offset_delta),
         "lastSequence": last_sequence,
@@ -345,10 +356,10 @@ def _producer_row(producer: ProducerEntry) -> Row:
 
 
 def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
-    """The entries of a checkpoint of offsets or epochs."""
-    is_of_epochs = kind == "epochs"
-    row_type = "leaderEpoch" if is_of_epochs else "checkpoint"
-    columns = EPOCH_COLUMNS if is_of_epochs else OFFSET_COLUMNS
+    """The entries of a checkpoint of offsets (``kind`` "offsets") or of leader epochs ("epochs")."""
+    is_leader_epochs = kind == "epochs"
+    row_type = "leaderEpoch" if is_leader_epochs else "checkpoint"
+    columns = EPOCH_COLUMNS if is_leader_epochs else OFFSET_COLUMNS
     for row in read_rows(path, columns):
         numbers = map(int, row[-2:])
         yield {"type": row_type, **dict(zip(columns, (*row[:-2], *numbers), strict=True))}
@@ -370,11 +381,12 @@ _BATCH_START = (
     "partitionLeaderEpoch isTransactional isControl"
 ).split()
 _BATCH_END = ("size", "magic", "compresscodec", "crc", "isvalid")
-_PRODUCER_END = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
+"""The fields that Kafka's tool prints first and last for a batch."""
+_PRODUCER_BATCH_FIELDS = ("firstSequence", "lastSequence", "lastOffset", "offsetDelta", "timestamp")
 
 
 class _Escapes(dict[int, str]):
-    """The printed form of each character, by its number; filled on demand."""
+    """Code point → how the character is printed, for ``str.translate``; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -386,13 +398,13 @@ class _Escapes(dict[int, str]):
 _ESCAPES = _Escapes()
 
 
-def _text(content: bytes) -> str:
+def _decode_utf8(content: bytes) -> str:
     return content.decode("utf-8", "backslashreplace")
 
 
 def printable(content: bytes | str) -> str:
     """Text with every non-printable character escaped; bytes are read as UTF-8, bad ones as ``\\xNN``."""
-    text = _text(content) if isinstance(content, bytes) else content
+    text = _decode_utf8(content) if isinstance(content, bytes) else content
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
@@ -400,7 +412,7 @@ def render(row: Row) -> str:
     """One row as Kafka's tool prints it: a line, or two for the start of a log.
 
     Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes
-    are not: the JSON form has the exact bytes.
+    are not escaped; who needs the exact bytes takes the JSON output.
     """
     match row["type"]:
         case "file":
@@ -412,49 +424,49 @@ def render(row: Row) -> str:
         case "record":
             return _record_line(row)
         case "producer":
-            line = _pairs(row, ("producerId", "producerEpoch", "coordinatorEpoch"))
-            line += f" currentTxnFirstOffset: {_optional(row['currentTxnFirstOffset'])}"
+            line = _format_fields(row, ("producerId", "producerEpoch", "coordinatorEpoch"))
+            line += f" currentTxnFirstOffset: {_format_optional_long(row['currentTxnFirstOffset'])}"
             line += f" lastTimestamp: {row['lastTimestamp']}"
-            return f"{line} {_pairs(row, _PRODUCER_END)}" if "lastOffset" in row else line
+            return f"{line} {_format_fields(row, _PRODUCER_BATCH_FIELDS)}" if "lastOffset" in row else line
         case "sanity":
             return f"{printable(row['file'])} passed sanity check."
         case "property":
             return f"{printable(row['name'])}: {printable(row['value'])}"
         case _:
-            return _pairs(row, (name for name in row if name != "type"))
+            return _format_fields(row, (name for name in row if name != "type"))
 
 
-def _pairs(row: Row, keys: Iterable[str]) -> str:
-    return " ".join(f"{key}: {_plain(row[key])}" for key in keys)
+def _format_fields(row: Row, keys: Iterable[str]) -> str:
+    return " ".join(f"{key}: {_format_value(row[key])}" for key in keys)
 
 
-def _plain(content: Any) -> str:
+def _format_value(content: Any) -> str:
     if isinstance(content, bool):
         return "true" if content else "false"
     return printable(content) if isinstance(content, bytes | str) else str(content)
 
 
-def _optional(content: int | None) -> str:
-    """As Java prints an OptionalLong."""
+def _format_optional_long(content: int | None) -> str:
+    """The number as Java prints an ``OptionalLong``."""
     return "OptionalLong.empty" if content is None else f"OptionalLong[{content}]"
 
 
 def _batch_line(row: Row) -> str:
     position = f"position: {row['position']} {row['timestampType']}: {row['maxTimestamp']}"
     if row["magic"] < 2:
-        return f"offset: {row['offset']} {position} {_pairs(row, _BATCH_END)}"
-    horizon = f"deleteHorizonMs: {_optional(row['deleteHorizonMs'])}"
-    return f"{_pairs(row, _BATCH_START)} {horizon} {position} {_pairs(row, _BATCH_END)}"
+        return f"offset: {row['offset']} {position} {_format_fields(row, _BATCH_END)}"
+    horizon = f"deleteHorizonMs: {_format_optional_long(row['deleteHorizonMs'])}"
+    return f"{_format_fields(row, _BATCH_START)} {horizon} {position} {_format_fields(row, _BATCH_END)}"
 
 
 def _record_line(row: Row) -> str:
-    sizes = _pairs(row, ("keySize", "valueSize"))
+    sizes = _format_fields(row, ("keySize", "valueSize"))
     parts = [f"| offset: {row['offset']} {row['timestampType']}: {row['timestamp']} {sizes}"]
     if "sequence" in row:
         keys = ",".join(map(printable, row["headerKeys"]))
         parts.append(f"sequence: {row['sequence']} headerKeys: [{keys}]")
     else:
-        parts.append(_pairs(row, ("isValid", "crc")))
+        parts.append(_format_fields(row, ("isValid", "crc")))
     if row.get("headers"):
         headers = (
             f"{printable(header['key'])}={'null' if header['value'] is None else printable(header['value'])}"

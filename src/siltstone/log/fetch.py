@@ -1,10 +1,11 @@
 """Reading from a log: an immutable view of the log, and fetches from it (Kafka's ``LocalLog.read``).
 
-A ``LogView`` is replaced as a whole at every change, so a reader sees one list of segments and one end,
-whatever is appended, deleted or swapped meanwhile.
+A ``LogView`` is a picture of the log at one moment. Every change of the log puts a new view in its place, and
+a reader keeps the view that it took: its segments and offsets stay the same while other threads append,
+delete or swap segments.
 
-A reader that continues where its last read ended saves the search: ``Fetched.position_after`` returns the
-position, and ``read`` takes it as ``resume_at``::
+A reader that continues where its last read ended can skip the search in the offset index:
+``FetchResult.position_after`` returns the position, and ``read`` takes it as ``resume_at``::
 
     fetched = read(view, offset, 1 << 20, resume_at=position)
     data, batches, _ = fetched.batches()
@@ -24,7 +25,7 @@ import numpy as np
 
 from siltstone.base.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from siltstone.base.files import FileSlice
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.base.records.layout import LOG_OVERHEAD, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
@@ -33,10 +34,10 @@ from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.segment import LiveSegment
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
-"""Kafka's special timestamps of ListOffsets; the first two also stand for offsets."""
-_HEAD = struct.Struct(">qi4xB")
-"""The start of a batch or message set, in every format::
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP = -2, -1, -3
+"""The special timestamps of Kafka's ``ListOffsetsRequest``; the first two stand for an offset, not a time."""
+_BATCH_START = struct.Struct(">qi4xB")
+"""The first 17 bytes of a batch or message set, the same in every format::
 
     0              8          12            16
     | base offset  | size     | (4 bytes)   | magic |        ``size`` counts the bytes after itself
@@ -45,8 +46,9 @@ Result = TypeVar("Result")
 
 
 class LogView(NamedTuple):
-    """A log at one moment. ``active_size``: the size of the active segment at that moment, in bytes.
+    """An immutable picture of a log at one moment (Kafka's ``LogOffsetSnapshot``, with the segments).
 
+    ``active_size``: bytes of the active segment at that moment; an append may have added more since.
     ``batch_limit``: the bytes that one batch may decompress to (``max.decompressed.message.bytes``).
     """
 
@@ -56,7 +58,7 @@ class LogView(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     active_size: int
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 
     @property
     def name(self) -> str | None:
@@ -64,15 +66,15 @@ class LogView(NamedTuple):
         return self.segments[0].directory.name if self.segments else None
 
     def size_of(self, number: int) -> int:
-        """Bytes of segment ``number`` that belong to this view."""
+        """Bytes of segment ``number`` (its index in ``segments``) that belong to this view."""
         return self.active_size if number + 1 == len(self.segments) else self.segments[number].size
 
 
 class FetchPosition(NamedTuple):
     """Where a read ended: at byte ``position`` of ``segment``; all batches before it are below ``offset``.
 
-    It is valid in every view that has the same segment object, except after ``truncate_to``. The header at
-    the position is checked before it is used, which finds nearly every position that has become invalid.
+    A later view that has the same segment object can be read from here, unless the segment was truncated:
+    then other bytes may be there. So the batch header at the position is checked before it is used.
     """
 
     segment: LiveSegment
@@ -81,13 +83,14 @@ class FetchPosition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """The result of a read: a slice of one segment's file, None where there is nothing to read yet.
+class FetchResult:
+    """The result of a read (Kafka's ``FetchDataInfo``): ``slice`` of one segment's file, or None at the end.
 
-    ``view`` is the view that was read. ``first_offset`` is the first batch's base offset: at most the
-    requested offset, or above it in a gap; in an empty result the offset or the limit. ``first_batch_size``
-    is in bytes: a slice that is shorter has only a part of the batch. ``end_offset`` is the high watermark or
-    last stable offset that limited the read.
+    ``view``: the view that was read. ``first_offset``: the first batch's base offset, which is at most the
+    requested offset, or above it where offsets are missing; in an empty result the smaller of the requested
+    offset and ``offset_limit``. ``first_batch_size``: its bytes; a smaller slice has only a part of the
+    batch. ``offset_limit``: the high watermark or last stable offset, which the read ended at. ``aborted``:
+    for read_committed, the aborted transactions that may have records in the slice.
     """
 
     view: LogView
@@ -95,7 +98,7 @@ class Fetched:
     segment: LiveSegment | None = None
     first_offset: int
     first_batch_size: int = 0
-    end_offset: int
+    offset_limit: int
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
@@ -104,10 +107,10 @@ class Fetched:
         return 0 if self.slice is None else self.slice.size
 
     def batches(self) -> tuple[Bytes, BatchHeaders, int]:
-        """Read the slice: (bytes, the whole batches in them, bytes of an incomplete last batch).
+        """Read the slice: (bytes of whole batches, their headers, how many bytes of another batch follow).
 
-        Checksums are not checked. Raises CorruptRecordError where the first bytes are no batch: batches
-        before damage are returned first.
+        Checksums are not checked. The result ends before a damaged batch; if the first one is damaged, raises
+        CorruptRecordError.
         """
         if self.slice is None:
             data = np.empty(0, np.uint8)
@@ -119,7 +122,7 @@ class Fetched:
         return data[: scan.end], scan.batches, len(data) - scan.end
 
     def position_after(self, batches: BatchHeaders) -> FetchPosition | None:
-        """Where a reader continues after ``batches``, the first ones of the slice; None if it has none."""
+        """The position after ``batches``, the first ones of the slice; None if there are none."""
         if self.slice is None or self.segment is None or not len(batches):
             return None
         last = batches[-1]
@@ -135,13 +138,14 @@ def read(
     isolation: str = READ_UNCOMMITTED,
     min_one_batch: bool = True,
     resume_at: FetchPosition | None = None,
-) -> Fetched:
+) -> FetchResult:
     """Up to ``max_bytes`` of batches from the one with ``offset`` on, all from one segment.
 
-    In a gap the result begins at the next higher batch; at the end it is empty. With ``min_one_batch`` it has
-    the whole first batch whatever its size (KIP-74). The last batch may be incomplete. ``resume_at``, from
-    ``Fetched.position_after``, saves the search when ``offset`` is its offset. Raises OffsetOutOfRangeError
-    for an offset below the log start or above the end.
+    If no batch has ``offset``, the result begins at the next higher batch; at the end of the log it is empty.
+    The last batch may be incomplete. ``isolation``: ``READ_COMMITTED`` or ``READ_UNCOMMITTED``.
+    ``min_one_batch``: return the whole first batch even if it is larger than ``max_bytes`` (KIP-74).
+    ``resume_at``: from ``FetchResult.position_after``; it counts only if its offset is ``offset``. Raises
+    OffsetOutOfRangeError for an offset below the log start offset or above the log end offset.
     """
     if not view.log_start_offset <= offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(
@@ -155,14 +159,14 @@ def read(
     return _retry_renamed(view, lambda: _read(view, offset, max_bytes, isolation, min_one_batch, resume_at))
 
 
-def answer(
+def fetch_response(
     view: LogView, offset: int, max_bytes: int, *, isolation: str = READ_UNCOMMITTED
 ) -> MessageSetSend:
-    """The answer to one fetch: up to ``max_bytes`` of the log from ``offset`` on (``MessageSetSend``).
+    """The response to one fetch request: up to ``max_bytes`` of the log from ``offset`` on.
 
-    The bytes are read once and not copied again. They may end within a batch, also within the first: a client
-    that gets no whole batch asks for more bytes. An offset out of range and a damaged log are reported by the
-    answer's error code, as in Kafka. Raises OSError.
+    The bytes are read once and not copied again. They may end within a batch, even the first: a client that
+    gets no whole batch asks for more bytes. For an offset out of range and for a damaged batch the response
+    has Kafka's error code. Raises OSError.
     """
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, min_one_batch=False)
@@ -176,9 +180,10 @@ def answer(
 
 
 def _retry_renamed(view: LogView, search: Callable[[], Result]) -> Result:
-    """The result of ``search``, repeated when a file was renamed before ``search`` could open it.
+    """The result of ``search``, repeated when another thread renamed a file before ``search`` could open it.
 
-    A segment's files are opened before they are renamed (``LiveSegment.keep_open``): each fails at most once.
+    That thread opened the segment's files before (``LiveSegment.keep_open``), so the next try uses those:
+    each segment can fail once.
     """
     for _ in view.segments:
         try:
@@ -195,77 +200,80 @@ def _read(
     isolation: str,
     min_one_batch: bool,
     resume_at: FetchPosition | None,
-) -> Fetched:
-    limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
-    floor = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
-    for number in range(floor, len(view.segments) if offset < limit else 0):
-        segment, end = view.segments[number], _readable_end_position(view, number, limit)
-        first = None
+) -> FetchResult:
+    offset_limit = view.last_stable_offset if isolation == READ_COMMITTED else view.high_watermark
+    first_number = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
+    for number in range(first_number, len(view.segments) if offset < offset_limit else 0):
+        segment, end = view.segments[number], _readable_end_position(view, number, offset_limit)
+        first_batch = None
         if resume_at is not None and resume_at.segment is segment:
             # The last read ended at this segment's end: continue in the next segment.
             if resume_at.position == end:
                 continue
-            first = _batch_at(resume_at, end)
-        if first is None:
+            first_batch = _batch_at_position(resume_at, end)
+        if first_batch is None:
             batch = segment.find_batch(offset, end)
             if batch is None:
                 continue
-            first = batch.position, batch.base_offset, batch.size
-        position, base_offset, size = first
+            first_batch = batch.position, batch.base_offset, batch.size
+        position, base_offset, size = first_batch
         # One segment a fetch, as in Kafka: a slice is of one file.
         max_size = max(max_bytes, size) if min_one_batch else max_bytes
-        part = FileSlice(segment.reader, position, min(max_size, end - position))
-        return Fetched(
+        file_slice = FileSlice(segment.reader, position, min(max_size, end - position))
+        return FetchResult(
             view=view,
-            slice=part,
+            slice=file_slice,
             segment=segment,
             first_offset=base_offset,
             first_batch_size=size,
-            end_offset=limit,
-            aborted=_aborted(view, number, offset, part, limit) if isolation == READ_COMMITTED else (),
+            offset_limit=offset_limit,
+            aborted=_aborted_transactions(view, number, offset, file_slice, offset_limit)
+            if isolation == READ_COMMITTED
+            else (),
         )
-    return Fetched(view=view, first_offset=min(offset, limit), end_offset=limit)
+    return FetchResult(view=view, first_offset=min(offset, offset_limit), offset_limit=offset_limit)
 
 
-def _readable_end_position(view: LogView, number: int, limit: int) -> int:
-    """The byte at which a segment's batches reach offset ``limit``, or its size where all are below."""
+def _readable_end_position(view: LogView, number: int, offset_limit: int) -> int:
+    """The byte at which segment ``number`` reaches ``offset_limit``; its size if all batches are below."""
     segment, end = view.segments[number], view.size_of(number)
-    is_below = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= limit
-    if limit >= view.log_end_offset or not end or is_below:
+    is_whole = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= offset_limit
+    if offset_limit >= view.log_end_offset or not end or is_whole:
         return end
-    above = segment.find_batch(limit, end)
+    above = segment.find_batch(offset_limit, end)
     return end if above is None else above.position
 
 
-def _batch_at(at: FetchPosition, end: int) -> tuple[int, int, int] | None:
-    """(position, offset, size) of the batch that begins at a position.
+def _batch_at_position(at: FetchPosition, end: int) -> tuple[int, int, int] | None:
+    """(position, base offset, size) of the batch that begins where the last read ended, below byte ``end``.
 
-    None when no batch of the position's offset or more can begin there.
+    None if no batch with that offset or a higher one can begin there.
     """
-    head = at.segment.reader.read(at.position, _HEAD.size)
-    if len(head) < _HEAD.size:
+    head = at.segment.reader.read(at.position, _BATCH_START.size)
+    if len(head) < _BATCH_START.size:
         return None
-    offset, size, magic = _HEAD.unpack(head)
+    offset, size, magic = _BATCH_START.unpack(head)
     size += LOG_OVERHEAD
-    is_possible = offset >= at.offset and magic <= 2 and _HEAD.size <= size <= end - at.position
+    is_possible = offset >= at.offset and magic <= 2 and _BATCH_START.size <= size <= end - at.position
     return (at.position, offset, size) if is_possible else None
 
 
-def _aborted(
-    view: LogView, number: int, offset: int, part: FileSlice, limit: int
+def _aborted_transactions(
+    view: LogView, number: int, offset: int, file_slice: FileSlice, offset_limit: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Aborted transactions with records in the slice (``LocalLog.collectAbortedTransactions``).
+    """The aborted transactions with records in the slice (Kafka's ``LocalLog.collectAbortedTransactions``).
 
-    Markers are in later segments too: the search ends at the first entry that was written when everything
-    below ``upper`` was stable.
+    A transaction index has an entry where the marker is, which may be in a later segment. The search ends at
+    an entry whose last stable offset is at or above the slice's end: transactions that abort later cannot
+    have records in the slice.
     """
     segment = view.segments[number]
-    # The offset index has an offset at or above the slice's end without reading batches. It may be too high,
-    # so that an aborted transaction is named whose records were not read: readers match producer and offset.
-    upper = segment.upper_bound_offset(part.position + part.size)
+    # The offset index gives an offset at or above the slice's end without reading batches. It may be too
+    # high: then the result has transactions whose records were not read, and readers find none of them.
+    upper = segment.upper_bound_offset(file_slice.position + file_slice.size)
     if upper is None and number + 1 < len(view.segments):
         upper = view.segments[number + 1].base_offset
-    upper = limit if upper is None else min(upper, limit)
+    upper = offset_limit if upper is None else min(upper, offset_limit)
     transactions: list[AbortedTransaction] = []
     for later in view.segments[number:]:
         for transaction in later.aborted():
@@ -279,15 +287,15 @@ def _aborted(
 def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
-    ``EARLIEST`` and ``LATEST`` give the log's start and its high watermark, with timestamp -1. None where
-    every record below the high watermark is older.
+    ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP`` return the log start offset and the high watermark, with
+    timestamp -1. None if every record below the high watermark is older.
     """
-    if timestamp == EARLIEST:
+    if timestamp == EARLIEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
-    if timestamp == LATEST:
+    if timestamp == LATEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.high_watermark, timestamp=-1, leader_epoch=-1)
     if timestamp == MAX_TIMESTAMP:
-        timestamp = max((segment.largest()[0] for segment in view.segments), default=-1)
+        timestamp = max((segment.largest_timestamp_and_offset()[0] for segment in view.segments), default=-1)
         if timestamp < 0:
             return None
 

@@ -13,21 +13,22 @@ One entry of each, with the byte at which each field begins::
     .txnindex  | version | producer id | first offset | last offset | last stable offset |    TransactionIndex
 
 Numbers are signed and big-endian. A file has entries and nothing else: no header, no checksum. A relative
-offset is an offset less the segment's base offset. The batch with an offset entry's offset starts at its
-position in the ``.log``; a time entry has the largest timestamp up to its offset. A broker preallocates
-``.index`` and ``.timeindex``, so zeros may follow the last entry.
+offset is an offset minus the segment's base offset. An offset entry says at which position of the ``.log``
+the batch with its offset starts. A time entry has the largest timestamp of the records up to its offset. A
+broker preallocates ``.index`` and ``.timeindex``, so zeros may follow the last entry.
 
-All of them can be built again from the ``.log`` alone, and ``IndexBuilder`` builds what Kafka would have
-built: before a batch, when more than ``index.interval.bytes`` were written since the last entry, one offset
-entry, and one time entry if a larger timestamp has been seen; one more time entry at the end.
+All of them can be rebuilt from the ``.log`` alone. ``IndexBuilder`` builds the entries that Kafka writes.
+When more than ``index.interval.bytes`` were written since the last entry, the next batch gets an offset
+entry, and a time entry if the largest timestamp has grown. At the end there is one more time entry.
 
-Recovery builds an index again that its log contradicts; ``dump`` reports each wrong entry. Brokers differ
-in what they write, so an entry is compared with what every one of them keeps:
+Recovery rebuilds an index that its log contradicts; ``dump`` reports each wrong entry. Versions of Kafka
+write different entries. So an entry is wrong only if no version could have written it:
 
-* offset entry: a batch starts at its position, and its offset ends that batch, or a later one that starts
-  before the next entry's position (one entry for a whole append: message sets, and followers of Kafka 3);
-* time entry: the batch that has its offset has its timestamp as the largest (Kafka 4 writes the batch's
-  last offset, Kafka 2 that of the record).
+* offset entry: a batch must start at its position. Its offset must be the last one of that batch, or of a
+  later batch before the next entry's position: followers of Kafka 3, and message sets, have one entry for
+  several batches that were appended together.
+* time entry: its timestamp must be the largest of the batch that has its offset. Kafka 4 writes the batch's
+  last offset, Kafka 2 the offset of the record with that timestamp.
 
 The entries of a transaction index are checked here; ``transactions`` compares them with the markers.
 """
@@ -64,18 +65,23 @@ TRANSACTION_ENTRY = np.dtype(
     ]
 )
 ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi")}
-"""For reading one entry without an array."""
+"""The formats of single entries, for reading one without an array."""
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
+"""A relative offset is a positive int32."""
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
 
-_SINCE_ENTRY, _LARGEST, _LARGEST_OFFSET, _LAST_TIME, _POSITION = range(5)
-"""The state of a builder: bytes since the last entry, the largest timestamp and the last offset of its batch,
-the last time entry's timestamp, the position of the next batch."""
+_BYTES_SINCE_ENTRY, _LARGEST_TIMESTAMP, _LARGEST_OFFSET, _LAST_TIME_ENTRY, _POSITION = range(5)
+"""The elements of a builder's state: bytes since the last offset entry, the largest timestamp so far, the
+last offset of its batch, the last time entry's timestamp, the position of the next batch."""
 
 
 class AbortedTransaction(NamedTuple):
-    """An entry of a ``.txnindex``: a producer's records from ``first_offset`` to its abort marker at
-    ``last_offset`` do not count (Kafka's ``AbortedTxn``)."""
+    """An entry of a ``.txnindex`` (Kafka's ``AbortedTxn``).
+
+    The producer's records from ``first_offset`` to its abort marker at ``last_offset`` are aborted.
+    ``last_stable_offset``: the first offset of the earliest transaction that was open after the marker, or
+    the offset after the marker if none was.
+    """
 
     producer_id: int
     first_offset: int
@@ -95,62 +101,62 @@ def _index_batches(
     max_timestamp: Int64,
     size: Int64,
     interval: int,
-    limit: int,
+    entries_max: int,
     state: Int64,
     offsets: Int32,
     times: Int64,
 ) -> tuple[int, int]:
-    """Add consecutive batches as Kafka's ``LogSegment.append`` does, one batch a call.
+    """Add consecutive batches, each as Kafka's ``LogSegment.append`` adds one.
 
-    Writes at most ``limit`` offset entries to ``offsets`` and their time entries to ``times``, one row an
-    entry; returns how many of each. ``state`` goes on from call to call.
+    Writes at most ``entries_max`` offset entries to ``offsets`` and their time entries to ``times``, one row
+    for each entry; returns how many of each. Reads and updates ``state``, which the next call needs.
     """
     offset_count = time_count = 0
     for i in range(len(size)):
-        # The batch's timestamp counts before an entry is added, so a time entry covers this batch too.
-        if max_timestamp[i] > state[_LARGEST]:
-            state[_LARGEST] = max_timestamp[i]
+        # The timestamp first: a time entry that is added below includes this batch.
+        if max_timestamp[i] > state[_LARGEST_TIMESTAMP]:
+            state[_LARGEST_TIMESTAMP] = max_timestamp[i]
             state[_LARGEST_OFFSET] = last_offset[i]
-        if state[_SINCE_ENTRY] > interval and offset_count < limit:
+        if state[_BYTES_SINCE_ENTRY] > interval and offset_count < entries_max:
             offsets[offset_count, 0] = last_offset[i] - base_offset
             offsets[offset_count, 1] = state[_POSITION]
             offset_count += 1
-            # ``TimeIndex.maybeAppend``: no entry unless the largest timestamp has grown since the last one.
-            if state[_LARGEST] > state[_LAST_TIME]:
-                times[time_count, 0] = state[_LARGEST]
+            # As in ``TimeIndex.maybeAppend``: only if the largest timestamp has grown since the last entry.
+            if state[_LARGEST_TIMESTAMP] > state[_LAST_TIME_ENTRY]:
+                times[time_count, 0] = state[_LARGEST_TIMESTAMP]
                 times[time_count, 1] = state[_LARGEST_OFFSET] - base_offset
                 time_count += 1
-                state[_LAST_TIME] = state[_LARGEST]
-            state[_SINCE_ENTRY] = 0
-        # Its bytes count after that: the first batch of a segment never has an entry.
+                state[_LAST_TIME_ENTRY] = state[_LARGEST_TIMESTAMP]
+            state[_BYTES_SINCE_ENTRY] = 0
+        # The bytes last: so the first batch of a segment never gets an entry.
         state[_POSITION] += size[i]
-        state[_SINCE_ENTRY] += size[i]
+        state[_BYTES_SINCE_ENTRY] += size[i]
     return offset_count, time_count
 
 
 class IndexBuilder:
-    """Builds a segment's offset and time index from its batches, added in log order.
+    """Builds a segment's offset index and time index from its batches, which are added by offset.
 
-    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``: a full index gets no
-    more entries.
+    ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``, after which an index
+    gets no more entries.
     """
 
     def __init__(self, base_offset: int, interval: int, size_limit: int) -> None:
         self._base_offset = base_offset
         self._interval = interval
-        self._limit = size_limit // OFFSET_ENTRY.itemsize
-        self._state = np.zeros(5, np.int64)
-        self._state[[_LARGEST, _LAST_TIME]] = -1
+        self._offset_entries_left = size_limit // OFFSET_ENTRY.itemsize
+        self._state = np.zeros(_POSITION + 1, np.int64)
+        self._state[[_LARGEST_TIMESTAMP, _LAST_TIME_ENTRY]] = -1
         self._offsets: list[Int32] = []
         self._times: list[Int64] = []
 
     @property
     def largest_timestamp(self) -> int:
         """Largest batch timestamp so far, in ms; -1 before any."""
-        return int(self._state[_LARGEST])
+        return int(self._state[_LARGEST_TIMESTAMP])
 
     def add(self, last_offset: Int64, max_timestamp: Int64, size: Int64) -> None:
-        """Add consecutive batches: int64 arrays, one row a batch."""
+        """Add consecutive batches: int64 arrays with one element for each batch; ``size`` in bytes."""
         offsets = np.empty((len(size), 2), np.int32)
         times = np.empty((len(size), 2), np.int64)
         offset_count, time_count = _index_batches(
@@ -159,14 +165,14 @@ class IndexBuilder:
             max_timestamp,
             size,
             self._interval,
-            self._limit,
+            self._offset_entries_left,
             self._state,
             offsets,
             times,
         )
         self._offsets.append(offsets[:offset_count].copy())
         self._times.append(times[:time_count].copy())
-        self._limit -= offset_count
+        self._offset_entries_left -= offset_count
 
     def add_batches(self, batches: BatchHeaders) -> None:
         """Add batches by their headers."""
@@ -177,24 +183,24 @@ class IndexBuilder:
         )
 
     def finish(self) -> dict[str, bytes]:
-        """The content of the index files by kind, "index" and "timeindex", with the last time entry."""
+        """The contents of the files, by kind: "index", and "timeindex" with its last entry."""
         offsets = np.concatenate([*self._offsets, np.empty((0, 2), np.int32)])
         times = np.concatenate([*self._times, np.empty((0, 2), np.int64)])
-        if self._state[_LARGEST] > self._state[_LAST_TIME]:
-            relative = int(self._state[_LARGEST_OFFSET]) - self._base_offset
-            last = np.array([[self._state[_LARGEST], relative]], np.int64)
-            times = np.concatenate([times, last])
+        if self._state[_LARGEST_TIMESTAMP] > self._state[_LAST_TIME_ENTRY]:
+            relative_offset = int(self._state[_LARGEST_OFFSET]) - self._base_offset
+            last_entry = np.array([[self._state[_LARGEST_TIMESTAMP], relative_offset]], np.int64)
+            times = np.concatenate([times, last_entry])
         entries = np.empty(len(times), TIME_ENTRY)
         entries["timestamp"], entries["relative_offset"] = times[:, 0], times[:, 1]
         return {"index": offsets.astype(">i4").tobytes(), "timeindex": entries.tobytes()}
 
 
 def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
-    """An index file's entries (see the drawing), without preallocated zeros at the end.
+    """Decode an index file's entries, without preallocated zeros at the end.
 
-    ``kind`` is "index", "timeindex" or "txnindex". Raises CorruptFileError when the size is not a whole
-    number of entries, a transaction index has another version, an offset index does not ascend, or a time
-    index descends.
+    ``kind`` is "index", "timeindex" or "txnindex"; the module draws the entries of each. Raises
+    CorruptFileError for a size that is not a whole number of entries, for another version of a transaction
+    index, for an offset index that does not increase, and for a time index that decreases.
     """
     dtype = ENTRY_OF_KIND[kind]
     if len(data) % dtype.itemsize:
@@ -203,21 +209,21 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
         )
     rows = np.frombuffer(data, dtype)
     if kind == "txnindex":
-        bad = np.flatnonzero(rows["version"] != 0)
-        if len(bad):
-            reason = f"the entry has version {rows['version'][bad[0]]}; only version 0 is supported"
-            raise CorruptFileError(path, int(bad[0]) * dtype.itemsize, reason)
+        unknown = np.flatnonzero(rows["version"] != 0)
+        if len(unknown):
+            reason = f"the entry has version {rows['version'][unknown[0]]}; only version 0 is supported"
+            raise CorruptFileError(path, int(unknown[0]) * dtype.itemsize, reason)
         return rows
     names = ("relative_offset", "position") if kind == "index" else ("timestamp", "relative_offset")
     used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
     entries = rows[: int(used[-1]) + 1 if len(used) else 0]
     for name in names:
         values = entries[name].astype(np.int64)
-        strict = kind == "index"
-        back = np.flatnonzero(np.diff(values) < (1 if strict else 0))
-        if len(back) or (strict and len(values) and values[0] < 0):
-            number = int(back[0]) + 1 if len(back) else 0
-            reason = f"the entry's {name} is {'not above' if strict else 'below'} that of the entry before"
+        is_strict = kind == "index"
+        decreasing = np.flatnonzero(np.diff(values) < (1 if is_strict else 0))
+        if len(decreasing) or (is_strict and len(values) and values[0] < 0):
+            number = int(decreasing[0]) + 1 if len(decreasing) else 0
+            reason = f"the entry's {name} is {'not above' if is_strict else 'below'} that of the entry before"
             raise CorruptFileError(path, number * dtype.itemsize, reason)
     return entries
 
@@ -228,13 +234,17 @@ _LOGS_OF = {
     SWAP: (SWAP, CLEANED, ""),
     DELETED: (DELETED, ""),
 }
-"""By an index's suffix: the suffixes that its log may have during a swap, which renames file by file; the
-likeliest first."""
+"""For an index with this suffix: the suffixes that its ``.log`` may have, the likeliest first. During a swap
+they may differ, since the files are renamed one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A file of a log directory by its name: its kind, base offset (-1: none) and swap suffix or ""."""
+    """A file of a log directory and what its name says.
+
+    ``kind``: what follows the base offset in the name, such as "index". ``base_offset``: -1 if the name has
+    none. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or "".
+    """
 
     path: str
     kind: str
@@ -242,14 +252,14 @@ class NamedFile:
     suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The log of this index, in whatever state of a swap; None where there is no log."""
+        """The path of the ``.log`` of this index, with its own suffix during a swap; None without a log."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
 
 
 def differs_from_log(index: NamedFile, log: str) -> bool:
-    """Is an offset or time index damaged, or does it contradict its ``log``? Raises OSError."""
+    """Is an offset or time index damaged, or has its ``log`` (a path) other batches? Raises OSError."""
     entries, damage = entries_before_damage(files.read_bytes(index.path), index)
     if damage or any(sanity_check(index, entries)):
         return True
@@ -257,7 +267,7 @@ def differs_from_log(index: NamedFile, log: str) -> bool:
 
 
 def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[CorruptFileError]]:
-    """The entries before the first damage, and that damage."""
+    """(the entries before the first damage, that damage: a list of one error, or an empty list)."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[CorruptFileError] = []
     while True:
@@ -269,7 +279,10 @@ def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[
 
 
 def sanity_check(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
-    """The first entry whose offset is below the segment's base offset, if any (Kafka's sanity check)."""
+    """Yield an error for the first entry with an offset below the segment's base offset.
+
+    (Kafka's ``OffsetIndex.sanityCheck``.)
+    """
     if index.kind == "txnindex":
         bad = np.flatnonzero(
             (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
@@ -283,21 +296,21 @@ def sanity_check(index: NamedFile, entries: Entries) -> Iterator[CorruptFileErro
         )
 
 
-_COLUMNS = ["position", "base_offset", "last_offset", "max_timestamp"]
-_CHECKED = np.dtype([(name, np.int64) for name in _COLUMNS])
-"""What entries are compared with: one row a batch of the log."""
+_BATCH_FIELDS = ["position", "base_offset", "last_offset", "max_timestamp"]
+_BATCH_ROW = np.dtype([(name, np.int64) for name in _BATCH_FIELDS])
+"""The fields of a batch header that index entries are compared with."""
 
 
 def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[CorruptFileError]:
-    """The entries of an offset or time index that its ``log`` contradicts, and the log's damage.
+    """Yield an error for the damage of ``log`` (a path), and for each wrong entry of an offset or time index.
 
     Raises OSError.
     """
-    parts, readable_end = [np.empty(0, _CHECKED)], LONG_MAX
+    parts, readable_end = [np.empty(0, _BATCH_ROW)], LONG_MAX
     try:
         with files.Reader(log) as reader:
-            for some in batch_headers(reader):
-                parts.append(some[_COLUMNS].astype(_CHECKED))
+            for headers in batch_headers(reader):
+                parts.append(headers[_BATCH_FIELDS].astype(_BATCH_ROW))
     except CorruptRecordError as error:
         readable_end = error.position
         yield error.with_traceback(None)
@@ -311,46 +324,51 @@ def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[
         yield CorruptFileError(index.path, number * entries.dtype.itemsize, reason)
 
 
-def _take(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
-    """``values[rows]``, and -2, which is no offset or position, for a row after the last one."""
-    padded = np.append(values, np.int64(-2))
+_NO_VALUE = np.int64(-2)
+"""No batch has this offset, position or timestamp; -1 stands for a missing timestamp."""
+
+
+def _take_rows(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
+    """``values[rows]``, and ``_NO_VALUE`` for a row after the last one."""
+    padded = np.append(values, _NO_VALUE)
     return padded[np.minimum(rows, len(values))]
 
 
 def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each offset entry that its log contradicts, below ``readable_end``."""
+    """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``."""
     rows = np.searchsorted(batches["position"], positions)
-    starts, ends = _take(batches["position"], rows), _take(batches["last_offset"], rows)
+    start_positions = _take_rows(batches["position"], rows)
+    last_offsets = _take_rows(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
     following = np.append(positions[1:], LONG_MAX)
-    # An entry may be for a whole append: its offset then ends a later batch before the next entry.
-    ends_later = (
-        (_take(batches["last_offset"], later) == offsets)
+    # An entry may be for several batches: its offset is then the last one of a later batch.
+    ends_batch = (
+        (_take_rows(batches["last_offset"], later) == offsets)
         & (later >= rows)
-        & (_take(batches["position"], later) < following)
+        & (_take_rows(batches["position"], later) < following)
     )
-    readable = positions < readable_end
-    for number in np.flatnonzero(readable & ((starts != positions) | ~ends_later)).tolist():
+    is_readable = positions < readable_end
+    for number in np.flatnonzero(is_readable & ((start_positions != positions) | ~ends_batch)).tolist():
         entry = f"offset {offsets[number]} position {positions[number]}"
-        if starts[number] != positions[number]:
+        if start_positions[number] != positions[number]:
             yield number, f"{entry}: no batch of the log starts at that position"
         else:
-            yield number, f"{entry}: the batch at that position ends at offset {ends[number]}"
+            yield number, f"{entry}: the batch at that position ends at offset {last_offsets[number]}"
 
 
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(entry, reason) of each time entry that its log contradicts, if its batch was read."""
+    """(number of the entry, reason) for each wrong time entry whose batch was read."""
     rows = np.searchsorted(batches["last_offset"], offsets)
-    inside = (rows < len(batches)) & (_take(batches["base_offset"], rows) <= offsets)
-    largest = _take(batches["max_timestamp"], rows)
-    readable = (rows < len(batches)) | (readable_end == LONG_MAX)
-    for number in np.flatnonzero(readable & (~inside | (largest != times))).tolist():
+    is_in_batch = (rows < len(batches)) & (_take_rows(batches["base_offset"], rows) <= offsets)
+    largest = _take_rows(batches["max_timestamp"], rows)
+    is_readable = (rows < len(batches)) | (readable_end == LONG_MAX)
+    for number in np.flatnonzero(is_readable & (~is_in_batch | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"
-        if inside[number]:
+        if is_in_batch[number]:
             yield number, f"{entry}: its batch has largest timestamp {largest[number]}"
         else:
             yield number, f"{entry}: no batch of the log has that offset"

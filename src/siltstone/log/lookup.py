@@ -1,12 +1,13 @@
 """Searches by offset and by time in a segment's file (Kafka's ``LogSegment``, ``FileRecords``).
 
-The functions take an open file and a start position, which is a batch boundary at or below the batch that is
-searched for: from the segment's offset index, or 0. All record formats are read: a compressed message set is
-stored under its last message's offset, which is enough for a search by offset.
+The functions take an open file and the position at which a search starts. A batch begins there, at or below
+the one that is searched for: the position is from the segment's offset index, or 0. All record formats are
+read. The header of a compressed message set has its last message's offset, which a search by offset needs.
 
-Headers are read and bodies are skipped: a first small read covers the bytes between two index entries, the
-next ones grow while batches are small, and a large batch costs one read however large it is. Only a search by
-time decodes batches, those whose largest timestamp is not below the searched one, after their checksums.
+A search reads headers and skips the records after them. The first read covers the bytes between two index
+entries. The next reads grow as long as batches are small; a large batch takes one read, whatever its size.
+Only a search by time decodes records: those of batches whose largest timestamp is high enough, after it has
+checked their checksums.
 
     with files.Reader(segment.path) as reader:
         batch = position_of_offset(reader, 4711, start=position)
@@ -22,21 +23,23 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import refuse_bad_checksum
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_headers
 
 FIRST_READ = 16 << 10
-"""Bytes of a lookup's first read: a few index intervals."""
+"""Bytes that a search reads first: a few times ``index.interval.bytes``."""
 LARGEST_READ = 1 << 20
+"""Bytes that a search reads at once at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPosition:
-    """A batch in a file: ``position`` and ``size`` in bytes, header included.
+    """Where a batch is in a file (Kafka's ``LogOffsetPosition``): ``position`` and ``size`` in bytes.
 
-    ``base_offset`` is as stored: for a compressed message set that of its last message, as ``last_offset``.
+    ``base_offset`` is the one in the header: a compressed message set has its last message's offset there, so
+    it equals ``last_offset``.
     """
 
     position: int
@@ -47,9 +50,9 @@ class BatchPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimestampAndOffset:
-    """The result of a search by time: offset, the record's timestamp in ms, its leader epoch (-1: none).
+    """The record that a search by time found (Kafka's ``FileRecords.TimestampAndOffset``).
 
-    (Kafka's ``FileRecords.TimestampAndOffset``.)
+    ``timestamp`` is in ms; ``leader_epoch`` is -1 if there is none.
     """
 
     offset: int
@@ -60,12 +63,12 @@ class TimestampAndOffset:
 def batch_headers(
     reader: files.Reader, *, start: int = 0, end: int | None = None, first_read: int = FIRST_READ
 ) -> Iterator[BatchHeaders]:
-    """The headers of the batches in bytes [``start``, ``end``) of the file, some rows at a time.
+    """Read the headers of the batches in bytes [``start``, ``end``) of a file; one array for each read.
 
-    ``start`` is a batch boundary, ``end`` defaults to the file's size when it was opened (an active segment
-    may have grown since: pass the size up to which it has whole batches). Positions count from the file's
-    first byte. Checksums are not checked. Yields all batches before the first damage, or before a batch that
-    extends beyond ``end``, and then raises CorruptRecordError.
+    A batch begins at ``start``. ``end`` defaults to the file's size when it was opened; for an active
+    segment, which may have grown since, pass the size up to which it has whole batches. Positions count from
+    the file's first byte. Checksums are not checked. Yields all batches before the first damage, or before a
+    batch that extends beyond ``end``, and then raises CorruptRecordError.
     """
     end = reader.stat.size if end is None else end
     position, read_size = start, first_read
@@ -78,7 +81,7 @@ def batch_headers(
             yield scan.batches
         is_whole = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
         if not is_whole or len(data) < len(buffer):
-            # A clean end before ``end``: the file is shorter than the caller says.
+            # If the batches end cleanly, the file is shorter than ``end``.
             reason = SCAN_REASON.get(scan.outcome, SCAN_REASON[ScanEnd.TRUNCATED])
             raise CorruptRecordError(reader.path, position + scan.end, reason)
         if len(scan.batches) > 1:
@@ -87,17 +90,18 @@ def batch_headers(
 
 
 def read_batch(reader: files.Reader, batch: BatchHeaders) -> tuple[Bytes, BatchHeaders]:
-    """The bytes of one batch and its row for them, at position 0; ``batch`` has its position in the file.
+    """Read one batch: (its bytes, its header with position 0, where it is in these bytes).
 
-    Raises CorruptRecordError where the file ends within it, or its checksum does not match.
+    ``batch`` is its header with the position in the file. Raises CorruptRecordError if the file ends within
+    the batch, or its checksum does not match.
     """
-    origin, inside = batch["position"].item(), batch.copy()
-    inside["position"] = 0
+    origin, moved = batch["position"].item(), batch.copy()
+    moved["position"] = 0
     data = np.empty(batch["size"].item(), np.uint8)
     if reader.read_into(data, origin) < len(data):
         raise CorruptRecordError(reader.path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
-    refuse_bad_checksum(data, inside, path=reader.path, origin=origin)
-    return data, inside
+    refuse_bad_checksum(data, moved, path=reader.path, origin=origin)
+    return data, moved
 
 
 def position_of_offset(
@@ -108,9 +112,10 @@ def position_of_offset(
     end: int | None = None,
     first_read: int = FIRST_READ,
 ) -> BatchPosition | None:
-    """The first batch from ``start`` on whose last offset is at or above ``offset``; None when all are below.
+    """The first batch from ``start`` on whose last offset is at or above ``offset``; None if all are below.
 
-    In an offset gap that is the next higher batch. Arguments and errors as in ``batch_headers``.
+    So if no batch has ``offset``, the result is the next higher batch. Arguments and errors as in
+    ``batch_headers``.
     """
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         reached = batches["last_offset"] >= offset
@@ -128,16 +133,16 @@ def first_offset_at_or_after(
     start: int = 0,
     end: int | None = None,
     from_offset: int = 0,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     first_read: int = FIRST_READ,
 ) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
-    Skips records below ``from_offset`` (the log's start) and records without a time: all of magic 0, and what
-    was converted from it. ``limit`` is the number of bytes that a batch may decompress to. Raises
-    CorruptRecordError as ``batch_headers`` does, and for a batch that has to be decoded and cannot be.
+    Skips records below ``from_offset`` (the log start offset). Skips records without a timestamp: those of
+    magic 0, and those converted from it. ``limit``: the bytes that a batch may decompress to. Raises
+    CorruptRecordError as ``batch_headers`` does, and for a batch that it cannot decode.
     """
-    # A record without a time has timestamp -1 and is never the result.
+    # A record without a timestamp has -1, which is below the least timestamp searched for.
     scratch, timestamp = Scratch(), max(timestamp, 0)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         possible = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= from_offset)

@@ -3,9 +3,9 @@
 ::
 
     topic-0/00000000000000000289.log            a segment's file: base offset in 20 digits, kind
-    topic-0/00000000000000000289.log.cleaned    the same, with the state of a swap as suffix
-    topic-0.8b3f…-delete                        a deleted topic's directory: never touched
-    00000000000000000155-0000000001.checkpoint  a snapshot of the metadata log: end offset, epoch
+    topic-0/00000000000000000289.log.cleaned    the same during a swap of segments: the suffix is its state
+    topic-0.8b3f…-delete                        the directory of a deleted topic, which is never changed
+    00000000000000000155-0000000001.checkpoint  a snapshot of the metadata log: end offset, leader epoch
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from dataclasses import dataclass
 from siltstone.base.config import LONG_MAX
 
 SEGMENT_KINDS = ("log", "index", "timeindex", "txnindex")
-"""A segment's own files, the log first."""
+"""The kinds of a segment's files: the records, the offset index, the time index, the transaction index."""
 SNAPSHOT = "snapshot"
+"""The kind of a producer snapshot."""
 TEMPORARY = ".tmp"
-"""The suffix of a file until it replaces the old one."""
+"""The suffix of a new version of a file until it replaces the old one."""
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+"""The suffixes of a swap: a new file before it is complete, a complete one before its last rename, an old one
+before it is removed."""
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
+"""The high watermarks."""
 OFFSET_CHECKPOINTS = (
     RECOVERY_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -38,8 +42,8 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
-"""The content of ``CLEAN_SHUTDOWN`` where Siltstone writes it (Kafka's ``CleanShutdownFileHandler``). With
-broker epoch -1 a controller assumes nothing about replicated records."""
+"""The content of a ``CLEAN_SHUTDOWN`` that Siltstone writes (Kafka's ``CleanShutdownFileHandler``). Broker
+epoch -1 means unknown: the controller then does not assume that the broker still has all records."""
 LOCK = ".lock"
 STAGING = ".siltstone"
 """Siltstone's folder inside a partition directory; Kafka's loader ignores folders."""
@@ -47,7 +51,7 @@ COMPACTED = ".compacted"
 """The folder of compacted ledgers inside a partition directory; see ``log.ledger``."""
 STAGED_WRITES = ".siltstone-writes"
 """The folder inside a partition directory where a table's write waits for its commit; see ``tables.commit``.
-It is another one than the cleaner's, which is removed with everything in it."""
+It is not inside ``STAGING``, because a cleaning removes all of that."""
 CLUSTER_METADATA = "__cluster_metadata"
 
 _SEGMENT_FILE = re.compile(
@@ -56,6 +60,8 @@ _SEGMENT_FILE = re.compile(
 _METADATA_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
 _NAME_CACHE_SIZE = 1 << 13
 """How many parsed names are cached: a directory is listed several times, and partitions share names."""
+_INT32_MAX = (1 << 31) - 1
+# Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _LEFTOVER = re.compile(r"-(delete|future|stray)$")
 
@@ -73,7 +79,10 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """The parts of a file name in a partition directory: base offset, kind, swap suffix or ""."""
+    """The parts of a segment file's name.
+
+    ``kind``: one of ``SEGMENT_KINDS``, or ``SNAPSHOT``. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or "".
+    """
 
     base_offset: int
     kind: str
@@ -82,7 +91,7 @@ class SegmentFile:
 
 @functools.lru_cache(_NAME_CACHE_SIZE)
 def parse_segment_file(name: str) -> SegmentFile | None:
-    """The parts of a segment file's name, None for any other name."""
+    """Parse the name of a segment's file or a producer snapshot; None for any other name."""
     match = _SEGMENT_FILE.match(name)
     if match is None or int(match[1]) > LONG_MAX:
         return None
@@ -90,13 +99,13 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def parse_metadata_snapshot(name: str) -> tuple[int, int] | None:
-    """(end offset, epoch) of a snapshot of the metadata log by its name, None for any other name."""
+    """Parse the name of a metadata log's snapshot: (end offset, leader epoch); None for any other name."""
     match = _METADATA_SNAPSHOT.match(name)
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def is_kafkas_file(name: str) -> bool:
-    """Is this the name of a file of Kafka's in a partition directory, or of one that is being written?"""
+def is_kafka_file(name: str) -> bool:
+    """Is this the name of a file that Kafka writes in a partition directory, or its temporary name?"""
     name = name.removesuffix(TEMPORARY)
     if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
         return True
@@ -109,14 +118,14 @@ def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The topic and partition of a directory name, None where it is no legal ``topic-N``."""
+    """The topic and partition of a directory by its name; None if that is no legal ``topic-N``."""
     match = _PARTITION.match(name)
-    if match is None or _LEFTOVER.search(name) or match[1] in (".", "..") or int(match[2]) > 0x7FFFFFFF:
+    if match is None or _LEFTOVER.search(name) or match[1] in (".", "..") or int(match[2]) > _INT32_MAX:
         return None
     return TopicPartition(match[1], int(match[2]))
 
 
-def reason_ignored(name: str) -> str:
-    """Why a directory is ignored whose name is not that of a partition."""
+def ignore_reason(name: str) -> str:
+    """Why a directory is ignored, if ``parse_partition`` returns None for its name."""
     leftover = _LEFTOVER.search(name)
     return f"left over from Kafka (-{leftover[1]})" if leftover else "no topic-N directory"

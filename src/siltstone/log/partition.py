@@ -2,16 +2,16 @@
 
 ::
 
-    append ─► validate, assign offsets ─► producers ─► roll? ─► segment ─► view ─► flush?
+    append ─► validate, assign offsets ─► check producers ─► roll? ─► write to segment ─► new view ─► flush?
     read   ─► view ─► segment ─► a slice of its file
 
-Readers take no lock: they use a ``LogView``, which is replaced as a whole. The bytes of a failed append are
-truncated again; a failed fsync takes the log offline.
+Readers take no lock. They use a ``LogView``, an immutable picture of the log; every change puts a new view in
+its place. A failed append truncates the bytes that it wrote. A failed fsync takes the log offline.
 
 There are two locks. ``_lock`` guards the state in memory and the active segment; every append takes it.
-``_segments_lock`` guards the files of closed segments: a change that renames, truncates or removes them takes
-it, and then ``_lock``, always in this order. A swap has only ``_segments_lock`` while it renames and syncs
-files, so appends continue (Kafka's ``UnifiedLog`` has one lock for both, and appends wait).
+``_segments_lock`` guards the files of closed segments. A change that renames, truncates or removes them takes
+``_segments_lock`` first and ``_lock`` second. A swap of segments holds only ``_segments_lock`` while it
+renames and syncs files, so appends continue. (Kafka's ``UnifiedLog`` has one lock, and appends wait.)
 """
 
 from __future__ import annotations
@@ -40,30 +40,33 @@ from siltstone.base.errors import (
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
 from siltstone.log.fetch import LogView
-from siltstone.log.ledger.store import forget_beyond, recover_ledgers
+from siltstone.log.ledger.store import delete_cursor_beyond, recover_ledgers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.recovery.partition import Recovered, recover_partition
-from siltstone.log.replacement import NOTHING_VERIFIED, Verified, swap_in
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
+from siltstone.log.replacement import NO_VERIFIED_LOGS, VerifiedLogs, swap_in
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, find_segment, list_segments
-from siltstone.log.validation import Origin, Validated, validate_and_assign
+from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assign
 
 
 class SegmentList:
-    """The segments of an open log, in order, at least one; the last one is active (Kafka's ``LocalLog``).
+    """The segments of an open log by base offset (Kafka's ``LocalLog``). The last one is active.
 
-    ``segments`` is immutable and replaced as a whole: readers of the old tuple continue with its segments.
-    Producers, epochs, start offsets and locks are ``PartitionLog``'s. Every method may raise OSError.
+    There is always at least one. ``segments`` is a tuple that each change replaces, so a reader of the old
+    tuple continues with its segments. ``PartitionLog`` has the producers, the leader epochs, the log start
+    offset and the locks. Every method may raise OSError.
     """
 
-    def __init__(self, recovered: Recovered, config: LogConfig, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, recovered: RecoveredPartition, config: LogConfig, clock: Clock, random: Random
+    ) -> None:
         self.directory = recovered.directory
         self.config = config
         self._clock = clock
         self._random = random
-        self.segments = tuple(self._live(segment) for segment in recovered.segments)
+        self.segments = tuple(self._open_segment(segment) for segment in recovered.segments)
         if not self.segments:
             self.segments = (self._create(recovered.log_end_offset),)
 
@@ -72,7 +75,7 @@ class SegmentList:
         """The active segment, which appends are written to."""
         return self.segments[-1]
 
-    def _live(self, segment: Segment) -> LiveSegment:
+    def _open_segment(self, segment: Segment) -> LiveSegment:
         return LiveSegment(segment, self.config, created_ms=self._clock.now_ms(), jitter_ms=self._jitter())
 
     def _create(self, base_offset: int) -> LiveSegment:
@@ -88,7 +91,7 @@ class SegmentList:
         return self._random.randrange(limit_ms) if limit_ms > 0 else 0
 
     def roll(self, base_offset: int) -> LiveSegment:
-        """Begin a new active segment; the one before is closed from now on."""
+        """Create a new active segment; the one before it becomes a closed segment."""
         self.active.save_indexes(closing=True)
         active = self._create(base_offset)
         self.segments = (*self.segments, active)
@@ -101,7 +104,8 @@ class SegmentList:
         renamed = []
         for segment in removed:
             renamed += segment.mark_deleted()
-            # Durable one by one, oldest first: a tombstone must not vanish before an older value of its key.
+            # One fsync for each segment, oldest first: a crash must not remove a tombstone while an older
+            # value of its key is still in the log.
             if self.config.compacts:
                 files.sync_directory(self.directory)
         if renamed and not self.config.compacts:
@@ -109,10 +113,11 @@ class SegmentList:
         return renamed
 
     def truncate(self, offset: int) -> Callable[[], None]:
-        """Remove everything at and above ``offset`` from ``segments``; returns what does it on the disk.
+        """Remove the records at and above ``offset`` from ``segments``; returns a function that removes them
+        from the disk.
 
-        In between the caller publishes the shorter view. On the disk later segments are removed first, so
-        that a crash leaves no gap.
+        The caller publishes the shorter view before it calls that function, so that no reader reads beyond
+        the end. The function removes later segments first, so that a crash leaves no gap.
         """
         remaining = [segment for segment in self.segments if segment.base_offset <= offset]
         removed = self.segments[len(remaining) :]
@@ -132,14 +137,15 @@ class SegmentList:
         return truncate_files
 
     def restart(self, offset: int) -> None:
-        """Remove everything and continue with one empty segment at ``offset``.
+        """Remove all records and continue with one empty segment at ``offset``.
 
-        It is made before the others are removed: a log without a segment would start at 0 after a crash.
+        The empty segment is created before the others are removed: after a crash, a log without a segment
+        would start at offset 0.
         """
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
-        existing = (segment for segment in self.segments if segment.base_offset == offset)
-        active = next(existing, None) or self._create(offset)
+        at_offset = (segment for segment in self.segments if segment.base_offset == offset)
+        active = next(at_offset, None) or self._create(offset)
         self._remove([segment for segment in self.segments if segment is not active])
         self.segments = (active,)
 
@@ -149,32 +155,33 @@ class SegmentList:
                 files.unlink(path)
             files.sync_directory(self.directory)
 
-    def closed(self, bases: Sequence[int]) -> tuple[LiveSegment, ...]:
+    def closed_segments(self, base_offsets: Sequence[int]) -> tuple[LiveSegment, ...]:
         """The closed segments with these base offsets. Raises SourceChangedError when one does not exist."""
-        closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in bases)
-        if len(closed) != len(bases):
+        closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in base_offsets)
+        if len(closed) != len(base_offsets):
             raise SourceChangedError(
-                f"the closed segments {sorted(bases)} do not all exist any more; nothing was swapped",
+                f"the closed segments {sorted(base_offsets)} do not all exist any more; nothing was swapped",
                 path=self.directory,
             )
         return closed
 
     def swap_files(
-        self, new: Sequence[int], old: Sequence[LiveSegment], verified: Verified
+        self, new_bases: Sequence[int], old: Sequence[LiveSegment], verified: VerifiedLogs
     ) -> tuple[list[LiveSegment], list[Path]]:
-        """Replace closed segments by the ``.cleaned`` ones with base offsets ``new``, on the disk only.
+        """Replace the files of the closed segments ``old`` by the ``.cleaned`` files with base offsets
+        ``new_bases``; ``segments`` has the old ones until ``exchange_segments``.
 
-        ``segments`` has the old ones until ``exchange``; ``keep_open`` has opened their files for readers of
-        the old view. Needs only the lock of changes to closed segments. Returns the new segments and the
-        ``.deleted`` files. Raises CorruptRecordError when a new segment fails its verification; no old
-        segment was renamed then.
+        Opens the old files first: readers of the old view still need them. The caller holds
+        ``PartitionLog._segments_lock``. Returns the new segments and the paths of the ``.deleted`` files.
+        Raises CorruptRecordError when a new segment fails its verification; no old segment was renamed then.
         """
         for segment in old:
             segment.keep_open()
-        retired = swap_in(self.directory, new, [segment.base_offset for segment in old], verified)
-        return [self._live(find_segment(self.directory, base)) for base in sorted(new)], retired
+        deleted_files = swap_in(self.directory, new_bases, [segment.base_offset for segment in old], verified)
+        new = [self._open_segment(find_segment(self.directory, base)) for base in sorted(new_bases)]
+        return new, deleted_files
 
-    def exchange(self, old: Sequence[LiveSegment], new: Sequence[LiveSegment]) -> None:
+    def exchange_segments(self, old: Sequence[LiveSegment], new: Sequence[LiveSegment]) -> None:
         """Replace the old segments in ``segments`` by the new ones."""
         for segment in old:
             segment.close_for_append()
@@ -182,50 +189,51 @@ class SegmentList:
         self.segments = tuple(sorted((*others, *new), key=lambda segment: segment.base_offset))
 
 
-Background = Callable[[Callable[[], None]], object]
-"""Runs a task now or later, such as the flush of a closed segment after a roll."""
+TaskRunner = Callable[[Callable[[], None]], object]
+"""Takes a function without parameters and calls it, now or in another thread. A log passes it the flush of a
+closed segment after a roll."""
 
 
 def run_now(task: Callable[[], None]) -> None:
-    """A ``Background`` that runs the task at once, in the caller's thread."""
+    """A ``TaskRunner`` that runs the task at once, in the caller's thread."""
     task()
 
 
-class Appended(NamedTuple):
-    """The offsets of an append (Kafka's ``LogAppendInfo``). ``duplicate``: the batch was in the log already,
-    at these offsets.
+class AppendResult(NamedTuple):
+    """The result of an append: the offsets of its batches (Kafka's ``LogAppendInfo``).
 
-    ``log_append_ms`` is the assigned time under log-append time, else -1. For a duplicate it is, as in Kafka,
-    the largest timestamp of the stored batch, whatever the topic's timestamp type. ``left_out``: the number
-    of bytes after a producer's batch that were not appended.
+    ``is_duplicate``: the batch was in the log already, at these offsets. ``log_append_ms``: with
+    ``message.timestamp.type=LogAppendTime`` the time that the log assigned, else -1. For a duplicate it is,
+    as in Kafka, the largest timestamp of the stored batch, whatever the timestamp type. ``trailing_bytes``:
+    how many bytes after a producer's batch were not appended.
     """
 
     first_offset: int
     last_offset: int
     log_append_ms: int = -1
-    duplicate: bool = False
-    left_out: int = 0
+    is_duplicate: bool = False
+    trailing_bytes: int = 0
 
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PartitionLog(ReadableLog):
     """The log of one partition; a program opens it through a ``LogManager``.
 
-    Public attributes: ``topic_partition``, ``directory``, ``config``; ``view``, which readers use;
-    ``recovery_point``, below which everything is durable; ``flushed_ms``, the time of the last flush;
-    ``offline``, why the log takes no more appends, None while it does.
+    ``view``: the log as readers see it now. ``recovery_point``: all records below this offset are durable.
+    ``flushed_ms``: the time of the last flush. ``offline``: the error that took the log offline, after which
+    it refuses every change; None as long as there was none.
     """
 
     def __init__(
         self,
         topic_partition: TopicPartition,
-        recovered: Recovered,
+        recovered: RecoveredPartition,
         config: LogConfig,
         clock: Clock,
         *,
-        background: Background = run_now,
+        background: TaskRunner = run_now,
         random: Random | None = None,
     ) -> None:
         """The log of a directory after its recovery. Raises OSError."""
@@ -244,8 +252,8 @@ class PartitionLog(ReadableLog):
         self.flushed_ms = clock.now_ms()
         self._truncations = 0
         self._high_watermark: int | None = None
-        self._list = SegmentList(recovered, config, clock, random or Random())
-        self._log_start, self._log_end = recovered.log_start_offset, recovered.log_end_offset
+        self._segment_list = SegmentList(recovered, config, clock, random or Random())
+        self._log_start_offset, self._log_end_offset = recovered.log_start_offset, recovered.log_end_offset
         self._publish()
 
     @property
@@ -254,18 +262,18 @@ class PartitionLog(ReadableLog):
         return sum(segment.size for segment in self.view.segments)
 
     def _publish(self) -> None:
-        """Replace the view by one of the log as it is now."""
-        high_watermark = self._log_end
+        """Replace ``view`` by a view of the log as it is now."""
+        high_watermark = self._log_end_offset
         if self._high_watermark is not None:
-            high_watermark = min(max(self._high_watermark, self._log_start), self._log_end)
+            high_watermark = min(max(self._high_watermark, self._log_start_offset), self._log_end_offset)
             self._high_watermark = high_watermark
         self.view = LogView(
-            self._list.segments,
-            self._log_start,
-            self._log_end,
+            self._segment_list.segments,
+            self._log_start_offset,
+            self._log_end_offset,
             high_watermark,
-            self._producers.last_stable_offset(high_watermark, self._log_start),
-            self._list.active.size,
+            self._producers.last_stable_offset(high_watermark, self._log_start_offset),
+            self._segment_list.active.size,
             self.config.max_decompressed_message_bytes,
         )
 
@@ -290,7 +298,7 @@ class PartitionLog(ReadableLog):
             raise self._go_offline(error) from error
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _locked_for_change(self) -> Iterator[None]:
         """Hold ``_lock`` on a log that can be used; an error of the file system takes the log offline."""
         with self._lock:
             self._refuse_unusable()
@@ -304,60 +312,57 @@ class PartitionLog(ReadableLog):
         origin: Origin = Origin.CLIENT,
         leader_epoch: int | None = None,
         sync: bool = False,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append batches. Offsets are written into ``data`` itself where it is a writable buffer.
 
-        A client's ``data`` is one batch. A second whole batch is refused; other bytes after the first, such
-        as an incomplete batch, are not appended, as in Kafka, and counted in ``left_out``. ``leader_epoch``
-        defaults to the log's latest; a lower one would remove the later epochs. ``sync``: return only when
-        the batches are durable. Raises a LogError with Kafka's code; neither the log nor ``data`` has changed
-        then.
+        A client's ``data`` is one batch. A second whole batch is refused. Other bytes after the first batch,
+        such as an incomplete batch, are not appended, as in Kafka; ``trailing_bytes`` counts them.
+        ``leader_epoch`` defaults to the log's latest; a lower one would remove the later epochs. ``sync``:
+        return only when the batches are durable. Raises a LogError with Kafka's code; neither the log nor
+        ``data`` has changed then.
         """
         with self._lock:
             self._refuse_unusable()
             now_ms, buffer = self._clock.now_ms(), _writable(data)
+            # Validation writes offsets into the header. After an error, and for a duplicate, it is restored.
             header = buffer[:BATCH_OVERHEAD].copy()
             appended = None
             try:
                 appended = self._append(buffer, origin, leader_epoch, now_ms)
             finally:
-                if appended is None or appended.duplicate:
+                if appended is None or appended.is_duplicate:
                     buffer[:BATCH_OVERHEAD] = header
-            unflushed = self._log_end - self.recovery_point
-            is_due = unflushed >= self.config.flush_messages
-            is_due |= now_ms - self.flushed_ms >= self.config.flush_ms
-        if sync or is_due:
+            unflushed_messages = self._log_end_offset - self.recovery_point
+            is_flush_due = unflushed_messages >= self.config.flush_messages
+            is_flush_due |= now_ms - self.flushed_ms >= self.config.flush_ms
+        if sync or is_flush_due:
             self.flush()
         return appended
 
-    def _append(self, buffer: Bytes, origin: Origin, leader_epoch: int | None, now_ms: int) -> Appended:
+    def _append(self, buffer: Bytes, origin: Origin, leader_epoch: int | None, now_ms: int) -> AppendResult:
         validated = validate_and_assign(
             buffer,
             config=self.config,
-            next_offset=self._log_end,
+            next_offset=self._log_end_offset,
             now_ms=now_ms,
             leader_epoch=(self._epochs.latest_epoch or 0) if leader_epoch is None else leader_epoch,
             origin=origin,
         )
         duplicate = self._producers.check(validated.batches, validated.data, origin=origin)
         if duplicate is not None:
-            return Appended(
-                duplicate.first_offset,
-                duplicate.last_offset,
-                duplicate.timestamp_ms,
-                True,
-                validated.left_out,
-            )
+            stored = duplicate.first_offset, duplicate.last_offset, duplicate.timestamp_ms
+            return AppendResult(*stored, is_duplicate=True, trailing_bytes=validated.trailing_bytes)
         try:
             self._write(validated, now_ms)
         except OSError as error:
             raise self._go_offline(error) from error
         append_ms = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
-        return Appended(validated.first_offset, validated.last_offset, append_ms, left_out=validated.left_out)
+        offsets = validated.first_offset, validated.last_offset
+        return AppendResult(*offsets, append_ms, trailing_bytes=validated.trailing_bytes)
 
-    def _write(self, validated: Validated, now_ms: int) -> None:
+    def _write(self, validated: ValidatedBatches, now_ms: int) -> None:
         try:
-            active = self._list.active
+            active = self._segment_list.active
             if active.must_roll(self.config, validated, now_ms):
                 active = self._roll(validated.first_offset)
             epoch = validated.batches["leader_epoch"].item(-1)
@@ -365,32 +370,32 @@ class PartitionLog(ReadableLog):
                 self._epochs.assign(epoch, validated.first_offset)
             active.append(validated)
         except OSError as error:
-            if error.errno not in _DISK_FULL:
+            if error.errno not in _DISK_FULL_ERRORS:
                 raise
             raise StorageError(
                 f"{error.strerror}; the batches of this call were not appended",
                 path=self.directory,
                 advice="free space, and append them again",
             ) from error
-        # The batches are in the file. After an error from here on memory and disk differ: ``_append`` takes
-        # the log offline then.
+        # The batches are in the file. After an error below, memory and disk differ, so ``_append`` takes the
+        # log offline.
         aborted = self._producers.update(validated.batches, validated.data)
         if aborted:
             active.add_aborted(aborted)
-        self._log_end = validated.last_offset + 1
+        self._log_end_offset = validated.last_offset + 1
         self._publish()
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new active segment at ``base_offset``, by default the log's end."""
-        with self._changing():
-            self._roll(self._log_end if base_offset is None else base_offset)
+        """Create a new active segment at ``base_offset``, by default the log end offset."""
+        with self._locked_for_change():
+            self._roll(self._log_end_offset if base_offset is None else base_offset)
             self._publish()
 
     def _roll(self, base_offset: int) -> LiveSegment:
-        if base_offset <= self._list.active.base_offset:
-            return self._list.active
+        if base_offset <= self._segment_list.active.base_offset:
+            return self._segment_list.active
         self._write_snapshot(base_offset)
-        active = self._list.roll(base_offset)
+        active = self._segment_list.roll(base_offset)
         self._background(lambda: self.flush(including_active=False))
         return active
 
@@ -401,46 +406,47 @@ class PartitionLog(ReadableLog):
             files.replace(path, self._producers.snapshot())
 
     def flush(self, *, including_active: bool = True) -> None:
-        """Make everything that was appended before this call durable, or the closed segments alone.
+        """Make all records durable that were appended before this call, or those of the closed segments only.
 
-        Raises StorageError.
+        Does nothing on a log that is closed or offline. Raises StorageError.
         """
         with self._lock:
             if self._closed or self.offline is not None:
                 return
-            upto = self._log_end if including_active else self._list.active.base_offset
-            truncations, segments = self._truncations, self._list.segments[: None if including_active else -1]
+            flush_offset = self._log_end_offset if including_active else self._segment_list.active.base_offset
+            truncations = self._truncations
+            segments = self._segment_list.segments[: None if including_active else -1]
             unsynced = [segment for segment in segments if segment.is_unsynced]
             with self._offline_on_error():
                 for segment in unsynced:
                     segment.save_indexes()
         with self._offline_on_error():
             for segment in unsynced:
-                # Without the lock: a segment may have been removed, truncated or swapped meanwhile.
+                # This thread does not hold the lock: a segment may be removed or swapped at the same time.
                 with contextlib.suppress(FileNotFoundError):
                     segment.sync()
         with self._lock:
-            # If the log was truncated meanwhile, new batches may have offsets below ``upto`` and be unsynced.
+            # After a truncation in the meantime, new batches below ``flush_offset`` may not be synced.
             if truncations == self._truncations:
-                self.recovery_point = max(self.recovery_point, min(upto, self._log_end))
+                self.recovery_point = max(self.recovery_point, min(flush_offset, self._log_end_offset))
             if including_active:
                 self.flushed_ms = self._clock.now_ms()
 
     # Start offset, retention and truncation
 
     def set_high_watermark(self, offset: int | None) -> None:
-        """Set the high watermark, within the log's bounds; None: it is always the log's end."""
+        """Set the high watermark, within the log's bounds; None: it always equals the log end offset."""
         with self._lock:
             self._high_watermark = offset
             self._publish()
 
     def delete_records(self, before: int) -> int:
-        """Move the log start up to ``before`` (-1: the high watermark); returns the new log start.
+        """Raise the log start offset to ``before`` (-1: to the high watermark); returns the log start offset.
 
-        Raises OffsetOutOfRangeError above the high watermark. The next retention check removes the segments
-        below.
+        The next retention check removes the segments below it. Raises OffsetOutOfRangeError for an offset
+        above the high watermark.
         """
-        with self._changing():
+        with self._locked_for_change():
             target = self.high_watermark if before == -1 else before
             if not 0 <= target <= self.high_watermark:
                 raise OffsetOutOfRangeError(
@@ -448,64 +454,65 @@ class PartitionLog(ReadableLog):
                     path=str(self.topic_partition),
                     advice="pass an offset up to the high watermark, or -1 for the high watermark itself",
                 )
-            self._raise_start(target)
-            return self._log_start
+            self._raise_log_start(target)
+            return self._log_start_offset
 
-    def _raise_start(self, offset: int) -> None:
-        if offset <= self._log_start:
+    def _raise_log_start(self, offset: int) -> None:
+        if offset <= self._log_start_offset:
             return
-        self._log_start = offset
+        self._log_start_offset = offset
         self.recovery_point = max(self.recovery_point, offset)
         self._epochs.truncate_from_start(offset)
         self._publish()
 
-    def delete_prefix(self, count: int | Callable[[LogView], int]) -> list[Path]:
-        """Remove the ``count`` oldest segments, or as many as ``count`` returns for the current view.
+    def delete_oldest_segments(self, count: int | Callable[[LogView], int]) -> list[Path]:
+        """Remove the ``count`` oldest segments, or as many as the function ``count`` returns for the view.
 
-        If these are all segments, a new active segment begins first, so that the end offset stays. Returns
-        the ``.deleted`` files, which the caller unlinks later.
+        If these are all segments, the log rolls first, so that it keeps its log end offset. Returns the paths
+        of the ``.deleted`` files, which the caller unlinks later.
         """
-        with self._segments_lock, self._changing():
+        with self._segments_lock, self._locked_for_change():
             removed = count(self.view) if callable(count) else count
-            if removed >= len(self._list.segments) and self._list.active.size:
-                self._roll(self._log_end)
-            deleted_files = self._list.delete_oldest(removed)
-            self._raise_start(max(self._log_start, self._list.segments[0].base_offset))
+            if removed >= len(self._segment_list.segments) and self._segment_list.active.size:
+                self._roll(self._log_end_offset)
+            deleted_files = self._segment_list.delete_oldest(removed)
+            self._raise_log_start(max(self._log_start_offset, self._segment_list.segments[0].base_offset))
             self._publish()
             return deleted_files
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove everything at and above ``offset``, durably; False when there was nothing.
+        """Remove all records at and above ``offset``, durably; returns False when there were none.
 
-        Also removes a compacted ledger that covers some of it.
+        Also removes a compacted ledger that covers some of these offsets.
         """
-        with self._segments_lock, self._changing():
-            if offset >= self._log_end:
+        with self._segments_lock, self._locked_for_change():
+            if offset >= self._log_end_offset:
                 return False
-            # The ledger first: it must not survive a crash and cover offsets that are then written again.
-            forget_beyond(self.directory, offset)
-            finish = self._list.truncate(offset)
-            self._publish_end(offset, min(self._log_start, offset))
-            finish()
+            # The ledger first: otherwise, after a crash, it might cover offsets that are then written again.
+            delete_cursor_beyond(self.directory, offset)
+            truncate_files = self._segment_list.truncate(offset)
+            self._publish_bounds(min(self._log_start_offset, offset), offset)
+            truncate_files()
             self._truncate_state(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and continue at ``offset`` (a follower whose log ends below its leader's start).
+        """Remove all records; the next one gets ``offset`` (Kafka's ``truncateFullyAndStartAt``).
 
-        Also removes the compacted ledger, which lacks the records in between.
+        A follower does this when its log ends below the leader's log start offset. Also removes the compacted
+        ledger, which lacks the records in between.
         """
-        with self._segments_lock, self._changing():
-            forget_beyond(self.directory, 0)
-            self._list.restart(offset)
-            self._publish_end(offset, offset)
+        with self._segments_lock, self._locked_for_change():
+            delete_cursor_beyond(self.directory, 0)
+            self._segment_list.restart(offset)
+            self._publish_bounds(offset, offset)
             self.recovery_point = offset
             self._truncate_state(offset, all_snapshots=True)
 
-    def _publish_end(self, end: int, start: int) -> None:
-        """Publish the new end before the files are truncated, so that no reader reads beyond it."""
-        self._log_start, self._log_end = start, end
-        self.recovery_point = min(self.recovery_point, end)
+    def _publish_bounds(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Set both offsets for a truncation and publish the view."""
+        self._log_start_offset, self._log_end_offset = log_start_offset, log_end_offset
+        self.recovery_point = min(self.recovery_point, log_end_offset)
         self._truncations += 1
         self._publish()
 
@@ -520,37 +527,37 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def replace(
-        self, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+        self, new: Sequence[int], old: Sequence[int], verified: VerifiedLogs = NO_VERIFIED_LOGS
     ) -> list[Path]:
-        """Replace closed, flushed segments by ``.cleaned`` ones (base offsets; see ``log.replacement``).
+        """Replace closed, flushed segments by ``.cleaned`` ones (Kafka's ``replaceSegments``).
 
-        Appends wait only while the list of segments is exchanged: the files of closed segments change only
-        under ``_segments_lock``. Readers of either view continue with the files that are open. Returns the
-        ``.deleted`` files, which the caller unlinks later. Raises CorruptRecordError when a new segment fails
-        its verification, SourceChangedError when an old one does not exist: nothing has changed then.
-        StorageError.
+        ``new`` and ``old`` are base offsets; ``verified``: see ``log.replacement``. Appends wait only while
+        the list of segments is exchanged. Readers of the old view continue with its open files. Returns the
+        paths of the ``.deleted`` files, which the caller unlinks later. Raises CorruptRecordError when a new
+        segment fails its verification and SourceChangedError when an old one does not exist; nothing has
+        changed then. Raises StorageError.
         """
         with self._segments_lock:
             with self._lock:
                 self._refuse_unusable()
-                replaced = self._list.closed(old)
+                old_segments = self._segment_list.closed_segments(old)
             with self._offline_on_error():
-                opened, retired = self._list.swap_files(new, replaced, verified)
+                new_segments, deleted_files = self._segment_list.swap_files(new, old_segments, verified)
             with self._lock:
-                self._list.exchange(replaced, opened)
+                self._segment_list.exchange_segments(old_segments, new_segments)
                 self._publish()
-            return retired
+            return deleted_files
 
     def view_and_producers(self) -> tuple[LogView, ProducerStates]:
-        """The view and the producers at its end, both of one moment."""
+        """The view, and a copy of the producer states at its log end offset."""
         with self._lock:
             view, entries = self.view, self._producers.entries()
         return view, ProducerStates(view.log_end_offset, entries)
 
     def update_config(self, config: LogConfig) -> None:
-        """Change the settings: sizes apply from the next roll on, policies at once."""
+        """Replace the settings. Sizes of files apply from the next roll on, all others at once."""
         with self._lock:
-            self.config = self._list.config = config
+            self.config = self._segment_list.config = config
             self._publish()
 
     def expire_producers(self) -> None:
@@ -564,12 +571,12 @@ class PartitionLog(ReadableLog):
             if self._closed:
                 return
             if self.offline is None:
-                with self._changing():
-                    self._list.active.save_indexes(closing=True)
-                    self._write_snapshot(self._log_end)
+                with self._locked_for_change():
+                    self._segment_list.active.save_indexes(closing=True)
+                    self._write_snapshot(self._log_end_offset)
                 self.flush()
             self._closed = True
-            for segment in self._list.segments:
+            for segment in self._segment_list.segments:
                 segment.close_for_append()
 
 
@@ -599,26 +606,27 @@ def open_partition(
     config: LogConfig | None = None,
     clock: Clock | None = None,
     *,
-    clean: bool = False,
+    had_clean_shutdown: bool = False,
     recovery_point: int = 0,
-    log_start: int = 0,
-    background: Background = run_now,
+    log_start_offset: int = 0,
+    background: TaskRunner = run_now,
     create: bool = True,
 ) -> PartitionLog:
-    """Recover and open one partition directory and its ledgers; an empty one gets its first segment.
+    """Recover one partition directory and its compacted ledgers, and open the log.
 
-    Without a lock or checkpoints, which are a ``LogManager``'s: a program opens logs through it. ``clean``:
-    the log was closed cleanly; else everything from ``recovery_point`` on is checked. ``create``: make the
-    directory if it is missing. Raises CorruptRecordError, UnsafeFileError, OSError.
+    An empty directory gets its first segment. This takes no lock and reads no checkpoint; ``LogManager`` does
+    both, so a program opens its logs there. Without ``had_clean_shutdown`` recovery scans the log from
+    ``recovery_point`` on. ``create``: make the directory if it is missing. Raises CorruptRecordError,
+    UnsafeFileError, OSError.
     """
     config, clock = config or LogConfig(), clock or SystemClock()
     if create:
         files.make_directory(directory, parents=True)
     recovered = recover_partition(
         directory,
-        clean=clean,
+        had_clean_shutdown=had_clean_shutdown,
         recovery_point=recovery_point,
-        log_start=log_start,
+        log_start_offset=log_start_offset,
         config=config,
         now_ms=clock.now_ms(),
     )

@@ -1,13 +1,12 @@
 """The producers of a log, their snapshots, and the last stable offset (Kafka's ``ProducerStateManager``).
 
-``ProducerStates`` follows a log that is appended to: ``check`` says whether batches may be appended and
-changes nothing (``ProducerAppendInfo``), ``update`` applies batches that were appended. ``load_producers``
-builds the same states from a directory (``UnifiedLog.rebuildProducerState``): it reads the newest valid
-``.snapshot`` within the log, then every batch from its offset on, or the whole log where there is no
-snapshot.
+``ProducerStates`` has the producers of an open log. ``check`` refuses batches that may not be appended
+(``ProducerAppendInfo``); ``update`` applies batches that were appended. ``load_producers`` builds the same
+states from a directory (``UnifiedLog.rebuildProducerState``): from the newest valid ``.snapshot`` in the log
+and the batches after it, or without a snapshot from the whole log.
 
-A transaction is *open* from its first batch to its marker. It holds the last stable offset back until then,
-and until the marker is below the high watermark.
+A transaction is *open* from its first batch to its marker. The last stable offset does not pass its first
+offset before the marker is below the high watermark.
 
 A snapshot is a file ``BASE.snapshot``, all its integers big-endian::
 
@@ -15,8 +14,8 @@ A snapshot is a file ``BASE.snapshot``, all its integers big-endian::
     producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8
     | coordinator epoch 4 | first offset of its open transaction 8 (-1: none)
 
-The cleaner reads from it which batch is the last of each producer that is not expired: an emptied batch stays
-for that producer, whose sequence numbers would be lost otherwise.
+The cleaner reads a snapshot for each producer's last batch. It retains that batch, even without records,
+until the producer expires: otherwise the producer's last sequence would be lost.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ import numpy as np
 from crc32c import crc32c
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -43,7 +43,7 @@ from siltstone.base.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from siltstone.base.records.control import EndTransactionMarker, marker_of
+from siltstone.base.records.control import EndTransactionMarker, read_batch_marker
 from siltstone.base.records.layout import BATCH, CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.names import SNAPSHOT, parse_segment_file, segment_file
@@ -52,23 +52,24 @@ from siltstone.log.validation import Origin, at_position
 
 # One producer's batches, epochs and transaction in a log (``ProducerStateEntry``, ``ProducerAppendInfo``).
 #
-# A producer numbers its records; a batch carries the first one's *sequence*, and the next batch continues
-# where it ends, from 2³¹-1 on at 0. So a batch that is sent twice is recognised by its sequences, as long as
-# it is one of the last five, and a batch that was lost leaves a gap. A new instance of the producer has a
-# higher *epoch* and starts again at 0. ``_refuse_batch`` decides; the methods of ``Producer`` apply a batch
-# that is in the log and refuse nothing, because that batch is history.
+# A producer numbers its records. A batch has the number of its first record, its *sequence*; after 2³¹-1 the
+# numbers begin again at 0. So the log recognises a batch that is sent twice, if it is one of the producer's
+# last five, and it notices a gap, where a batch was lost. A new instance of the producer has a higher *epoch*
+# and begins again at 0. ``_refuse_batch`` checks a batch before the append. The methods of ``Producer`` apply
+# a batch that is in the log, so they refuse nothing.
 
 _BATCHES_RETAINED = 5
 """Kafka's ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 _SEQUENCE_MASK = (1 << 31) - 1
+"""Sequences are 31 bits wide: ``& _SEQUENCE_MASK`` makes 0 follow after 2³¹-1."""
 _HEADER = struct.Struct(">hII")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _CHECKSUM_POSITION, _CHECKED_FROM = 2, 6
-_NAMES = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
-_FIELDS = itemgetter(*((BATCH.names or ()).index(name) for name in _NAMES))
-_ATTRIBUTES = (BATCH.names or ()).index("attributes")
+_FIELDS = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
+_pick_fields = itemgetter(*((BATCH.names or ()).index(name) for name in _FIELDS))
+_ATTRIBUTES_INDEX = (BATCH.names or ()).index("attributes")
 
 
 class ProducerEntry(NamedTuple):
@@ -88,10 +89,10 @@ class ProducerEntry(NamedTuple):
 
 
 def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
-    """Decode a snapshot file's bytes. ``offset``: the one in its name, which the entries are checked with.
+    """Decode a snapshot file's bytes. ``offset``: the one in the file's name.
 
-    Raises CorruptFileError for a corrupt file, and with ``offset`` for entries with offsets at or above it
-    and for a producer id that is negative or repeated.
+    Raises CorruptFileError for a corrupt file. With ``offset`` also for an entry with an offset at or above
+    it, and for a producer id that is negative or repeated.
     """
     if len(data) < _HEADER.size:
         raise CorruptFileError(path, 0, f"the snapshot is shorter than its header of {_HEADER.size} bytes")
@@ -111,9 +112,9 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
         if producer_id < 0 or producer_id in seen:
             raise CorruptFileError(path, position, f"producer id {producer_id} is negative or repeated")
         seen.add(producer_id)
-        for own in (entry.last_offset, entry.open_transaction_offset):
-            if not -1 <= own < offset:
-                reason = f"producer {producer_id} has offset {own} in a snapshot taken at offset {offset}"
+        for value in (entry.last_offset, entry.open_transaction_offset):
+            if not -1 <= value < offset:
+                reason = f"producer {producer_id} has offset {value} in a snapshot taken at offset {offset}"
                 raise CorruptFileError(path, position, reason)
     return entries
 
@@ -126,7 +127,7 @@ def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
 
 
 class ProducerBatch(NamedTuple):
-    """The fields of a batch that a producer's state depends on."""
+    """The fields of a batch that change a producer's state (Kafka's ``BatchMetadata``)."""
 
     producer_id: int
     epoch: int
@@ -134,16 +135,16 @@ class ProducerBatch(NamedTuple):
     first_offset: int
     last_offset: int
     timestamp_ms: int
-    transactional: bool
-    control: bool
+    is_transactional: bool
+    is_control: bool
 
     @classmethod
     def of(cls, batches: BatchHeaders, row: int) -> ProducerBatch:
-        """From a row of the batch headers. ``item`` is five times as fast as reading field by field."""
+        """The batch in a row of ``batches``. One ``item`` is five times faster than one for each field."""
         fields = batches.item(row)
-        attributes = fields[_ATTRIBUTES]
+        attributes = fields[_ATTRIBUTES_INDEX]
         flags = (attributes & TRANSACTIONAL_BIT) != 0, (attributes & CONTROL_BIT) != 0
-        return cls._make((*_FIELDS(fields), *flags))
+        return cls._make((*_pick_fields(fields), *flags))
 
     @property
     def last_sequence(self) -> int:
@@ -155,7 +156,11 @@ class ProducerBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """One producer; ``batches`` are its last five of this epoch, the newest last. -1: unknown, or none."""
+    """The state of one producer (Kafka's ``ProducerStateEntry``); -1 stands for unknown, or none.
+
+    ``batches``: its last five batches with this epoch, the newest last. ``open_transaction_offset``: the
+    first offset of its open transaction.
+    """
 
     producer_id: int
     epoch: int = NO_EPOCH
@@ -165,18 +170,18 @@ class Producer:
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=_BATCHES_RETAINED))
 
     @classmethod
-    def of(cls, entry: ProducerEntry) -> Producer:
-        """From a snapshot, which has the last batch only."""
-        who, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = entry
-        producer = cls(who, epoch, coordinator_epoch, timestamp, open_offset)
+    def from_entry(cls, entry: ProducerEntry) -> Producer:
+        """The producer in a snapshot, which has only the last of its batches."""
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = entry
+        producer = cls(producer_id, epoch, coordinator_epoch, timestamp, open_offset)
         if offset >= 0:
             first = NO_SEQUENCE if sequence < 0 else (sequence - delta) & _SEQUENCE_MASK
-            last = ProducerBatch(who, epoch, first, offset - delta, offset, timestamp, False, False)
+            last = ProducerBatch(producer_id, epoch, first, offset - delta, offset, timestamp, False, False)
             producer.batches.append(last)
         return producer
 
-    def entry(self) -> ProducerEntry:
-        """As a snapshot has it."""
+    def to_entry(self) -> ProducerEntry:
+        """The producer's entry in a snapshot."""
         last = self.batches[-1] if self.batches else None
         return ProducerEntry(
             producer_id=self.producer_id,
@@ -190,8 +195,8 @@ class Producer:
         )
 
     def find_duplicate(self, batch: ProducerBatch) -> ProducerBatch | None:
-        """The stored batch that ``batch`` repeats: one of the last five with its epoch and its sequences."""
-        if batch.epoch != self.epoch or batch.control or batch.first_sequence < 0:
+        """The batch among the last five that has the epoch and the sequences of ``batch``, or None."""
+        if batch.epoch != self.epoch or batch.is_control or batch.first_sequence < 0:
             return None
         last_sequence = batch.last_sequence
         for stored in self.batches:
@@ -200,65 +205,65 @@ class Producer:
         return None
 
     def add_data(self, batch: ProducerBatch) -> bool:
-        """A batch of records is in the log; returns whether it began a transaction."""
-        self._enter(batch.epoch)
+        """Apply a batch of records that is in the log; returns whether it began a transaction."""
+        self._set_epoch(batch.epoch)
         self.batches.append(batch)
         self.timestamp_ms = batch.timestamp_ms
-        if not batch.transactional or self.open_transaction_offset >= 0:
+        if not batch.is_transactional or self.open_transaction_offset >= 0:
             return False
         self.open_transaction_offset = batch.first_offset
         return True
 
     def add_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> int:
-        """A marker is in the log; returns the first offset of the transaction that it ended, -1 for none."""
-        self._enter(batch.epoch)
-        first = self.open_transaction_offset
+        """Apply a marker that is in the log; returns the first offset of its transaction, -1 without one."""
+        self._set_epoch(batch.epoch)
+        first_offset = self.open_transaction_offset
         self.coordinator_epoch = marker.coordinator_epoch
         self.timestamp_ms = batch.timestamp_ms
         self.open_transaction_offset = NO_OFFSET
-        return first
+        return first_offset
 
-    def _enter(self, epoch: int) -> None:
+    def _set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
 
 def is_expired(producer: Producer | ProducerEntry, now_ms: int, expiration_ms: int) -> bool:
-    """Was the producer silent for ``expiration_ms``, with no open transaction?"""
+    """Has the producer appended nothing for ``expiration_ms``, and has it no open transaction?"""
     return producer.open_transaction_offset < 0 and now_ms - producer.timestamp_ms >= expiration_ms
 
 
 def _refuse_batch(
     producer: Producer, batch: ProducerBatch, marker: EndTransactionMarker | None, origin: Origin
 ) -> None:
-    """Raise Kafka's error for a batch that must not be appended in the producer's state.
+    """Raise Kafka's error for a batch that may not be appended (Kafka's ``ProducerAppendInfo``).
 
-    ``marker`` is that of a control batch. Coordinators write without sequences, so sequences of clients only
-    are checked. What a leader has accepted its replica does not refuse, except for a batch without a
-    transaction while one is open (``ProducerAppendInfo``).
+    ``marker``: that of a control batch, None for a batch of records. Only a client's sequences are checked,
+    since coordinators write none. A replica accepts what its leader has accepted, except for a batch outside
+    of the producer's open transaction.
     """
     name = f"producer {batch.producer_id}"
-    replicated = origin is Origin.REPLICATION
+    is_replicated = origin is Origin.REPLICATION
     # ``checkProducerEpoch``: a newer instance of the producer fences the older ones.
-    if batch.epoch < producer.epoch and not replicated:
+    if batch.epoch < producer.epoch and not is_replicated:
         raise InvalidProducerEpochError(
             f"the epoch {batch.epoch} of {name} is smaller than its last seen epoch {producer.epoch}",
             advice="start a new instance of the producer",
         )
     if marker is not None:
-        # ``checkCoordinatorEpoch``: so does a newer coordinator of transactions.
-        if marker.coordinator_epoch < producer.coordinator_epoch and not replicated:
+        # ``checkCoordinatorEpoch``: a newer transaction coordinator fences the older ones.
+        if marker.coordinator_epoch < producer.coordinator_epoch and not is_replicated:
             raise TransactionCoordinatorFencedError(
                 f"the coordinator epoch {marker.coordinator_epoch} in a marker of {name} is smaller than "
                 f"the last seen one {producer.coordinator_epoch}",
                 advice="let the coordinator that has taken over end the transaction",
             )
         return
-    # ``checkSequence``. A producer without an epoch is new, or it has expired: any sequence is accepted.
+    # ``checkSequence``: a producer without an epoch is new or has expired, so it may begin at any sequence.
     if origin is Origin.CLIENT and producer.epoch != NO_EPOCH:
-        is_same = batch.epoch == producer.epoch
-        last = producer.batches[-1].last_sequence if is_same and producer.batches else NO_SEQUENCE
+        is_same_epoch = batch.epoch == producer.epoch
+        last = producer.batches[-1].last_sequence if is_same_epoch and producer.batches else NO_SEQUENCE
         expected = (last + 1) & _SEQUENCE_MASK
         if batch.first_sequence != expected:
             raise OutOfOrderSequenceError(
@@ -266,7 +271,7 @@ def _refuse_batch(
                 "the next one",
                 advice="send the missing batches first, or start a new instance of the producer",
             )
-    if producer.open_transaction_offset >= 0 and not batch.transactional:
+    if producer.open_transaction_offset >= 0 and not batch.is_transactional:
         raise InvalidTransactionStateError(
             f"{name} sent a batch outside of its transaction, which is open from offset "
             f"{producer.open_transaction_offset}",
@@ -275,58 +280,59 @@ def _refuse_batch(
 
 
 class ProducerStates:
-    """The producers of one log as of ``end_offset``. Not safe for several threads at once."""
+    """The producers of one log, after all batches below ``end_offset``. Not thread-safe."""
 
     def __init__(self, end_offset: int = 0, entries: Iterable[ProducerEntry] = ()) -> None:
-        """The state that a snapshot with these ``entries``, taken at ``end_offset``, holds."""
+        """The states in a snapshot at ``end_offset`` with these ``entries``."""
         self.end_offset = end_offset
         self._producers: dict[int, Producer] = {}
-        # Kafka's ``ongoingTxns``, by first offset: producer id.
-        self._open: dict[int, int] = {}
-        # Kafka's ``unreplicatedTxns``, by first offset: the marker's, not below the high watermark yet.
-        self._ended: dict[int, int] = {}
+        # Producer ids by the transaction's first offset (Kafka's ``ongoingTxns``).
+        self._open_transactions: dict[int, int] = {}
+        # Ended transactions whose marker is not below the high watermark yet: the marker's offset by the
+        # transaction's first offset (Kafka's ``unreplicatedTxns``).
+        self._unreplicated: dict[int, int] = {}
         for entry in entries:
-            self._producers[entry.producer_id] = Producer.of(entry)
+            self._producers[entry.producer_id] = Producer.from_entry(entry)
             if entry.open_transaction_offset >= 0:
-                self._open[entry.open_transaction_offset] = entry.producer_id
+                self._open_transactions[entry.open_transaction_offset] = entry.producer_id
 
     def entries(self) -> list[ProducerEntry]:
-        """The producers as a snapshot has them, by producer id."""
-        return [self._producers[producer_id].entry() for producer_id in sorted(self._producers)]
+        """The entries of a snapshot, by producer id."""
+        return [self._producers[producer_id].to_entry() for producer_id in sorted(self._producers)]
 
     def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """The producers that are not expired, by producer id (``activeProducers``)."""
+        """The producers that have not expired, by producer id (Kafka's ``activeProducers``)."""
         return [entry for entry in self.entries() if not is_expired(entry, now_ms, expiration_ms)]
 
     def snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot`` at ``end_offset``: Kafka's, its producers by id."""
+        """The bytes of a ``.snapshot`` at ``end_offset``."""
         return write_snapshot(self.entries())
 
     def check(self, batches: BatchHeaders, data: Bytes, *, origin: Origin) -> ProducerBatch | None:
-        """Check that ``batches`` of ``data`` may be appended. Changes nothing.
+        """Check that ``batches``, whose bytes are ``data``, may be appended. Changes nothing.
 
-        Returns the stored batch when a client sends one of its last five again. An expired producer counts
-        until ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
+        If a client sends one of its last five batches again, returns the stored batch. An expired producer
+        counts until ``expire`` removes it. Raises OutOfOrderSequenceError, InvalidProducerEpochError,
         InvalidTransactionStateError, TransactionCoordinatorFencedError; and InvalidRecordError for an invalid
         marker.
         """
         rows = _producer_rows(batches)
-        after: dict[int, Producer] = {}
+        copies: dict[int, Producer] = {}
         for row in rows:
             batch = ProducerBatch.of(batches, row)
-            who = batch.producer_id
-            producer = after.get(who) or self._producers.get(who) or Producer(who)
+            producer_id = batch.producer_id
+            producer = copies.get(producer_id) or self._producers.get(producer_id) or Producer(producer_id)
             duplicate = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
             if duplicate is not None:
                 return duplicate
-            if batch.control and not int(batches["count"][row]):
+            if batch.is_control and not int(batches["count"][row]):
                 continue  # cleaning has emptied it
-            marker = _marker_to_append(data, batches, row) if batch.control else None
+            marker = _marker_of_append(data, batches, row) if batch.is_control else None
             _refuse_batch(producer, batch, marker, origin)
             if row == rows[-1]:
                 break
             # The following batches are checked against a copy: nothing is in the log yet.
-            copy = after[who] = replace(producer, batches=producer.batches.copy())
+            copy = copies[producer_id] = replace(producer, batches=producer.batches.copy())
             if marker is not None:
                 copy.add_marker(batch, marker)
             else:
@@ -334,58 +340,58 @@ class ProducerStates:
         return None
 
     def update(self, batches: BatchHeaders, data: Bytes, path: str = "") -> list[AbortedTransaction]:
-        """Apply ``batches`` of ``data``, which are in the log now; the transactions that they aborted.
+        """Apply ``batches``, which are in the log, with the bytes ``data``; returns the aborted transactions.
 
-        Refuses no batch, since it is in the log, but raises CorruptRecordError for a damaged marker.
+        Refuses no batch. Raises CorruptRecordError for a damaged marker.
         """
         aborted = []
         for row in _producer_rows(batches):
             batch = ProducerBatch.of(batches, row)
-            marker = marker_of(data, batches, row, path) if batch.control else None
-            if batch.control and marker is None:
+            marker = read_batch_marker(data, batches, row, path) if batch.is_control else None
+            if batch.is_control and marker is None:
                 continue
             producer = self._producers.get(batch.producer_id)
             if producer is None:
                 producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
             if marker is None:
                 if producer.add_data(batch):
-                    self._open[batch.first_offset] = batch.producer_id
+                    self._open_transactions[batch.first_offset] = batch.producer_id
                 continue
-            first = producer.add_marker(batch, marker)
-            if first < 0:
+            first_offset = producer.add_marker(batch, marker)
+            if first_offset < 0:
                 continue
-            self._open.pop(first, None)
-            self._ended[first] = batch.first_offset
-            if not marker.commit:
-                # As of this marker: the first open transaction, which a fetch searches the index up to.
-                stable = min(self._open, default=batch.last_offset + 1)
-                aborted.append(AbortedTransaction(batch.producer_id, first, batch.first_offset, stable))
+            self._open_transactions.pop(first_offset, None)
+            self._unreplicated[first_offset] = batch.first_offset
+            if not marker.is_commit:
+                # The last stable offset after this marker tells a fetch where its search may end.
+                stable = min(self._open_transactions, default=batch.last_offset + 1)
+                entry = AbortedTransaction(batch.producer_id, first_offset, batch.first_offset, stable)
+                aborted.append(entry)
         if len(batches):
             self.end_offset = batches["last_offset"].item(-1) + 1
         return aborted
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
-        """The offset that ``read_committed`` readers may read up to (Kafka's ``lastStableOffset``).
+        """The offset below which ``read_committed`` readers may read (Kafka's ``lastStableOffset``).
 
-        At least the log start. Transactions whose marker is below the high watermark, which never decreases,
-        are forgotten (``onHighWatermarkUpdated``).
+        It is not below the log start offset. Forgets the ended transactions whose marker is below the high
+        watermark (``onHighWatermarkUpdated``), which never decreases.
         """
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
-        if self._ended:
-            self._ended = {first: end for first, end in self._ended.items() if end >= high_watermark}
-        # The oldest transaction that is open, or whose marker is not yet replicated.
-        unstable = min((*self._open, *self._ended), default=None)
-        return high_watermark if unstable is None else min(high_watermark, max(unstable, log_start_offset))
+        if ended := self._unreplicated:
+            self._unreplicated = {first: end for first, end in ended.items() if end >= high_watermark}
+        # The first offset of the earliest transaction that is open, or whose marker is not replicated yet.
+        unstable = min((*self._open_transactions, *self._unreplicated), default=high_watermark)
+        return min(high_watermark, max(unstable, log_start_offset))
 
     def first_open_transaction(self) -> int | None:
-        """The least first offset of an open transaction, None when there is none."""
-        return min(self._open, default=None)
+        """The first offset of the earliest open transaction, None without one."""
+        return min(self._open_transactions, default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove the expired producers; returns how many they were (``removeExpiredProducers``)."""
-        expired = [
-            one.producer_id for one in self._producers.values() if is_expired(one, now_ms, expiration_ms)
-        ]
+        """Remove the expired producers; returns their number (Kafka's ``removeExpiredProducers``)."""
+        producers = self._producers.values()
+        expired = [one.producer_id for one in producers if is_expired(one, now_ms, expiration_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
@@ -400,9 +406,9 @@ def _producer_rows(batches: BatchHeaders) -> list[int]:
     return rows
 
 
-def _marker_to_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransactionMarker:
+def _marker_of_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransactionMarker:
     try:
-        marker = marker_of(data, batches, row)
+        marker = read_batch_marker(data, batches, row)
     except CorruptRecordError as error:
         raise at_position(InvalidRecordError(error.reason), error.position) from None
     if marker is None:
@@ -414,7 +420,7 @@ def _marker_to_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransa
 def newest_snapshots(
     directory: Path, offsets: Iterable[int]
 ) -> Iterator[tuple[int, list[ProducerEntry] | None]]:
-    """The snapshots at ``offsets``, the newest first: (offset, producers), None for a corrupt file.
+    """Read the snapshots at ``offsets``, the newest first: (offset, producers, None for a corrupt file).
 
     Raises OSError.
     """
@@ -433,36 +439,36 @@ def replay(
     end: int,
     apply: Callable[[ProducerStates, BatchHeaders, Bytes, str], object] = ProducerStates.update,
 ) -> int:
-    """Apply a segment's batches with offsets in [start, end) to ``states``; the offset after the last one
-    that was read, the segment's base offset without any.
+    """Apply a segment's batches with offsets in [``start``, ``end``) to ``states``.
 
-    A batch that ``start`` is in counts as a whole, as in Kafka. Raises CorruptRecordError, OSError.
+    Returns the offset after the last batch that was read, or the segment's base offset. A batch that has the
+    offset ``start`` is applied as a whole, as in Kafka. Raises CorruptRecordError, OSError.
     """
-    following = segment.base_offset
+    next_offset = segment.base_offset
     with files.Reader(segment.path) as reader:
         for window in windows(reader, verify=False):
             batches = window.batches
-            following = int(batches["last_offset"][-1]) + 1
+            next_offset = int(batches["last_offset"][-1]) + 1
             chosen = (batches["last_offset"] >= start) & (batches["base_offset"] < end)
             apply(states, batches if chosen.all() else batches[chosen], window.data, segment.path)
             if int(batches["base_offset"][-1]) >= end:
                 break
-    return following
+    return next_offset
 
 
 def load_producers(
-    directory: Path, segments: Sequence[Segment], end_offset: int = (1 << 63) - 1
+    directory: Path, segments: Sequence[Segment], end_offset: int = LONG_MAX
 ) -> ProducerStates:
     """The states at ``end_offset``, or at the log's end. Raises CorruptRecordError, OSError.
 
-    Starts from the newest snapshot that can be of this log: not beyond ``end_offset`` or the log's end, not
-    below its first segment, and valid. A snapshot that lacks an open transaction looks valid: callers that
-    read the batches have to check that (``transactions.refuse_unexpected_markers``). No producer expires.
+    Starts from the newest valid snapshot that belongs to this log: not above ``end_offset`` or the log's end,
+    not below the first segment. A snapshot that lacks an open transaction looks valid, so callers that read
+    the batches must check that (``transactions.refuse_unexpected_markers``). No producer expires.
     """
-    minimum = segments[0].base_offset if segments else 0
+    first_base = segments[0].base_offset if segments else 0
     named = (parse_segment_file(entry.name) for entry in files.entries(directory))
     offsets = (name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix)
-    in_log = (offset for offset in offsets if minimum <= offset <= end_offset)
+    in_log = (offset for offset in offsets if first_base <= offset <= end_offset)
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:
             continue

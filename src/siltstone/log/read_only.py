@@ -1,9 +1,9 @@
-"""Logs that are only read: ``ReadOnlyLogs``, and ``ReadableLog``, the reading half of every log.
+"""Logs that are only read: ``ReadOnlyLogs``, and ``ReadableLog``, the read methods of every log.
 
-``ReadOnlyLogs`` opens log directories without a lock and without changing a byte: a backup's, or those of a
-live broker. A log is opened when it is first accessed, and is read as recovery would leave it: without an
-incomplete tail, and without indexes that contradict it. A log that must be recovered before it can be read
-raises DirectoryRefusedError.
+``ReadOnlyLogs`` opens log directories without a lock and without changing a byte, such as a backup or the
+directories of a running broker. A log is opened when it is first accessed. It is read as recovery would leave
+it: without an incomplete batch at its end, and without indexes that contradict it. If a swap has to be
+completed or a transaction index rebuilt first, opening the log raises DirectoryRefusedError.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
-from siltstone.log.fetch import Fetched, FetchPosition, LogView
+from siltstone.log.fetch import FetchPosition, FetchResult, LogView
 from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
 
 
 class ReadableLog:
-    """The reading half of ``PartitionLog`` and of ``ReadOnlyLog``; no lock is taken for it."""
+    """The methods of ``PartitionLog`` and of ``ReadOnlyLog`` that read; they take no lock."""
 
     topic_partition: TopicPartition
     directory: Path
@@ -50,12 +50,12 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset that records may be read up to: the log's end, unless a high watermark was set."""
+        """Readers see the records below it. It is the log end offset, unless a high watermark was set."""
         return self.view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset that ``read_committed`` readers may read up to: no transaction below it is open."""
+        """``read_committed`` readers see the records below it: no transaction below it is open."""
         return self.view.last_stable_offset
 
     def read(
@@ -66,8 +66,8 @@ class ReadableLog:
         isolation: str = fetch.READ_UNCOMMITTED,
         min_one_batch: bool = True,
         resume_at: FetchPosition | None = None,
-    ) -> Fetched:
-        """Batches from the one with ``offset`` on; see ``fetch.read``."""
+    ) -> FetchResult:
+        """Read batches from the one with ``offset`` on; see ``fetch.read``."""
         return fetch.read(
             self.view,
             offset,
@@ -80,20 +80,20 @@ class ReadableLog:
     def fetch(
         self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = fetch.READ_UNCOMMITTED
     ) -> MessageSetSend:
-        """The answer to one fetch, as ``base.records.fetch_results`` encodes it; see ``fetch.answer``."""
-        return fetch.answer(self.view, offset, max_bytes, isolation=isolation)
+        """The response to one fetch request; see ``fetch.fetch_response``."""
+        return fetch.fetch_response(self.view, offset, max_bytes, isolation=isolation)
 
     def reader(
         self, start: Start = EARLIEST, *, read_compacted: bool = False, **options: Unpack[ReaderSettings]
     ) -> LogReader | CompactedReader:
-        """A cursor from ``start`` on; ``read_compacted``: over the log's compacted view, where it has one.
+        """A reader from ``start`` on. ``read_compacted``: read the compacted view, if the log has a ledger.
 
-        ``options`` as ``LogReader`` takes it. Raises UsageError, LedgerError, OSError.
+        ``options``: those of ``LogReader``. Raises UsageError, LedgerError, OSError.
         """
         return open_reader(self, start, read_compacted=read_compacted, **options)
 
     def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record at or after a time in ms; see ``fetch.offset_for_time``."""
+        """The first record at or after ``timestamp`` (ms); see ``fetch.offset_for_time``."""
         return fetch.offset_for_time(self.view, timestamp)
 
 
@@ -101,8 +101,8 @@ class ReadableLog:
 class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
-    ``unreadable_logs``: why bytes at its end are not read, a line for each reason; empty where all are.
-    ``first_dirty_offset``: the end of the clean section, 0 where the log was never cleaned.
+    ``unreadable_logs``: the damage in it, a line each, and what was left out at its end; empty without
+    damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     """
 
     topic_partition: TopicPartition
@@ -113,7 +113,7 @@ class ReadOnlyLog(ReadableLog):
 
 
 class ReadOnlyLogs(Closing):
-    """The partitions of some log directories, or of one partition directory, by ``[topic, partition]``."""
+    """The logs of some log directories or of one partition directory: ``logs[topic, partition]``."""
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
@@ -135,7 +135,7 @@ class ReadOnlyLogs(Closing):
         return topic_partition in self._directories
 
     def directory_of(self, topic_partition: TopicPartition) -> Path:
-        """A partition's directory; its log is not read. Raises UnknownTopicError."""
+        """The path of a partition's directory; its log is not opened. Raises UnknownTopicError."""
         if topic_partition not in self._directories:
             raise UnknownTopicError("the log directories have no such partition", path=str(topic_partition))
         return self._directories[topic_partition][0].partitions[topic_partition]
@@ -157,17 +157,17 @@ class ReadOnlyLogs(Closing):
     ) -> ReadOnlyLog:
         recovered = recover_partition(
             path,
-            clean=directory.had_clean_shutdown,
+            had_clean_shutdown=directory.had_clean_shutdown,
             recovery_point=checkpoints.recovery_point.get(topic_partition, 0),
-            log_start=checkpoints.log_start.get(topic_partition, 0),
+            log_start_offset=checkpoints.log_start.get(topic_partition, 0),
             config=LogConfig(),
             now_ms=self._clock.now_ms(),
-            owned=False,
+            require_owner=False,
             dry_run=True,
         )
         high_watermark = checkpoints.high_watermark.get(topic_partition, recovered.log_end_offset)
-        lost = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        unreadable_logs = tuple(f"{path}: {reason}" for reason in lost)
+        reasons = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
+        unreadable_logs = tuple(f"{path}: {reason}" for reason in reasons)
         return ReadOnlyLog(
             topic_partition,
             path,
@@ -177,33 +177,37 @@ class ReadOnlyLogs(Closing):
         )
 
     def close(self) -> None:
-        """Close the logs; those that callers still refer to can still be read."""
+        """Drop the logs. A log that the caller still has can still be read."""
         self._opened = {}
 
 
-def _view(recovered: Recovered, high_watermark: int) -> LogView:
-    """The view after the recovery. Raises DirectoryRefusedError where recovery has to be run first."""
+def _view(recovered: RecoveredPartition, high_watermark: int) -> LogView:
+    """The view of a log after a dry run of its recovery.
+
+    Raises DirectoryRefusedError if the files must be recovered before they can be read.
+    """
     if recovered.finished_swaps or any(name.endswith("txnindex") for name in recovered.rebuilt_indexes):
         raise DirectoryRefusedError(
             "a crash interrupted a change of the log, which recovery has to complete first",
             path=recovered.directory,
             advice="run siltstone recover, or open it with mode='a'",
         )
-    # Recovery would remove whole segments and truncate the last of the others: what it would truncate there
-    # is still in the file, so the view ends before it.
+    # Recovery would remove the last segments and truncate the one before them. In a dry run those bytes are
+    # still in its file, so the view's active size leaves them out.
     bases = {segment.base_offset for segment in recovered.segments}
     removed = [segment for segment in list_segments(recovered.directory) if segment.base_offset not in bases]
-    truncated = recovered.truncated_bytes - sum(segment.size for segment in removed)
-    segments = tuple(_live(segment, recovered) for segment in recovered.segments)
-    active_size = max(segments[-1].size - max(truncated, 0), 0) if segments else 0
+    truncated_bytes = recovered.truncated_bytes - sum(segment.size for segment in removed)
+    segments = tuple(_without_rebuilt_indexes(segment, recovered) for segment in recovered.segments)
+    active_size = max(segments[-1].size - max(truncated_bytes, 0), 0) if segments else 0
     start, end = recovered.log_start_offset, recovered.log_end_offset
     high_watermark = min(max(high_watermark, start), end)
-    stable = ProducerStates(end, recovered.producers).last_stable_offset(high_watermark, start)
-    return LogView(segments, start, end, high_watermark, stable, active_size)
+    states = ProducerStates(end, recovered.producers)
+    last_stable_offset = states.last_stable_offset(high_watermark, start)
+    return LogView(segments, start, end, high_watermark, last_stable_offset, active_size)
 
 
-def _live(segment: Segment, recovered: Recovered) -> LiveSegment:
-    """A segment without the indexes that recovery would build again."""
+def _without_rebuilt_indexes(segment: Segment, recovered: RecoveredPartition) -> LiveSegment:
+    """Open a segment so that searches do not use the indexes that recovery would rebuild."""
     if segment_file(segment.base_offset, "index") in recovered.rebuilt_indexes:
         segment = replace(segment, offset_index_size=0)
     if segment_file(segment.base_offset, "timeindex") in recovered.rebuilt_indexes:

@@ -1,15 +1,16 @@
-"""``LogReader``: reads a log from an offset on and returns columns (as Kafka's consumer of one partition).
+"""``LogReader`` reads a log from an offset on, as Kafka's consumer reads one partition, and returns columns.
 
 ::
 
     reader = LogReader(log, "earliest", isolation="read_committed")
     for polled in reader:            # up to the current end; the same reader can continue later
-        polled.columns.offset        # arrays, one row a record
+        polled.columns.offset        # an array with one element for each record
 
-``LogReader`` takes the log's newest view at each poll, so it continues over appends, rolls, swaps and
-deletes. Records below the start offset, control records and, under read_committed, records of aborted
-transactions are skipped. A batch that is larger than the buffer doubles it until it fits; damage raises an
-error once all batches before it were returned.
+Each poll takes the log's newest view, so the reader also returns what was appended since, and is not
+disturbed when segments are rolled, swapped or deleted. It skips records below the start offset, control
+records and, with read_committed, records of aborted transactions. If a batch does not fit into the buffer,
+the buffer is doubled until it does. A damaged batch raises an error, after all batches before it were
+returned.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from siltstone.base.records.decompression import SLICE_BYTES, slices_within
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchPosition, LogView
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
-from siltstone.log.transactions import Aborted, Carried, TransactionScan
+from siltstone.log.transactions import AbortedTransactions, TransactionScan, TransactionState
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
-_RETRIES_MAX = 5
+_CORRUPT_READ_RETRIES_MAX = 5
 _DECOMPRESSION_RATIO_MAX = 8
-"""Decoded records of a poll take at most so many times their stored bytes, ``SLICE_BYTES``, or one batch."""
+"""One poll decodes only as many batches as decompress to this many times their stored size, or to
+``SLICE_BYTES`` if that is more; always at least one batch."""
 
 
 class HasView(Protocol):
-    """A log: an object with its current ``LogView``."""
+    """Whatever has a current ``LogView``: an open log or a log that is only read."""
 
     @property
     def view(self) -> LogView:
@@ -55,17 +57,17 @@ class HasView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """A start by time: the first record at or after ``timestamp_ms``, the end where all are older."""
+    """A start by time: the first record at or after ``timestamp_ms``, or the end if all are older."""
 
     timestamp_ms: int
 
 
 Start = int | str | AtTime
-"""An offset, "earliest", "latest" (the log's end when the reader is made), or a time."""
+"""Where a reader starts: at an offset, at the "earliest" or "latest" one (when it is made), or at a time."""
 
 
 class ReaderSettings(TypedDict, total=False):
-    """The keyword arguments of ``LogReader``."""
+    """The keyword arguments of ``LogReader``, which explains them."""
 
     isolation: str
     reset: str
@@ -77,10 +79,11 @@ class ReaderSettings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
-    """The records of one poll, at least one: ``columns``, whose ``batch`` has rows of ``batches``.
+class PolledRecords:
+    """The records of one poll, at least one (Kafka's ``ConsumerRecords``).
 
-    The reader does not use the arrays again.
+    ``columns``: one row a record; ``columns.batch`` has for each the row of its batch in ``batches``, the
+    batch headers. The next poll makes new arrays.
     """
 
     columns: RecordColumns
@@ -103,7 +106,7 @@ class Record:
 
 
 class _LastRead(NamedTuple):
-    """The read before: up to ``offset``; ``open_producers``: those that were in a transaction there."""
+    """The last read: it ended at ``offset``, where the ``open_producers`` (ids) had an open transaction."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
@@ -112,18 +115,18 @@ class _LastRead(NamedTuple):
 
 
 class RecordReader:
-    """A reader of records in the order of the log."""
+    """Reads records in the order of their offsets: ``LogReader``, and the reader of a compacted view."""
 
-    def poll(self, max_bytes: int | None = None) -> Polled | None:
+    def poll(self, max_bytes: int | None = None) -> PolledRecords | None:
         """The next records; None at the end."""
         raise NotImplementedError
 
-    def __iter__(self) -> Iterator[Polled]:
+    def __iter__(self) -> Iterator[PolledRecords]:
         while (polled := self.poll()) is not None:
             yield polled
 
     def records(self) -> Iterator[Record]:
-        """One object a record, up to the current end. Columns are a hundred times faster."""
+        """The records as objects, up to the current end. The columns of ``poll`` are 100 times faster."""
         for polled in self:
             yield from records_of(polled)
 
@@ -131,11 +134,11 @@ class RecordReader:
 class LogReader(RecordReader):
     """A cursor over a log, for one thread. ``offset`` is the next one to read, ``resets`` counts the resets.
 
-    ``reset`` is ``auto.offset.reset``: an offset outside the log continues at the "earliest" or "latest" one,
-    or with "none" raises OffsetOutOfRangeError. ``end``: nothing at or above it is read. ``buffer_bytes`` is
-    read at once and grows up to ``largest_batch_bytes``; a poll returns fewer batches where they decompress
-    to many times their size. ``limit``: the bytes that one batch may decompress to, by default the log's
-    setting.
+    ``reset`` is Kafka's ``auto.offset.reset``: if ``offset`` is outside of the log, continue at the
+    "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
+    ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
+    batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
+    log's setting. ``verify``: check each batch's checksum.
     """
 
     def __init__(
@@ -184,13 +187,13 @@ class LogReader(RecordReader):
             return view.log_start_offset if start == EARLIEST else end
         return start
 
-    def poll(self, max_bytes: int | None = None) -> Polled | None:
-        """The next records, of about ``max_bytes`` of log (at least one batch); None at the end.
+    def poll(self, max_bytes: int | None = None) -> PolledRecords | None:
+        """The next records, of about ``max_bytes`` of the log but at least one batch; None at the end.
 
-        Raises OffsetOutOfRangeError (``reset``), MessageTooLargeError for a batch over
+        Raises OffsetOutOfRangeError (see ``reset``), MessageTooLargeError for a batch over
         ``largest_batch_bytes``, CorruptRecordError for a damaged batch, CorruptFileError for a ``.txnindex``
-        that the markers contradict. ``offset`` has not changed then: ``seek`` to the offset after the batch
-        to continue.
+        that the markers contradict. ``offset`` is not changed by an error: to skip the batch, ``seek`` to the
+        offset after it.
         """
         retries = 0
         while self._end is None or self.offset < self._end:
@@ -200,17 +203,17 @@ class LogReader(RecordReader):
                 fetched = self._fetch(view, max_bytes or self.buffer_bytes, resume_at)
                 polled = None if fetched.slice is None else self._decode(fetched, fetched.slice)
             except CorruptRecordError:
-                # The log may have been truncated, and appended to again, so that the bytes at the position
-                # where the last read ended are others: search for the offset again.
+                # After a truncation and an append, other bytes may be where the last read ended. So search
+                # for the offset in the newest view, unless that is what failed.
                 retries += 1
-                if retries > _RETRIES_MAX or (resume_at is None and self._log.view is view):
+                if retries > _CORRUPT_READ_RETRIES_MAX or (resume_at is None and self._log.view is view):
                     raise
                 continue
             if polled is None or len(polled):
                 return polled
         return None
 
-    def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> Fetched:
+    def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> FetchResult:
         try:
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, resume_at=resume_at)
         except OffsetOutOfRangeError:
@@ -219,7 +222,7 @@ class LogReader(RecordReader):
             self.offset = self._offset_of(self._reset, view)
             self.resets += 1
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation)
-        # The buffer doubles until the first batch fits: its header says so, nothing is read twice.
+        # The header says how large the first batch is. ``fetch.read`` covers it whole, whatever its size.
         if fetched.first_batch_size > self._largest:
             raise MessageTooLargeError(
                 f"the batch at offset {fetched.first_offset} has {fetched.first_batch_size} bytes, more than "
@@ -231,9 +234,9 @@ class LogReader(RecordReader):
             self.buffer_bytes = min(2 * self.buffer_bytes, self._largest)
         return fetched
 
-    def _decode(self, fetched: Fetched, part: FileSlice) -> Polled:
-        """Decode the fetched batches and advance ``offset``; the result may have no record."""
-        path, origin = part.reader.path, part.position
+    def _decode(self, fetched: FetchResult, file_slice: FileSlice) -> PolledRecords:
+        """Decode the fetched batches and advance ``offset``; the result may have no records."""
+        path, origin = file_slice.reader.path, file_slice.position
         limit = fetched.view.batch_limit if self._limit is None else self._limit
         data, batches, _ = fetched.batches()
         if not len(batches):
@@ -244,7 +247,7 @@ class LogReader(RecordReader):
         batches = batches[:bad]
         budget = max(_DECOMPRESSION_RATIO_MAX * len(data), SLICE_BYTES)
         batches = batches[next(slices_within(data, batches, budget))]
-        visible, open_producers = self._visible(batches, data, fetched, part)
+        visible, open_producers = self._visible(batches, data, fetched, file_slice)
         try:
             columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
         except CorruptRecordError as error:
@@ -252,46 +255,47 @@ class LogReader(RecordReader):
             batches = batches[batches["position"] < error.position - origin]
             if not len(batches):
                 raise
-            visible, open_producers = self._visible(batches, data, fetched, part)
+            visible, open_producers = self._visible(batches, data, fetched, file_slice)
             columns = decode_records(data, visible, limit=limit, path=path, origin=origin)
-        end = fetched.end_offset if self._end is None else min(self._end, fetched.end_offset)
+        end = fetched.offset_limit if self._end is None else min(self._end, fetched.offset_limit)
         first_row, end_row = np.searchsorted(columns.offset, [self.offset, end]).tolist()
         if first_row or end_row < len(columns):
             columns = select(columns, slice(first_row, end_row))
         self._resume_at = fetched.position_after(batches)
         self.offset = max(self.offset, int(batches["last_offset"][-1]) + 1)
         self._last_read = _LastRead(fetched.view, fetched.segment, self.offset, open_producers)
-        return Polled(columns=columns, batches=visible)
+        return PolledRecords(columns=columns, batches=visible)
 
     def _visible(
-        self, batches: BatchHeaders, data: Bytes, fetched: Fetched, part: FileSlice
+        self, batches: BatchHeaders, data: Bytes, fetched: FetchResult, file_slice: FileSlice
     ) -> tuple[BatchHeaders, tuple[int, ...]]:
-        """The batches with records for the caller, and the producers in a transaction after them.
+        """(the batches with records for the caller, the producer ids with an open transaction after them).
 
-        Raises CorruptFileError where a transaction index and the markers contradict each other.
+        Raises CorruptFileError if a transaction index and the markers contradict each other.
         """
         visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2)
         visible &= batches["last_offset"] >= self.offset
         visible &= batches["count"] != 0
-        # The state of the last read goes on only in the same segment: in a new one, which another view has, a
-        # cleaning may have removed the marker that ends a transaction.
+        # The open transactions of the last read count only in the same segment. In a new segment of another
+        # view, a cleaning may have removed the marker that ended one of them.
         last = self._last_read
-        follows = last.view is fetched.view or last.segment is fetched.segment
-        open_producers = last.open_producers if follows and last.offset == self.offset else ()
+        is_continuation = last.view is fetched.view or last.segment is fetched.segment
+        open_producers = last.open_producers if is_continuation and last.offset == self.offset else ()
         flags = TRANSACTIONAL_BIT | CONTROL_BIT
         has_transactions = bool(fetched.aborted) or bool((batches["attributes"] & flags).any())
         if self._isolation == READ_COMMITTED and has_transactions:
-            path = part.reader.path
+            path = file_slice.reader.path
             scan = TransactionScan(
-                Aborted.among(fetched.aborted, path), Carried(open_producers=open_producers)
+                AbortedTransactions.from_transactions(fetched.aborted, path),
+                TransactionState(open_producers=open_producers),
             )
-            visible &= ~scan.aborted_among(data, batches, path=path, origin=part.position)
+            visible &= ~scan.find_aborted(data, batches, path=path, origin=file_slice.position)
             open_producers = scan.open_producers
         return (batches if visible.all() else batches[visible]), open_producers
 
 
 def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
-    """Which batches belong to the aborted transactions: bool, one a batch."""
+    """Which batches belong to the aborted transactions: an array of bool, one for each batch."""
     inside = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
     for producer_id, first, last, _ in aborted:
@@ -303,8 +307,8 @@ def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -
     return np.asarray(inside & transactional)
 
 
-def records_of(polled: Polled, limit: int | None = None) -> Iterator[Record]:
-    """One object a record, for all polled records or the first ``limit``."""
+def records_of(polled: PolledRecords, limit: int | None = None) -> Iterator[Record]:
+    """The polled records, or the first ``limit`` of them, as objects."""
     columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
     for row in range(len(columns) if limit is None else min(limit, len(columns))):
         yield Record(

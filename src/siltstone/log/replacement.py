@@ -1,4 +1,4 @@
-"""The swap: replaces segments by new ones, and finishes a swap that a crash interrupted.
+"""The swap: replaces the segments of a log by new ones, and finishes a swap that a crash interrupted.
 
 The protocol is Kafka's: ``UnifiedLog.replaceSegments`` swaps, and at startup ``LogLoader`` finishes or drops
 an interrupted swap (``removeTempFilesAndCollectSwapFiles``, then ``completeSwapOperations``). A broker that
@@ -8,27 +8,28 @@ starts on such a directory does the same as ``finish_replacement``.
 
     1 staged files ── rename ──► BASE.*.cleaned    sync
     2 .cleaned     ── rename ──► BASE.*.swap       descending base offsets, a sync after each
-    3 every .swap log is read and its checksums are verified, unless it is the very file (by inode, size and
-      time) that was verified when it was staged
-    4 originals    ── rename ──► OLD.*.deleted     ascending, the log of a segment after its indexes; sync
+    3 every .swap log is read and its checksums are verified, unless it is the same file (inode, size and
+      time) that was already verified when it was staged
+    4 originals    ── rename ──► OLD.*.deleted     ascending, each segment's indexes before its log; sync
     5 .swap        ── rename ──► BASE.*            ascending, a sync after each
-    6 .deleted     ── unlink                       at once; later where the log is open, since readers may
-                                                   still open them
+    6 .deleted     ── unlink                       at once; in an open log later, since its readers may still
+                                                   open these files
 
-What a crash leaves, and what startup makes of it::
+What a crash leaves, and what startup does with it::
 
-    during 1    only .cleaned                      removed: the log is as before
-    during 2    .cleaned below .swap               both removed (KAFKA-6264): a .swap counts only if no
-                                                   .cleaned has its base offset or a lower one
-    during 3-4  all .swap, some .deleted           the swap is finished
-    during 5    some .swap, the lower ones renamed the swap of the others is finished: the range from the
+    during 1    only .cleaned                      startup removes them: the log is as before
+    during 2    .cleaned below .swap               startup removes both (KAFKA-6264): a .swap is valid only if
+                                                   no .cleaned has its base offset or a lower one
+    during 3-4  all .swap, some .deleted           startup finishes the swap
+    during 5    some .swap, the lower ones renamed startup finishes the swap of the others: the range from the
                                                    lowest .swap to the end of the highest one contains no
                                                    segment that has its final name already
-    during 6    only .deleted                      unlinked
+    during 6    only .deleted                      startup unlinks them
 
-To finish, startup removes the segments from the lowest ``.swap``'s base offset to the highest one's end, and
-each higher segment of which a file is ``.deleted`` already; then it renames the ``.swap`` and unlinks the
-``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has its base offset.
+To finish a swap, startup removes the segments from the lowest ``.swap``'s base offset to the end of the
+highest one, and each higher segment of which a file is ``.deleted`` already. Then it renames the ``.swap``
+and unlinks the ``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has its base
+offset.
 """
 
 from __future__ import annotations
@@ -51,23 +52,23 @@ from siltstone.log.names import (
 )
 from siltstone.log.segments import windows
 
-Verified = Mapping[int, Sequence[int]]
-"""Identities (``files.FileStat.identity``) of new logs that are verified already, by base offset."""
-NOTHING_VERIFIED: Verified = {}
+VerifiedLogs = Mapping[int, Sequence[int]]
+"""Base offset of a new segment → identity of its log (``files.FileStat``), if it is verified already."""
+NO_VERIFIED_LOGS: VerifiedLogs = {}
 
 
 def rename_to_cleaned(directory: Path, staged: Mapping[int, Mapping[str, Path]]) -> None:
-    """Rename staged files (by base offset and kind) to ``.cleaned``, durably."""
-    for base_offset, kinds in staged.items():
-        for kind, path in kinds.items():
+    """Step 1: rename staged files to ``.cleaned``, durably. ``staged``: base offset → kind of file → path."""
+    for base_offset, paths in staged.items():
+        for kind, path in paths.items():
             files.rename(path, directory / segment_file(base_offset, kind, CLEANED))
     files.sync_directory(directory)
 
 
 def replace_segments(
-    directory: Path, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+    directory: Path, new: Sequence[int], old: Sequence[int], verified: VerifiedLogs = NO_VERIFIED_LOGS
 ) -> None:
-    """Replace the segments ``old`` by the ``.cleaned`` ones ``new``, all by base offset.
+    """Steps 2 to 6: replace the segments ``old`` by the ``.cleaned`` segments ``new`` (base offsets).
 
     Raises CorruptRecordError when a new segment fails its verification; no old segment has changed then.
     """
@@ -76,14 +77,17 @@ def replace_segments(
 
 
 def swap_in(
-    directory: Path, new: Sequence[int], old: Sequence[int], verified: Verified = NOTHING_VERIFIED
+    directory: Path, new: Sequence[int], old: Sequence[int], verified: VerifiedLogs = NO_VERIFIED_LOGS
 ) -> list[Path]:
-    """Replace segments as ``replace_segments`` does; the old files stay as ``.deleted``. Returns them."""
-    # Step 0: startup takes a ``.deleted`` above a ``.swap`` for a segment that this swap replaces, so those
-    # that an earlier swap left (they wait for ``file.delete.delay.ms``) are unlinked first.
+    """Steps 2 to 5: replace segments as ``replace_segments`` does, but leave the old files as ``.deleted``.
+
+    Returns the paths of these files.
+    """
+    # Step 0: unlink the ``.deleted`` that an earlier swap left (they wait for ``file.delete.delay.ms``).
+    # Startup would take a ``.deleted`` above a ``.swap`` for a segment that the interrupted swap replaces.
     remove_deleted(directory, from_base=min(new))
-    # Step 2, descending: after a crash the lowest bases are still ``.cleaned``, which drops the ``.swap``
-    # above them, so that all new segments or none are swapped in.
+    # Step 2, descending: after a crash the lowest new segments are still ``.cleaned``, so startup drops the
+    # ``.swap`` above them. So either all new segments are swapped in, or none is.
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
         files.sync_directory(directory)
@@ -92,14 +96,15 @@ def swap_in(
         for base_offset in new:
             path = _swap_log(directory, base_offset)
             if tuple(verified.get(base_offset, ())) != files.stat(path).identity:
-                _verified_end(path)
+                _verify_log(path)
     except CorruptRecordError:
-        # No original was renamed yet: without the new segments the log is what it was.
+        # No original was renamed yet: without the new segments the log is as before.
         for base_offset in new:
             _remove(directory, base_offset, SWAP)
         files.sync_directory(directory)
         raise
-    # Steps 4 and 5: all ``.swap`` are durable and valid, so from here on startup finishes the swap.
+    # Steps 4 and 5: all ``.swap`` are durable and valid, so after a crash from here on startup finishes the
+    # swap.
     deleted = _mark_deleted(directory, old, keep_snapshots_of=new)
     _remove_swap_suffix(directory, new)
     return deleted
@@ -111,7 +116,8 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
 
 
 def swap_leftovers(directory: Path) -> list[str]:
-    """Names of files of an interrupted swap, in order; none where a whole swap left only ``.deleted``."""
+    """The names of an interrupted swap's files, in order; none if only ``.deleted`` are left, since then the
+    swap was complete."""
     leftovers = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
     return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
 
@@ -119,17 +125,19 @@ def swap_leftovers(directory: Path) -> list[str]:
 def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
     """Finish or drop an interrupted swap as a broker does at startup.
 
-    Returns the names of the new segments' logs and of the removed files. Raises CorruptRecordError when a
+    Returns (names of the new segments' logs, names of the removed files). Raises CorruptRecordError when a
     ``.swap`` fails its verification and its originals are incomplete, UnsafeFileError.
     """
     refuse_unsafe_files(directory)
     if not any(name.suffix for _, name in _files(directory)):
         return [], []
-    # ``removeTempFilesAndCollectSwapFiles``: a ``.swap`` is left only if its swap had come to step 3.
+    # ``removeTempFilesAndCollectSwapFiles``: a ``.swap`` stays only if its swap had reached step 3.
     removed = _remove_cleaned(directory)
-    pending = _bases(directory, SWAP)
-    # An index alone is left of a segment whose log has lost its suffix already (step 5): it only follows.
-    ends = {base: _end_of(directory, base) for base in pending if files.exists(_swap_log(directory, base))}
+    pending = _base_offsets(directory, SWAP)
+    # Where only an index is ``.swap``, the segment's log has its final name already (step 5).
+    ends = {
+        base: _swap_log_end(directory, base) for base in pending if files.exists(_swap_log(directory, base))
+    }
     valid = {base: end for base, end in ends.items() if end is not None}
     for base in sorted(ends.keys() - valid.keys()):
         removed += _remove(directory, base, SWAP)
@@ -137,17 +145,17 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
         # Step 4, ``completeSwapOperations``: the new segments replace all segments in their range of
         # offsets. Some may be ``.deleted`` already.
         low, high = min(valid), max(valid.values())
-        named = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
-        # An original of which cleaning removed every record may begin above that range. It goes too if the
-        # crash came between the renames of its files.
+        names = [name for _, name in _files(directory) if name.kind != SNAPSHOT]
+        # An original of which the cleaning discarded every record may begin above that range. It is removed
+        # too if the crash came between the renames of its files.
         partly_deleted = {
             name.base_offset
-            for name in named
+            for name in names
             if name.suffix == DELETED
             and name.base_offset > low
-            and not _is_of_an_earlier_swap(directory, name.base_offset)
+            and not _was_deleted_earlier(directory, name.base_offset)
         }
-        existing = {name.base_offset for name in named if not name.suffix}
+        existing = {name.base_offset for name in names if not name.suffix}
         in_range = {base for base in existing if low <= base < high}
         old = sorted(in_range | existing & (partly_deleted | valid.keys()))
         _mark_deleted(directory, old, keep_snapshots_of=tuple(valid), replaced=tuple(valid))
@@ -157,21 +165,22 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
     return [segment_file(base, "log") for base in valid], removed + remove_deleted(directory)
 
 
-def _is_of_an_earlier_swap(directory: Path, base_offset: int) -> bool:
-    """Does a segment exist beside ``.deleted`` files of an earlier segment with its base offset?
+def _was_deleted_earlier(directory: Path, base_offset: int) -> bool:
+    """Are the ``.deleted`` files with this base offset those of an earlier segment, which an earlier swap
+    replaced?
 
-    A log is renamed after its indexes, so a log that exists was not being renamed. A broker's ``.deleted``
-    files wait for ``file.delete.delay.ms``, and longer where the broker was killed.
+    They are if a log exists with and without the suffix: one segment has only one log. A broker's
+    ``.deleted`` files wait for ``file.delete.delay.ms``, and longer if the broker was killed.
     """
-    named = (segment_file(base_offset, "log", suffix) for suffix in ("", DELETED))
-    return all(files.exists(directory / name) for name in named)
+    names = (segment_file(base_offset, "log", suffix) for suffix in ("", DELETED))
+    return all(files.exists(directory / name) for name in names)
 
 
 def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
-    """Remove the segments ``bases``, the log's oldest, with their snapshots (``deleteOldSegments``).
+    """Remove the log's oldest segments (base offsets ``bases``) with their snapshots (``deleteOldSegments``).
 
-    Each is renamed to ``.deleted`` durably before the next one, so a crash removes only a prefix: no
-    tombstone vanishes before an older value of its key. They are unlinked when all are renamed.
+    Each segment is durably ``.deleted`` before the next one is renamed. So a crash removes only a prefix of
+    them, and never a tombstone before an older value of its key. All are unlinked at the end.
     """
     for base_offset in sorted(bases):
         _mark_deleted(directory, [base_offset], keep_snapshots_of=())
@@ -179,9 +188,12 @@ def delete_oldest(directory: Path, bases: Sequence[int]) -> None:
 
 
 def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
-    """Unlink the ``.deleted`` files of segments from ``from_base`` on, durably; returns their names."""
-    named = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
-    names = [entry.name for entry, name in named if name.base_offset >= from_base]
+    """Unlink, durably, the ``.deleted`` files of segments from base offset ``from_base`` on.
+
+    Returns their names.
+    """
+    deleted = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
+    names = [entry.name for entry, name in deleted if name.base_offset >= from_base]
     for name in names:
         files.unlink(directory / name)
     if names:
@@ -190,11 +202,12 @@ def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
 
 
 def _files(directory: Path) -> list[tuple[files.Entry, SegmentFile]]:
-    named = ((entry, parse_segment_file(entry.name)) for entry in files.entries(directory) if entry.is_file)
-    return [(entry, name) for entry, name in named if name is not None]
+    """The files of segments, each with the parts of its name."""
+    parsed = ((entry, parse_segment_file(entry.name)) for entry in files.entries(directory) if entry.is_file)
+    return [(entry, name) for entry, name in parsed if name is not None]
 
 
-def _bases(directory: Path, suffix: str) -> list[int]:
+def _base_offsets(directory: Path, suffix: str) -> list[int]:
     """Base offsets of the files with a suffix, ascending."""
     return sorted({name.base_offset for _, name in _files(directory) if name.suffix == suffix})
 
@@ -213,24 +226,26 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
 def _mark_deleted(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
 ) -> list[Path]:
-    """Step 4: rename old segments to ``.deleted``, each log after its indexes, so that beside a log there are
-    its own indexes or none.
+    """Step 4: rename old segments to ``.deleted``. A log follows its indexes, so it never has another's.
 
-    ``replaced``: base offsets of new segments whose originals may have been renamed before a crash; an index
-    without a log and without a ``.swap`` is then the new segment's. Returns the new paths.
+    ``replaced``: base offsets of new segments, when a swap is finished after a crash. The crash may have come
+    after some originals were renamed. Then an index without a log and without a ``.swap`` is that of the new
+    segment, and it stays. Returns the new paths.
     """
     deleted = []
     for base_offset in sorted(old):
-        has_new_log = base_offset in replaced and not files.exists(
+        is_original_log_gone = base_offset in replaced and not files.exists(
             directory / segment_file(base_offset, "log")
         )
         for kind in (*reversed(SEGMENT_KINDS), SNAPSHOT):
             path = directory / segment_file(base_offset, kind)
             if kind == SNAPSHOT:
-                stays = base_offset in keep_snapshots_of
+                is_kept = base_offset in keep_snapshots_of
             else:
-                stays = has_new_log and not files.exists(directory / segment_file(base_offset, kind, SWAP))
-            if files.exists(path) and not stays:
+                is_kept = is_original_log_gone and not files.exists(
+                    directory / segment_file(base_offset, kind, SWAP)
+                )
+            if files.exists(path) and not is_kept:
                 deleted.append(directory / segment_file(base_offset, kind, DELETED))
                 files.rename(path, deleted[-1])
     files.sync_directory(directory)
@@ -238,39 +253,39 @@ def _mark_deleted(
 
 
 def _unlink_orphans(directory: Path) -> None:
-    """Unlink the index or snapshot that a crash between the renames of step 4 left of a deleted log."""
-    for base in _bases(directory, DELETED):
+    """Unlink the indexes and the snapshot that a crash during step 4 left beside a ``.deleted`` log."""
+    for base in _base_offsets(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
             _remove(directory, base, "")
 
 
 def _remove_swap_suffix(directory: Path, new: Sequence[int]) -> None:
-    """Step 5, ascending: startup replaces what lies between the ``.swap`` that are left, so never a segment
-    that has its final name."""
+    """Step 5, ascending: after a crash startup replaces what lies between the ``.swap`` that are left, and no
+    segment that has its final name lies there."""
     for base_offset in sorted(new):
         _change_suffix(directory, base_offset, SWAP, "")
         files.sync_directory(directory)
 
 
-def _verified_end(path: Path) -> int:
-    """Read a whole segment and verify its checksums; the offset after its last batch, -1 when empty.
+def _verify_log(path: Path) -> int:
+    """Read a whole log file and verify its checksums; returns the offset after its last batch, -1 if empty.
 
     Raises CorruptRecordError.
     """
-    last = -2
+    end = -1
     with files.Reader(path) as reader:
         for window in windows(reader):
-            last = int(window.batches["last_offset"][-1])
-    return last + 1
+            end = int(window.batches["last_offset"][-1]) + 1
+    return end
 
 
-def _end_of(directory: Path, base_offset: int) -> int | None:
-    """The offset after a ``.swap``'s last batch; None for a corrupt one whose originals all exist, so that
-    the swap can be dropped. Otherwise raises CorruptRecordError."""
+def _swap_log_end(directory: Path, base_offset: int) -> int | None:
+    """The offset after the last batch of a ``.swap``. None for a corrupt one whose originals all exist: that
+    swap can be dropped. Raises CorruptRecordError for any other corrupt one."""
     try:
-        return max(_verified_end(_swap_log(directory, base_offset)), base_offset)
+        return max(_verify_log(_swap_log(directory, base_offset)), base_offset)
     except CorruptRecordError:
-        any_deleted = any(base >= base_offset for base in _bases(directory, DELETED))
+        any_deleted = any(base >= base_offset for base in _base_offsets(directory, DELETED))
         if any_deleted or not files.exists(directory / segment_file(base_offset, "log")):
             raise
         return None
@@ -287,12 +302,12 @@ def _remove(directory: Path, base_offset: int, suffix: str) -> list[str]:
 
 def _remove_cleaned(directory: Path) -> list[str]:
     """Remove all ``.cleaned``, and the ``.swap`` at or above the lowest of them (KAFKA-6264): their swap had
-    not come to step 3. Returns the names."""
-    cleaned = _bases(directory, CLEANED)
+    not reached step 3. Returns the names."""
+    cleaned = _base_offsets(directory, CLEANED)
     if not cleaned:
         return []
     removed = []
-    for base in _bases(directory, SWAP):
+    for base in _base_offsets(directory, SWAP):
         if base >= cleaned[0]:
             removed += _remove(directory, base, SWAP)
     for base in cleaned:

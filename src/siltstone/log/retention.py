@@ -6,17 +6,17 @@ For a log with log start offset 25::
      0   the next segment begins at 11, not above 25: deleted under any policy
     11   the next segment begins at 23, not above 25: deleted under any policy
     23   has offset 25: deleted if ``cleanup.policy`` has ``delete`` and the deletion policy deletes it
-    31   the active segment: the same, and then a new active segment begins
+    31   the active segment: deleted on the same conditions; a new active segment replaces it
 
-The result is always a prefix of the segments. It has no segment that ends above the high watermark, and no
-empty active segment. If all segments are deleted, ``PartitionLog.delete_prefix`` begins a new active segment
-first. If the log has a compacted ledger, the policy deletes only segments that the ledger covers: its cursor
-is a subscription, and its backlog is retained (Pulsar). Segments below the log start offset are always
-deleted: their records were deleted when it was raised.
+The deleted segments are always the oldest of the log. No segment that ends above the high watermark is
+deleted, and no empty active segment. If all segments are deleted, ``PartitionLog.delete_oldest_segments``
+first begins a new active segment. If the log has a compacted ledger, the policy deletes only segments that
+the ledger covers, as Pulsar retains the backlog of the subscription ``__compaction``. Segments below the log
+start offset are always deleted: no reader can read their records.
 
-A deletion policy is a plain function of segments (oldest first), the time and the settings. It returns how
-many of the oldest may be deleted, or a ``Decision`` for each of them. ``register_policy`` gives it a name,
-and a topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
+A deletion policy is a plain function of the segments (oldest first), the time and the settings. It returns
+how many of the oldest may be deleted, or a ``Deletion`` for each of them. ``register_policy`` gives it
+a name, and a topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from siltstone.base.errors import InvalidConfigError
 from siltstone.log.fetch import LogView
 
 KAFKA = "kafka"
+"""The name of the default policy, which is Kafka's."""
 NOT_READ = -1
+"""In place of a segment's largest timestamp, where it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentMetadata:
     """A segment as a deletion policy sees it: sizes in bytes, times in ms.
 
-    ``end_offset`` is the next segment's base offset, or the log end offset for the active one.
-    ``largest_timestamp`` is the time index's last entry if that is over 0, else the file's modification time.
+    ``end_offset`` is the next segment's base offset; for the active segment it is the log end offset.
+    ``largest_timestamp`` is that of the time index's last entry if it is over 0, otherwise the modification
+    time of the log file.
     """
 
     base_offset: int
@@ -49,15 +52,15 @@ class SegmentMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A segment that is deleted, and the reason."""
+class Deletion:
+    """A segment that is to be deleted, and the reason."""
 
     base_offset: int
     reason: str
 
 
-DeletionPolicy = Callable[[Sequence[SegmentMetadata], int, LogConfig], "int | Iterable[Decision]"]
-"""(segments, now in ms, settings) → how many of the oldest may be deleted, or a decision for each."""
+DeletionPolicy = Callable[[Sequence[SegmentMetadata], int, LogConfig], "int | Iterable[Deletion]"]
+"""(segments, now in ms, settings) → how many of the oldest may be deleted, or a ``Deletion`` for each."""
 
 _policies: dict[str, DeletionPolicy] = {}
 
@@ -93,7 +96,7 @@ def segment_metadata(view: LogView, *, with_times: bool = True) -> tuple[Segment
     )
 
 
-def decide(
+def segments_to_delete(
     segments: Sequence[SegmentMetadata],
     *,
     now_ms: int,
@@ -101,58 +104,57 @@ def decide(
     log_start_offset: int,
     high_watermark: int,
     retain_from: int | None = None,
-    retain_active: bool = False,
-) -> tuple[Decision, ...]:
-    """A decision for each segment that is to be deleted now, oldest first.
+    retain_active_segment: bool = False,
+) -> tuple[Deletion, ...]:
+    """The segments that are to be deleted now, oldest first (Kafka's ``deletableSegments``).
 
-    Segments below the log start offset come first; in a log that is only compacted no others are deleted.
-    ``retain_from``: the offset from which on the policy deletes nothing (``LedgerStore.held_horizon``).
-    ``retain_active``: the caller cannot begin a new active segment, so the active one stays, and with it the
-    log end offset.
+    They begin with those below the log start offset; the deletion policy chooses further ones if
+    ``cleanup.policy`` has ``delete``. ``retain_from``: the policy deletes no record at or above this offset
+    (``LedgerStore.first_needed_offset``). ``retain_active_segment``: the caller cannot begin a new active
+    segment, so this one stays, and with it the log end offset.
     """
-    decisions = below_log_start(segments, log_start_offset)
-    below_start = len(decisions)
+    deletions = deletions_below_log_start(segments, log_start_offset)
+    count_below_start = len(deletions)
     if config.deletes:
-        rest = segments[len(decisions) :]
-        decisions += _oldest_of(find_policy(config.retention_policy), rest, now_ms, config)
+        others = segments[count_below_start:]
+        deletions += _apply_policy(find_policy(config.retention_policy), others, now_ms, config)
     count = 0
-    for number, segment in enumerate(segments[: len(decisions)]):
+    for number, segment in enumerate(segments[: len(deletions)]):
         # Only replicated records are deleted (``UnifiedLog.deletableSegments``).
         if segment.end_offset > high_watermark:
             break
-        if segment.is_active and (retain_active or not segment.size):
+        if segment.is_active and (retain_active_segment or not segment.size):
             break
-        if retain_from is not None and number >= below_start and segment.end_offset > retain_from:
+        if retain_from is not None and number >= count_below_start and segment.end_offset > retain_from:
             break
         count += 1
-    return tuple(decisions[:count])
+    return tuple(deletions[:count])
 
 
-def below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) -> list[Decision]:
-    """Segments that end at or below the log start."""
+def deletions_below_log_start(segments: Sequence[SegmentMetadata], log_start_offset: int) -> list[Deletion]:
+    """The closed segments that end at or below the log start offset."""
     below = takewhile(
         lambda segment: not segment.is_active and segment.end_offset <= log_start_offset, segments
     )
-    return _decisions(below, f"below the log start offset {log_start_offset}")
+    return _deletions(below, f"below the log start offset {log_start_offset}")
 
 
-def by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Decision]:
-    """The oldest segments, as long as the others have at least ``retention_bytes``; none if negative.
-
-    (Kafka's ``deleteRetentionSizeBreachedSegments``.)
-    """
+def deletions_by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Deletion]:
+    """As many of the oldest segments as leave the log at least ``retention_bytes``; none if that is negative
+    (Kafka's ``deleteRetentionSizeBreachedSegments``)."""
     sizes = [segment.size for segment in segments]
     excess = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
-    count = sum(removed <= excess for removed in accumulate(sizes)) if excess >= 0 else 0
-    return _decisions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
+    count = sum(deleted <= excess for deleted in accumulate(sizes)) if excess >= 0 else 0
+    return _deletions(segments[:count], f"the log is over retention.bytes={retention_bytes}")
 
 
-def by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) -> list[Decision]:
-    """Segments whose largest timestamp is older than ``retention_ms``; none if negative.
+def deletions_by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) -> list[Deletion]:
+    """The oldest segments, as long as their largest timestamp is older than ``retention_ms``; none if that is
+    negative (Kafka's ``deleteRetentionMsBreachedSegments``).
 
-    (Kafka's ``deleteRetentionMsBreachedSegments``.) A closed segment without records, which a cleaning can
-    leave, is deleted with the next one. (In Kafka it is judged by the modification time of its file, which is
-    that of the cleaning's source, and may retain the segments after it.)
+    A closed segment without records, which a cleaning can leave, is deleted with the segment after it. (Kafka
+    uses the modification time of its file, which a cleaning copies from the old segment. If that is not old
+    enough, Kafka retains the segments after it, too.)
     """
     count = 0
     for number, segment in enumerate(segments if retention_ms >= 0 else ()):
@@ -160,29 +162,29 @@ def by_age(segments: Sequence[SegmentMetadata], now_ms: int, retention_ms: int) 
             count = number + 1
         elif segment.size or segment.is_active:
             break
-    return _decisions(segments[:count], f"older than retention.ms={retention_ms}")
+    return _deletions(segments[:count], f"older than retention.ms={retention_ms}")
 
 
-def _decisions(segments: Iterable[SegmentMetadata], reason: str) -> list[Decision]:
-    return [Decision(base_offset=segment.base_offset, reason=reason) for segment in segments]
+def _deletions(segments: Iterable[SegmentMetadata], reason: str) -> list[Deletion]:
+    return [Deletion(base_offset=segment.base_offset, reason=reason) for segment in segments]
 
 
-def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Decision]:
-    """By size first, then the remaining ones by age."""
-    decisions = by_size(segments, config.retention_bytes)
-    return decisions + by_age(segments[len(decisions) :], now_ms, config.retention_ms)
+def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Deletion]:
+    """The policy ``kafka``: by size first, then of the other segments by age."""
+    deletions = deletions_by_size(segments, config.retention_bytes)
+    return deletions + deletions_by_age(segments[len(deletions) :], now_ms, config.retention_ms)
 
 
-def _oldest_of(
+def _apply_policy(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
-) -> list[Decision]:
-    """A policy's decisions about the oldest segments, up to the first that it does not delete."""
-    deleted = policy(segments, now_ms, config)
-    if isinstance(deleted, int):
-        return _decisions(segments[: max(deleted, 0)], f"policy {config.retention_policy}")
-    decisions = {decision.base_offset: decision for decision in deleted}
-    oldest = takewhile(lambda segment: segment.base_offset in decisions, segments)
-    return [decisions[segment.base_offset] for segment in oldest]
+) -> list[Deletion]:
+    """The oldest segments, up to the first that the policy does not delete."""
+    answer = policy(segments, now_ms, config)
+    if isinstance(answer, int):
+        return _deletions(segments[: max(answer, 0)], f"policy {config.retention_policy}")
+    deletions = {deletion.base_offset: deletion for deletion in answer}
+    oldest = takewhile(lambda segment: segment.base_offset in deletions, segments)
+    return [deletions[segment.base_offset] for segment in oldest]
 
 
 register_policy(KAFKA, kafka_policy)

@@ -1,7 +1,7 @@
-"""A segment of an open log, which takes appends while it is active and reads at any time (``LogSegment``).
+"""A segment of an open log: appends while it is the active one, reads at any time (Kafka's ``LogSegment``).
 
-Its files are opened when they are first needed and stay open for readers, also after they were renamed or
-unlinked. Readers use no bytes at or above ``size``: an append writes first and then raises ``size``.
+A file is opened when it is first needed and stays open for readers, also after it was renamed or unlinked. An
+append writes the file first and raises ``size`` second, so readers use only the bytes below ``size``.
 """
 
 from __future__ import annotations
@@ -33,86 +33,98 @@ from siltstone.log.lookup import (
 )
 from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, segment_file
 from siltstone.log.segments import Segment
-from siltstone.log.validation import Validated
+from siltstone.log.validation import ValidatedBatches
 
-Entry = tuple[int, int]
+IndexEntry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
 _TRUNCATED = (1 << 62, 1 << 62)
-"""What a search with an older state reads where the file has been truncated since: above every entry."""
+"""Stands for an entry that was truncated from the file during a search. It is above every real entry, so the
+search continues below it."""
 
 
 class IndexFile:
-    """``OffsetIndex`` or ``TimeIndex`` of one segment; ``size_limit`` is ``segment.index.bytes``.
+    """The offset index or the time index of one segment (Kafka's ``OffsetIndex``, ``TimeIndex``).
 
-    The newest entries are in memory until ``save``, the others in the file. One thread adds entries, and any
-    thread searches without a lock: the number of entries in the file and the list of those in memory are one
-    tuple, ``_state``, which is replaced at once. In the file a binary search reads one entry at a time, so an
-    open log has no index in memory, however many segments it has. (Kafka maps its index files.)
+    New entries are in memory until ``save`` writes them to the file. One thread adds entries; any thread
+    searches without a lock, because ``_state`` is one tuple that is replaced as a whole: the number of
+    entries in the file, and the list of those in memory. A search in the file reads one entry at a time, so
+    an open log needs no memory for its indexes. (Kafka maps its index files.)
 
-    Recovery has checked the file, or built it again. ``is_full``: no further entry fits.
+    ``size_limit`` is ``segment.index.bytes``; ``is_full``: no further entry fits. Recovery has checked the
+    file before, or has built it again.
     """
 
-    __slots__ = ("_entry", "_limit", "_opening", "_path", "_reader", "_state", "_width", "is_full")
+    __slots__ = (
+        "_capacity",
+        "_entry_size",
+        "_opening",
+        "_path",
+        "_reader",
+        "_state",
+        "_struct",
+        "is_full",
+    )
 
     def __init__(self, path: Path, kind: str, size: int, size_limit: int) -> None:
-        self._entry = ENTRY_STRUCTS[kind]
-        self._width = self._entry.size
+        self._struct = ENTRY_STRUCTS[kind]
+        self._entry_size = self._struct.size
         self._path = path
-        self._limit = size_limit // self._width
+        self._capacity = size_limit // self._entry_size
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
-        self._state: tuple[int, list[Entry]] = (size // self._width, [])
-        self.is_full = len(self) >= self._limit
+        self._state: tuple[int, list[IndexEntry]] = (size // self._entry_size, [])
+        self.is_full = len(self) >= self._capacity
 
     def __len__(self) -> int:
-        saved, new = self._state
-        return saved + len(new)
+        saved_count, unsaved = self._state
+        return saved_count + len(unsaved)
 
     @property
     def size(self) -> int:
         """Bytes that all entries take."""
-        return len(self) * self._width
+        return len(self) * self._entry_size
 
-    def last(self) -> Entry | None:
-        """The newest entry. The file does not stay open for it, since a log may have many segments."""
-        saved, new = self._state
-        if new or not saved:
-            return new[-1] if new else None
+    def last(self) -> IndexEntry | None:
+        """The last entry. This does not leave the file open, since a log may have many segments."""
+        saved_count, unsaved = self._state
+        if unsaved or not saved_count:
+            return unsaved[-1] if unsaved else None
         if self._reader is not None:
-            return self._read(saved - 1)
+            return self._read_entry(saved_count - 1)
         with files.Reader(self._path) as reader:
-            entry = self._entry_at(reader, saved - 1)
-        # A rename calls ``keep_open`` first: with a reader by now, the name may be another file's already.
-        return entry if self._reader is None else self._read(saved - 1)
+            entry = self._decode_entry(reader, saved_count - 1)
+        # Another thread opens ``_reader`` before it renames the file. If there is a reader now, the path may
+        # already have led to another file, so the entry is read again.
+        return entry if self._reader is None else self._read_entry(saved_count - 1)
 
-    def floor(self, key: int) -> Entry | None:
-        """The last entry whose first number is at or below ``key``."""
-        number, state = self._search(key + 1, 0)
-        return self._at(number - 1, state) if number else None
+    def floor(self, key: int) -> IndexEntry | None:
+        """The last entry whose first number (relative offset, timestamp) is at or below ``key``."""
+        count, state = self._count_below(key + 1, column=0)
+        return self._entry_of_state(count - 1, state) if count else None
 
-    def first_at(self, value: int) -> Entry | None:
-        """The first entry whose second number is at or above ``value``."""
-        number, state = self._search(value, 1)
-        return self._at(number, state) if number < state[0] + len(state[1]) else None
+    def first_at_position(self, position: int) -> IndexEntry | None:
+        """The first entry of an offset index whose position is at or above ``position``."""
+        count, state = self._count_below(position, column=1)
+        return self._entry_of_state(count, state) if count < state[0] + len(state[1]) else None
 
-    def _search(self, value: int, column: int) -> tuple[int, tuple[int, list[Entry]]]:
-        """The number of entries with less than ``value`` in a column, and the state that was searched."""
+    def _count_below(self, value: int, *, column: int) -> tuple[int, tuple[int, list[IndexEntry]]]:
+        """(how many entries have less than ``value`` in ``column``, the ``_state`` that was searched)."""
         state = self._state
-        saved, new = state
-        if new and new[0][column] < value:
-            return saved + bisect.bisect_left(new, value, key=lambda entry: entry[column]), state
-        low, high = 0, saved
+        saved_count, unsaved = state
+        if unsaved and unsaved[0][column] < value:
+            return saved_count + bisect.bisect_left(unsaved, value, key=lambda entry: entry[column]), state
+        low, high = 0, saved_count
         while low < high:
             middle = (low + high) // 2
-            if self._read(middle)[column] < value:
+            if self._read_entry(middle)[column] < value:
                 low = middle + 1
             else:
                 high = middle
         return low, state
 
-    def _at(self, number: int, state: tuple[int, list[Entry]]) -> Entry:
-        saved, new = state
-        return self._read(number) if number < saved else new[number - saved]
+    def _entry_of_state(self, number: int, state: tuple[int, list[IndexEntry]]) -> IndexEntry:
+        saved_count, unsaved = state
+        return self._read_entry(number) if number < saved_count else unsaved[number - saved_count]
 
     def keep_open(self) -> None:
         """Open the file, so that searches continue when it is renamed or unlinked."""
@@ -121,31 +133,31 @@ class IndexFile:
                 if self._reader is None:
                     self._reader = files.Reader(self._path)
 
-    def _read(self, number: int) -> Entry:
+    def _read_entry(self, number: int) -> IndexEntry:
         self.keep_open()
         assert self._reader is not None
-        return self._entry_at(self._reader, number)
+        return self._decode_entry(self._reader, number)
 
-    def _entry_at(self, reader: files.Reader, number: int) -> Entry:
-        raw = reader.read(number * self._width, self._width)
-        if len(raw) < self._width:
+    def _decode_entry(self, reader: files.Reader, number: int) -> IndexEntry:
+        raw = reader.read(number * self._entry_size, self._entry_size)
+        if len(raw) < self._entry_size:
             return _TRUNCATED
-        first, second = self._entry.unpack(raw)
+        first, second = self._struct.unpack(raw)
         return first, second
 
     def add(self, first: int, second: int) -> None:
-        """Append an entry in memory."""
+        """Append an entry, in memory until ``save``."""
         self._state[1].append((first, second))
-        self.is_full = len(self) >= self._limit
+        self.is_full = len(self) >= self._capacity
 
     def save(self) -> bool:
         """Write new entries to the file; returns whether there were any. Raises OSError."""
-        saved, new = self._state
-        if not new:
+        saved_count, unsaved = self._state
+        if not unsaved:
             return False
-        with contextlib.closing(files.Appender(self._path, saved * self._width)) as appender:
-            appender.write(b"".join(self._entry.pack(*entry) for entry in new))
-            self._state = (saved + len(new), [])
+        with contextlib.closing(files.Appender(self._path, saved_count * self._entry_size)) as appender:
+            appender.write(b"".join(self._struct.pack(*entry) for entry in unsaved))
+            self._state = (saved_count + len(unsaved), [])
         return True
 
     def sync(self) -> None:
@@ -153,16 +165,19 @@ class IndexFile:
         files.sync_file(self._path)
 
     def truncate(self, *, below: int, column: int) -> None:
-        """Keep only entries whose number in ``column`` (0 or 1) is below ``below``. Raises OSError."""
-        saved, new = self._state
-        remaining = [entry for entry in new if entry[column] < below]
-        while saved and self._read(saved - 1)[column] >= below:
-            saved -= 1
+        """Keep only the entries with less than ``below`` in ``column`` (0: first number, 1: second number).
+
+        Raises OSError.
+        """
+        saved_count, unsaved = self._state
+        remaining = [entry for entry in unsaved if entry[column] < below]
+        while saved_count and self._read_entry(saved_count - 1)[column] >= below:
+            saved_count -= 1
         with contextlib.closing(files.Appender(self._path)) as appender:
-            if appender.size != saved * self._width:
-                appender.truncate(saved * self._width)
-        self._state = (saved, remaining)
-        self.is_full = len(self) >= self._limit
+            if appender.size != saved_count * self._entry_size:
+                appender.truncate(saved_count * self._entry_size)
+        self._state = (saved_count, remaining)
+        self.is_full = len(self) >= self._capacity
 
 
 NO_TIMESTAMP = -1
@@ -170,9 +185,11 @@ Result = TypeVar("Result")
 
 
 class LiveSegment:
-    """One segment: ``size`` in bytes, ``base_offset``, ``created_ms``: when this object was made.
+    """One segment of an open log (Kafka's ``LogSegment``).
 
-    Only its log calls methods that change it, under the log's lock.
+    ``size``: bytes of the ``.log``. ``created_ms``: when this object was made. ``jitter_ms``: the log rolls
+    so much earlier than after ``segment.ms``. Only ``PartitionLog`` calls the methods that change a segment,
+    under its lock.
     """
 
     def __init__(self, segment: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
@@ -182,7 +199,7 @@ class LiveSegment:
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.transaction_index_size = segment.transaction_index_size
-        self._writes, self._synced = 0, 0
+        self._write_count, self._synced_write_count = 0, 0
         limit = config.segment_index_bytes
         self.offset_index = IndexFile(self.path("index"), "index", segment.offset_index_size, limit)
         self.time_index = IndexFile(self.path("timeindex"), "timeindex", segment.time_index_size, limit)
@@ -192,9 +209,9 @@ class LiveSegment:
         self._reader: files.Reader | None = None
         self._opening = threading.Lock()
         self._aborted: list[AbortedTransaction] | None = None
-        self._since_entry = 0
-        self._largest: tuple[int, int] | None = None
-        self._first_time: int | None = None
+        self._bytes_since_entry = 0
+        self._largest_timestamp_and_offset: tuple[int, int] | None = None
+        self._first_timestamp: int | None = None
 
     @classmethod
     def create(
@@ -214,7 +231,7 @@ class LiveSegment:
         return segment
 
     def path(self, kind: str = "log") -> Path:
-        """One of the segment's files."""
+        """The path of one of the segment's files, by its kind; see ``names.SEGMENT_KINDS``."""
         return self.directory / segment_file(self.base_offset, kind)
 
     @property
@@ -228,12 +245,12 @@ class LiveSegment:
 
     # Appending
 
-    def append(self, validated: Validated) -> None:
+    def append(self, validated: ValidatedBatches) -> None:
         """Append batches and their index entries. Raises OSError; ``size`` has not changed then."""
         if self._appender is None:
             self._appender = files.Appender(self.path(), self.size, reserve_up_to=self._config.segment_bytes)
         self._appender.write(validated.data)
-        self._writes += 1
+        self._write_count += 1
         batches = validated.batches
         if len(batches) == 1:
             self._index_batch(validated.last_offset, validated.max_timestamp, self.size, len(validated.data))
@@ -248,20 +265,20 @@ class LiveSegment:
     def _index_batch(self, last_offset: int, max_timestamp: int, position: int, size: int) -> None:
         """Add index entries for a batch, if over ``index.interval.bytes`` were written since the last entry.
 
-        The arithmetic is that of ``indexes.IndexBuilder``, for one batch at a time.
+        The rules are those of ``indexes.IndexBuilder``, which builds the indexes of a whole segment.
         """
-        if self._first_time is None and position == 0:
-            self._first_time = max_timestamp
-        if max_timestamp > self.largest()[0]:
-            self._largest = (max_timestamp, last_offset)
-        if self._since_entry > self._config.index_interval_bytes and not self.offset_index.is_full:
+        if self._first_timestamp is None and position == 0:
+            self._first_timestamp = max_timestamp
+        if max_timestamp > self.largest_timestamp_and_offset()[0]:
+            self._largest_timestamp_and_offset = (max_timestamp, last_offset)
+        if self._bytes_since_entry > self._config.index_interval_bytes and not self.offset_index.is_full:
             self.offset_index.add(last_offset - self.base_offset, position)
-            self._add_time()
-            self._since_entry = 0
-        self._since_entry += size
+            self._add_time_entry()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
 
-    def _add_time(self) -> None:
-        timestamp, offset = self.largest()
+    def _add_time_entry(self) -> None:
+        timestamp, offset = self.largest_timestamp_and_offset()
         newest = self.time_index.last()
         if timestamp > (newest[0] if newest else NO_TIMESTAMP):
             self.time_index.add(timestamp, offset - self.base_offset)
@@ -270,10 +287,10 @@ class LiveSegment:
         """Add entries of aborted transactions to the transaction index."""
         with contextlib.closing(files.Appender(self.path("txnindex"))) as appender:
             appender.write(encode_aborted(entries))
-            self._writes += 1
+            self._write_count += 1
             self.transaction_index_size = appender.size
 
-    def must_roll(self, config: LogConfig, validated: Validated, now_ms: int) -> bool:
+    def must_roll(self, config: LogConfig, validated: ValidatedBatches, now_ms: int) -> bool:
         """Must a new segment begin with these batches (``LogSegment.shouldRoll``)?"""
         if self.size > config.segment_bytes - len(validated.data):
             return True
@@ -292,17 +309,17 @@ class LiveSegment:
 
     # Times, for retention and rolling
 
-    def largest(self) -> tuple[int, int]:
+    def largest_timestamp_and_offset(self) -> tuple[int, int]:
         """(largest timestamp in ms, last offset of its batch), (-1, base offset) without a timestamp."""
-        if self._largest is None:
-            newest = self.time_index.last()
-            self._largest = (newest[0], newest[1] + self.base_offset) if newest else (-1, self.base_offset)
-        return self._largest
+        if self._largest_timestamp_and_offset is None:
+            timestamp, relative_offset = self.time_index.last() or (NO_TIMESTAMP, 0)
+            self._largest_timestamp_and_offset = timestamp, self.base_offset + relative_offset
+        return self._largest_timestamp_and_offset
 
     @property
     def largest_timestamp(self) -> int:
         """The largest timestamp in ms if it is over 0, else the file's modification time."""
-        timestamp = self.largest()[0]
+        timestamp = self.largest_timestamp_and_offset()[0]
         return timestamp if timestamp > 0 else self.modified_ms
 
     @property
@@ -314,10 +331,10 @@ class LiveSegment:
 
     def first_timestamp(self) -> int:
         """The largest timestamp of the first batch in ms, -1 without a batch or a timestamp."""
-        if self._first_time is None and self.size:
+        if self._first_timestamp is None and self.size:
             first = next(batch_headers(self.reader, end=self.size, first_read=4096))
-            self._first_time = int(first["max_timestamp"][0])
-        return NO_TIMESTAMP if self._first_time is None else self._first_time
+            self._first_timestamp = int(first["max_timestamp"][0])
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
     # Reading
 
@@ -326,28 +343,32 @@ class LiveSegment:
 
         None where there is none. Raises CorruptRecordError, OSError.
         """
-        relative = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
+        relative_offset = min(offset - self.base_offset, LARGEST_RELATIVE_OFFSET)
         return self._search(
-            relative, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
+            relative_offset, end, lambda start: position_of_offset(self.reader, offset, start=start, end=end)
         )
 
-    def _search(self, relative: int, end: int, search: Callable[[int], Result | None]) -> Result | None:
-        """``search`` from the position in the offset index, or from byte 0 if that position is wrong."""
+    def _search(self, relative_offset: int, end: int, find: Callable[[int], Result | None]) -> Result | None:
+        """The result of ``find(start)``, where ``start`` is the position that the offset index has.
+
+        If that position turns out to be wrong, the search begins at byte 0.
+        """
         if not end:
             return None
-        start = self._start_at(self.offset_index.floor(relative), end) if relative > 0 else 0
+        is_indexed = relative_offset > 0
+        start = self._batch_start(self.offset_index.floor(relative_offset), end) if is_indexed else 0
         try:
-            return search(start)
+            return find(start)
         except CorruptRecordError:
             if not start:
                 raise
-        return search(0)
+        return find(0)
 
-    def _start_at(self, entry: Entry | None, end: int) -> int:
-        """The position of an entry of the offset index if a batch of its offset can begin there, else 0.
+    def _batch_start(self, entry: IndexEntry | None, end: int) -> int:
+        """The position in an entry of the offset index, or 0 if no batch with that offset can begin there.
 
-        Only the header there is checked: an entry that points to a batch inside of a record's value is used,
-        as in Kafka, until a recovery checks the whole log.
+        Only the bytes of a batch header are checked. So an entry that points into a record's value, at bytes
+        that look like a batch, is used, as in Kafka, until a recovery checks the whole log.
         """
         if entry is None or not 0 <= entry[1] < end:
             return 0
@@ -363,7 +384,7 @@ class LiveSegment:
 
         (Kafka's ``LogSegment.fetchUpperBoundOffset``.)
         """
-        entry = self.offset_index.first_at(position)
+        entry = self.offset_index.first_at_position(position)
         return None if entry is None else self.base_offset + entry[0]
 
     def find_record_by_timestamp(
@@ -396,22 +417,25 @@ class LiveSegment:
     # Durability, truncation and deletion
 
     def save_indexes(self, *, closing: bool = False) -> None:
-        """Write new index entries. ``closing``: no append follows, so the last time entry is added."""
+        """Write new index entries to the files.
+
+        ``closing``: no append follows, so the time index gets its last entry. Raises OSError.
+        """
         if closing and self.size:
-            self._add_time()
+            self._add_time_entry()
             if self._appender is not None:
                 self._appender.release()
-        self._writes += self.offset_index.save() | self.time_index.save()
+        self._write_count += self.offset_index.save() | self.time_index.save()
 
     @property
     def is_unsynced(self) -> bool:
         """Was a file of the segment written to since the last completed ``sync`` began?"""
-        return self._writes > self._synced
+        return self._write_count > self._synced_write_count
 
     def sync(self) -> None:
         """Make the written bytes durable. Raises OSError. Needs no lock: appends may continue."""
-        # Writes that happen from here on may miss the fsync, so they do not count as synced.
-        writes, appender = self._writes, self._appender
+        # A write after this line may come too late for the fsync, so it does not count as synced.
+        writes, appender = self._write_count, self._appender
         if appender is not None:
             appender.sync()
         else:
@@ -420,12 +444,12 @@ class LiveSegment:
         self.time_index.sync()
         if self.transaction_index_size:
             files.sync_file(self.path("txnindex"))
-        self._synced = writes
+        self._synced_write_count = writes
 
     def truncated(self, offset: int, config: LogConfig) -> LiveSegment:
-        """This segment without the batches with ``offset`` or more; ``truncate_files`` truncates its files.
+        """A segment without the batches at and above ``offset``; the segment itself if it has none of them.
 
-        The segment itself where it has no such batch. Raises OSError.
+        The files stay as they are until ``truncate_files``. Raises OSError.
         """
         batch = self.find_batch(offset, self.size)
         if batch is None:
@@ -443,7 +467,7 @@ class LiveSegment:
             transaction_index_size=self.transaction_index_size,
         )
         result = LiveSegment(shorter, config, created_ms=self.created_ms, jitter_ms=self.jitter_ms)
-        result._writes += 1
+        result._write_count += 1
         return result
 
     def truncate_files(self, offset: int) -> None:
@@ -457,22 +481,22 @@ class LiveSegment:
             self.transaction_index_size = len(remaining)
         self._appender = files.Appender(self.path(), self.size)
         self._appender.truncate(self.size)
-        self._find_largest()
+        self._find_largest_timestamp()
 
-    def _find_largest(self) -> None:
-        """Find the largest timestamp after a truncation: the last batches have no time entry."""
-        self._largest = None
-        entry = self.offset_index.floor(max(self.largest()[1] - self.base_offset, 0))
-        for batches in batch_headers(self.reader, start=self._start_at(entry, self.size), end=self.size):
+    def _find_largest_timestamp(self) -> None:
+        """Find the largest timestamp after a truncation, also among batches after the last time entry."""
+        self._largest_timestamp_and_offset = None
+        entry = self.offset_index.floor(max(self.largest_timestamp_and_offset()[1] - self.base_offset, 0))
+        for batches in batch_headers(self.reader, start=self._batch_start(entry, self.size), end=self.size):
             row = int(batches["max_timestamp"].argmax())
             timestamp = int(batches["max_timestamp"][row])
-            if timestamp > self.largest()[0]:
-                self._largest = (timestamp, int(batches["last_offset"][row]))
+            if timestamp > self.largest_timestamp_and_offset()[0]:
+                self._largest_timestamp_and_offset = (timestamp, int(batches["last_offset"][row]))
 
     def keep_open(self) -> None:
-        """Open the files that readers may still need, because they are about to be renamed.
+        """Open the files, before they are renamed, so that readers can still use them afterwards.
 
-        A reader that needs one at the same moment waits for ``_opening``.
+        A reader that opens one at the same moment waits for ``_opening``.
         """
         aborted = self.aborted()
         with self._opening:
@@ -482,7 +506,7 @@ class LiveSegment:
         self.time_index.keep_open()
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files to ``.deleted``, the log last; returns the new paths. Readers keep theirs open."""
+        """Rename the files to ``.deleted``, the ``.log`` last; returns the new paths. Readers continue."""
         self.keep_open()
         renamed = []
         for kind in (SNAPSHOT, *reversed(SEGMENT_KINDS)):
@@ -495,7 +519,7 @@ class LiveSegment:
         return renamed
 
     def close_for_append(self) -> None:
-        """Close the file for appends; readers keep theirs."""
+        """Close the file that appends are written to; readers have a file object of their own."""
         if self._appender is not None:
             self._modified_ms = self.modified_ms if files.exists(self.path()) else self._modified_ms
             self._appender.close()

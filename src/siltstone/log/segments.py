@@ -1,11 +1,12 @@
 """Segments of a partition directory: listing them, and reading one in windows.
 
-A segment is a ``.log`` file and its indexes; its name is its base offset. The last one is the active segment,
-which a broker appends to. Closed segments never change: ``Segment`` has the inode, size and modification time
-of the listing, and ``open_unchanged`` refuses another file under the same name.
+A segment is a ``.log`` file and its indexes; the files are named by the segment's base offset. The last
+segment is the active one, which a broker appends to. Closed segments never change, though a cleaning may
+replace one by another of the same name: ``Segment`` records inode, size and modification time, and
+``open_unchanged`` refuses a file that differs in them.
 
-A window has consecutive whole batches in a buffer that the next window uses again, so memory is bounded by
-the window's size, or by the largest batch where that is larger.
+A window is a buffer with consecutive whole batches. The next window uses the buffer again, so reading a
+segment takes no more memory than one window, or the largest batch where that is larger.
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ from siltstone.log.names import SEGMENT_KINDS, parse_segment_file, segment_file
 
 DEFAULT_WINDOW_SIZE = 4 << 20
 LARGEST_BATCH = (1 << 31) - 1
+"""Bytes of the largest batch that Kafka's int32 sizes allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One segment when it was listed: sizes in bytes, times in ns or ms; a missing index has size 0."""
+    """A segment's files as they were when the directory was listed.
+
+    Sizes are in bytes; ``size`` is that of the ``.log``. An index that does not exist has size 0.
+    ``modified_ns`` and ``inode`` are the ``.log``'s.
+    """
 
     directory: str
     base_offset: int
@@ -47,35 +53,39 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """The ``.log`` file."""
+        """The path of the ``.log``."""
         return f"{self.directory}/{segment_file(self.base_offset, 'log')}"
 
     @property
     def modified_ms(self) -> int:
-        """Modification time in ms, as Kafka counts it."""
+        """Modification time in ms, Kafka's unit."""
         return self.modified_ns // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Whole batches: ``data`` uint8, ``batches`` with positions in ``data``, ``origin`` the file position
-    of ``data[0]``. ``data`` is used again by the next window."""
+    """Consecutive whole batches of a file. The next window overwrites ``data``.
+
+    ``data``: their bytes, uint8. ``batches``: their headers, with positions in ``data``. ``origin``: the
+    position of ``data[0]`` in the file.
+    """
 
     data: Bytes
     batches: BatchHeaders
     origin: int
 
 
-def list_segments(directory: Path, *, owned: bool = False) -> list[Segment]:
-    """The directory's segments by base offset, without the files of an unfinished swap.
+def list_segments(directory: Path, *, require_owner: bool = False) -> list[Segment]:
+    """List a partition directory's segments by base offset.
 
-    ``owned``: all files must belong to the directory's owner. Raises UnsafeFileError, OSError.
+    The files of an unfinished swap (``.cleaned``, ``.swap``, ``.deleted``) are left out. ``require_owner``:
+    all files must belong to the directory's owner. Raises UnsafeFileError, OSError.
     """
-    return segments_among(directory, partition_files(directory, owned=owned))
+    return segments_of_listing(directory, partition_files(directory, require_owner=require_owner))
 
 
-def segments_among(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
-    """The segments among a directory's files ``listed``, by base offset."""
+def segments_of_listing(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
+    """The segments by base offset; ``listed`` has the directory's files by name."""
     logs = (parse_segment_file(name) for name in listed if name.endswith(".log"))
     bases = sorted(name.base_offset for name in logs if name is not None)
     return [_segment(directory, base, listed) for base in bases]
@@ -142,42 +152,45 @@ def windows(
     window_size: int = DEFAULT_WINDOW_SIZE,
     verify: bool = True,
 ) -> Iterator[Window]:
-    """The file's batches in its bytes [``start``, ``end``), window by window; ``start`` is a batch boundary.
+    """Read the batches in bytes [``start``, ``end``) of a file, window by window.
 
-    With ``verify`` every batch's checksum is checked. Yields the batches before the first one that is damaged
-    or incomplete, and then raises CorruptRecordError with its path, position and reason.
+    A batch begins at ``start``. ``verify``: check every batch's checksum. Yields all batches before the first
+    one that is damaged or incomplete, and then raises CorruptRecordError with its path, position and reason.
     """
     end = reader.stat.size if end is None else end
     buffer = np.empty(min(window_size, max(end - start, 1)), np.uint8)
-    # ``buffer[0]`` is byte ``origin`` of the file. The first ``carried`` bytes of the buffer are the
-    # incomplete batch at the end of the window before.
-    origin, carried = start, 0
-    while origin + carried < end or carried:
-        read = reader.read_into(buffer[carried : min(len(buffer), end - origin)], origin + carried)
-        data = buffer[: carried + read]
+    # ``buffer[0]`` is byte ``origin`` of the file. The last read may have ended within a batch: the buffer
+    # begins with the ``incomplete_size`` bytes of it that are read already.
+    origin, incomplete_size = start, 0
+    while origin + incomplete_size < end or incomplete_size:
+        to_fill = buffer[incomplete_size : min(len(buffer), end - origin)]
+        read_size = reader.read_into(to_fill, origin + incomplete_size)
+        data = buffer[: incomplete_size + read_size]
         scan = scan_batches(data)
-        at_end = origin + len(data) >= end or read == 0
+        is_at_end = origin + len(data) >= end or read_size == 0
         if len(scan.batches):
             if verify:
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
             yield Window(data=data, batches=scan.batches, origin=origin)
-        rest = data[scan.end :]
-        if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or at_end):
+        incomplete = data[scan.end :]
+        if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or is_at_end):
             raise CorruptRecordError(reader.path, origin + scan.end, SCAN_REASON[scan.outcome])
-        if at_end:
+        if is_at_end:
             return
         if not len(scan.batches):
-            # The batch does not fit into the buffer: its header says how large it is, if that was read.
+            # The batch does not fit into the buffer. ``scan.needed`` is its size, or 0 if the buffer does not
+            # even hold its size field.
             size = max(scan.needed, 2 * len(buffer))
             buffer = np.empty(min(size, end - origin, LARGEST_BATCH), np.uint8)
-        buffer[: len(rest)] = rest.copy()
-        origin, carried = origin + scan.end, len(rest)
+        buffer[: len(incomplete)] = incomplete.copy()
+        origin, incomplete_size = origin + scan.end, len(incomplete)
 
 
 def largest_timestamp(segment: Segment) -> int:
-    """Largest record timestamp in ms: the time index's last entry if over 0, else the modification time.
+    """The largest record timestamp in ms (Kafka's ``LogSegment.largestTimestamp``).
 
-    (Kafka's ``LogSegment.largestTimestamp``.) Where the time index is missing or damaged the log is scanned.
+    It is that of the time index's last entry; if there is none over 0, the file's modification time. If the
+    time index is missing or damaged, the ``.log`` is scanned instead.
     """
     path = Path(segment.directory) / segment_file(segment.base_offset, "timeindex")
     try:
@@ -185,13 +198,14 @@ def largest_timestamp(segment: Segment) -> int:
         largest = int(entries["timestamp"][-1]) if len(entries) else -1
     except (FileNotFoundError, CorruptFileError):
         with files.Reader(segment.path) as reader:
-            timestamps = [int(part.batches["max_timestamp"].max()) for part in windows(reader, verify=False)]
+            read = windows(reader, verify=False)
+            timestamps = [int(window.batches["max_timestamp"].max()) for window in read]
         largest = max(timestamps, default=-1)
     return largest if largest > 0 else segment.modified_ms
 
 
 def first_batch_timestamp(segment: Segment) -> int | None:
-    """Largest timestamp of the segment's first batch in ms, None where there is no batch or no time."""
+    """The largest timestamp of the segment's first batch in ms; None if there is none over 0."""
     with files.Reader(segment.path) as reader:
         try:
             first = next(batch_headers(reader, end=segment.size, first_read=4096), None)
@@ -202,7 +216,7 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment begin with a message set of magic 0 or 1? None follows a batch of magic 2.
+    """Does the segment have message sets (magic 0 or 1)? Its first batch tells: none follows a v2 batch.
 
     Raises OSError.
     """

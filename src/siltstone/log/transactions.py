@@ -1,31 +1,32 @@
 """The transactions of a log: aborted batches, empty markers, and whether markers and ``.txnindex`` agree.
 
-Kafka's ``CleanedTransactionMetadata``. The ``.txnindex`` files of the whole log list the aborted
-transactions; a transaction's batches are between its first offset and its marker. A marker's transaction is
-*empty* if no batch of it was read in this cleaning, not even one that the cleaning discards: such a marker
-gets a delete horizon (KIP-534), and is discarded once that has passed.
+This module does the work of Kafka's ``CleanedTransactionMetadata``. The ``.txnindex`` files of a log list its
+aborted transactions. The batches of a transaction lie between its first offset and its marker (the COMMIT or
+ABORT batch that ends it). A transaction is *empty* if a cleaning reads no data batch of it, not even one that
+it discards. The marker of an empty transaction gets a delete horizon (KIP-534). A cleaning after that time
+discards the marker.
 
-Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite its segment groups, and a
-transaction may lie in several of them. So extraction summarises the producers' state at the end of each input
-split, and ``carried_by_group`` combines the summaries to the state that each group starts with::
+Kafka's cleaner reads a log in order, in one thread. Here different tasks rewrite the segment groups of a log,
+and a transaction may lie in several groups. So a task summarises the transactions of each input split, and
+``combine_summaries`` computes from all summaries the state that each group starts with::
 
-    input splits ── TransactionScan ──► summaries ── carried_by_group ──► Carried, one for each group's start
-    a group      ── TransactionScan, from its Carried on ──► aborted batches, empty markers, new .txnindex
+    input splits ── TransactionScan ──► summaries ── combine_summaries ──► one TransactionState a group
+    a group      ── TransactionScan, from its state on ──► aborted batches, empty markers, new .txnindex
 
-An index has no checksum, and a reader that trusts a wrong one loses committed data. Kafka does not check it;
-here every entry is compared with the batches::
+An index has no checksum, and a reader that trusts a wrong one loses committed data. Kafka does not check it.
+Here every entry is compared with the batches. A batch is *listed* if it lies in the range of an entry of its
+producer::
 
     offset     5     6     7     8       9      10
-    producer   data  data  data  ABORT   data   COMMIT         the only entry that is right: first 5, last 8
+    producer   data  data  data  ABORT   data   COMMIT         the only correct entry: first 5, last 8
 
-    contradictions       a COMMIT in the range of an entry (COMMITTED)
-                         an ABORT in that range, but not at its end; an entry that ends at no ABORT
-                         (ENDS_ELSEWHERE)
-                         data without an entry before an ABORT (NOT_LISTED)
-                         data without an entry before the data of an entry (BEGINS_ELSEWHERE)
+    COMMITTED            a listed COMMIT
+    ENDS_ELSEWHERE       a listed ABORT below the entry's last offset, or an entry that ends at no ABORT
+    NOT_LISTED           an ABORT that is not listed, after data that is not listed
+    BEGINS_ELSEWHERE     listed data after data of the same transaction that is not listed
 
-Cleanings discard an aborted transaction's data first, a later one the entry, and the marker last. So an entry
-without data is right, and an entry without its marker is not.
+A cleaning first discards an aborted transaction's data, a later cleaning discards its entry, and the marker
+goes last. So an entry without data is correct, and an entry without its marker is not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ import numpy.typing as npt
 
 from siltstone.base import files
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.control import marker_of
+from siltstone.base.records.control import ABORT as ABORT_TYPE
+from siltstone.base.records.control import COMMIT as COMMIT_TYPE
+from siltstone.base.records.control import read_batch_marker
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import (
@@ -58,15 +61,17 @@ from siltstone.log.lookup import batch_headers, read_batch
 from siltstone.log.names import segment_file
 from siltstone.log.segments import Segment
 
-Kinds = npt.NDArray[np.int8]
+BatchKinds = npt.NDArray[np.int8]
 DATA, COMMIT, ABORT, OTHER, EMPTY, INVALID_CONTROL = range(6)
-"""Kinds of batches. EMPTY: a control batch that an earlier cleaning has emptied."""
-CLOSED, OPEN, OBSERVED, UNLISTED, LISTED = range(5)
-"""Kinds of a summary's rows: (first offset of the split, kind, id). The id is a producer id; in OBSERVED rows
-it is the offset of the abort marker.
+"""Kinds of batches. OTHER: a control batch that is no marker, such as a leader change. EMPTY: a control batch
+whose record an earlier cleaning has removed. INVALID_CONTROL: one whose key is damaged."""
+CLOSED_PRODUCER, OPEN_PRODUCER, ABORT_WITH_DATA, FIRST_UNLISTED, FIRST_LISTED = range(5)
+"""Kinds of a summary's rows: (first offset of the split, kind, id).
 
-UNLISTED: the producer's first batch in the split is an abort marker that no index has. LISTED: it belongs to
-a transaction that an index has.
+CLOSED_PRODUCER, OPEN_PRODUCER: at the split's end the producer has no open data, or has some (data that is
+not listed and whose marker comes later). FIRST_UNLISTED: the producer's first batch in the split is an ABORT
+that is not listed. FIRST_LISTED: that batch is listed. In these rows the id is the producer id.
+ABORT_WITH_DATA: the split has data of the aborted transaction whose marker has the offset ``id``.
 """
 NOT_LISTED, COMMITTED, BEGINS_ELSEWHERE, ENDS_ELSEWHERE = range(4)
 CONTRADICTIONS = (
@@ -75,7 +80,7 @@ CONTRADICTIONS = (
     "a .txnindex lists an aborted transaction of producer {producer} that begins elsewhere in the log",
     "a .txnindex lists an aborted transaction of producer {producer} that does not end at its marker",
 )
-"""How batches and ``.txnindex`` can contradict each other, by the numbers above."""
+"""The reason of the error for each contradiction between batches and ``.txnindex`` (NOT_LISTED …)."""
 
 
 def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
@@ -83,16 +88,17 @@ def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
     return CorruptFileError(path, position, reason, advice=advice)
 
 
-def contradiction(number: int, producer: int, path: str, position: int = 0) -> CorruptFileError:
-    """The error for a contradiction (``NOT_LISTED`` …) that was noticed at a batch of ``producer``."""
-    return _index_error(path, position, CONTRADICTIONS[number].format(producer=producer))
+def contradiction_error(kind: int, producer_id: int, path: str, position: int = 0) -> CorruptFileError:
+    """The error for a contradiction of this kind (``NOT_LISTED`` …) at a batch of the producer."""
+    return _index_error(path, position, CONTRADICTIONS[kind].format(producer=producer_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aborted:
-    """A log's aborted transactions, by producer id and first offset: int64 arrays, and the index's entries.
+class AbortedTransactions:
+    """A log's aborted transactions, sorted by producer id and first offset: one a row of each array.
 
-    ``last_offset`` is the marker's, so all are different. A producer's ranges do not overlap.
+    ``last_offset`` is the offset of the ABORT marker, so no two rows have the same. The ranges of a producer
+    do not overlap. ``entries``: the entries of the ``.txnindex`` files, in the same order.
     """
 
     producer_id: Int64
@@ -101,15 +107,15 @@ class Aborted:
     entries: Entries
 
     @classmethod
-    def of(cls, data: bytes, path: str = "") -> Aborted:
-        """From the bytes of ``.txnindex`` files, joined in any order.
+    def from_entries(cls, data: bytes, path: str = "") -> AbortedTransactions:
+        """The transactions that ``.txnindex`` files list; ``data``: the bytes of the files, in any order.
 
         Raises CorruptFileError, with ``path``, for entries that cannot be of one log.
         """
         entries = np.frombuffer(data, TRANSACTION_ENTRY)
         entries = entries[np.lexsort((entries["first_offset"], entries["producer_id"]))]
-        named = ("producer_id", "first_offset", "last_offset")
-        producer_id, first_offset, last_offset = (entries[name].astype(np.int64) for name in named)
+        names = ("producer_id", "first_offset", "last_offset")
+        producer_id, first_offset, last_offset = (entries[name].astype(np.int64) for name in names)
         overlaps = (producer_id[1:] == producer_id[:-1]) & (first_offset[1:] <= last_offset[:-1])
         if overlaps.any():
             producer = int(producer_id[1:][np.argmax(overlaps)])
@@ -124,38 +130,42 @@ class Aborted:
         )
 
     @classmethod
-    def among(cls, transactions: Iterable[AbortedTransaction], path: str = "") -> Aborted:
-        """From transactions in any order. Raises CorruptFileError."""
-        return cls.of(encode_aborted(transactions), path)
+    def from_transactions(
+        cls, transactions: Iterable[AbortedTransaction], path: str = ""
+    ) -> AbortedTransactions:
+        """The same for transactions in any order. Raises CorruptFileError."""
+        return cls.from_entries(encode_aborted(transactions), path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """The state of the transactions where a group starts.
+class TransactionState:
+    """The state of a log's transactions at an offset: where a segment group or a read starts.
 
-    ``open_producers``: those with data that no index lists as aborted and whose marker comes later.
-    ``observed``: the marker's offset of each aborted transaction whose data was read before.
+    ``open_producers``: the ids of producers with data below the offset that no index lists as aborted, and
+    whose marker comes later. ``aborts_with_data``: the offset of the marker of each aborted transaction with
+    data below the offset.
     """
 
     open_producers: tuple[int, ...] = ()
-    observed: tuple[int, ...] = ()
+    aborts_with_data: tuple[int, ...] = ()
 
 
-NOTHING = Carried()
+NO_TRANSACTIONS = TransactionState()
 
 
 @kernel
-def _kinds(
+def _fill_kinds(
     rows: Int64,
     batches: BatchHeaders,
     data: Bytes,
     first_record: Int64,
     key_start: Int32,
     key_size: Int32,
-    kinds: Kinds,
+    kinds: BatchKinds,
 ) -> None:
-    """Fill ``kinds`` for the batches ``rows``. A control record's key is an int16 version and
-    an int16 type (``ControlRecordType``: 0 ABORT, 1 COMMIT)."""
+    """Fill ``kinds`` for the batches ``rows``; ``first_record``: the row of each one's first record, where it
+    is a control batch. A control record's key is an int16 version and an int16 type (``ControlRecordType``).
+    """
     for i in range(len(rows)):
         header = batches[rows[i]]
         record = first_record[i]
@@ -166,173 +176,181 @@ def _kinds(
         elif key_size[record] < 4 or read_int16(data, key_start[record]) < 0:
             kinds[i] = INVALID_CONTROL
         else:
-            type_ = read_int16(data, key_start[record] + 2)
-            kinds[i] = ABORT if type_ == 0 else COMMIT if type_ == 1 else OTHER
+            marker_type = read_int16(data, key_start[record] + 2)
+            kinds[i] = ABORT if marker_type == ABORT_TYPE else COMMIT if marker_type == COMMIT_TYPE else OTHER
 
 
 class _Batches(NamedTuple):
-    """Transactional and control batches in order: rows of the window's directory, kinds, rows of the
-    producers' table."""
+    """Transactional and control batches in log order. ``row``: of the window's batch headers;
+    ``producer_row``: of ``_Producers``."""
 
     row: Int64
-    kind: Kinds
-    producer: Int64
+    kind: BatchKinds
+    producer_row: Int64
     base_offset: Int64
     last_offset: Int64
 
 
 class _Producers(NamedTuple):
-    """For each producer, bool.
+    """One bool a producer, sorted by producer id.
 
-    ``has_open``: it has data that no index lists and no marker has ended yet. ``in_scan``: this scan has a
-    batch of it. ``unlisted``: the first one was an abort marker that no index lists; ``listed_first``: it was
-    of a transaction that an index lists.
+    ``has_open``: it has data that is not listed and whose marker was not read yet. ``was_seen``: this scan
+    has read a batch of it. ``first_unlisted``: the first such batch was an ABORT that is not listed;
+    ``first_listed``: that batch was listed.
     """
 
     has_open: Flags
-    in_scan: Flags
-    unlisted: Flags
-    listed_first: Flags
+    was_seen: Flags
+    first_unlisted: Flags
+    first_listed: Flags
 
 
 class _Index(NamedTuple):
-    """The aborted transactions, and for each producer the rows [first, end) of its own."""
+    """The aborted transactions, sorted by producer; ``bounds`` (int64[producers, 2]): the rows [first, end)
+    of each producer."""
 
     first_offset: Int64
     last_offset: Int64
     bounds: Int64
 
 
-class _Matched(NamedTuple):
-    """For each aborted transaction, bool: was its data read, its marker, and its marker after its data."""
+class _EntriesMet(NamedTuple):
+    """One bool an aborted transaction: its data was read; its marker was read; it was read after the data."""
 
-    data: Flags
-    marker: Flags
-    both: Flags
+    has_data: Flags
+    has_marker: Flags
+    has_marker_after_data: Flags
 
 
 @kernel
 def _follow(
-    batches: _Batches, producers: _Producers, index: _Index, matched: _Matched, aborted: Flags, empty: Flags
+    batches: _Batches,
+    producers: _Producers,
+    index: _Index,
+    entries_met: _EntriesMet,
+    aborted: Flags,
+    empty: Flags,
 ) -> tuple[int, int]:
-    """Apply transactional and control batches in order (``CleanedTransactionMetadata.onBatchRead`` and
-    ``onControlBatchRead``). Returns which batch contradicts the index, -1 for none, and the contradiction.
+    """Apply transactional and control batches in log order (``CleanedTransactionMetadata.onBatchRead`` and
+    ``onControlBatchRead``). Returns the first batch that contradicts the index (-1: none), and how it does.
 
-    Updates ``producers`` and ``matched``; fills ``aborted`` and ``empty``, one a batch of the window.
+    Updates ``producers`` and ``entries_met``; fills ``aborted`` and ``empty``, one a batch of the window.
     """
-    rows, kinds, producer_rows, base_offset, last_offset = batches
-    has_open, in_scan, unlisted, listed_first = producers
+    rows, kinds, producer_rows, base_offsets, last_offsets = batches
+    has_open, was_seen, first_unlisted, first_listed = producers
     first_aborted, last_aborted, bounds = index
-    has_data, has_marker, has_both = matched
+    has_data, has_marker, has_marker_after_data = entries_met
     for i in range(len(rows)):
         row, producer, kind = rows[i], producer_rows[i], kinds[i]
         if kind >= OTHER:
-            # No marker; one that an earlier cleaning emptied stays an empty one.
+            # The batch ends no transaction now. A marker that an earlier cleaning emptied stays empty.
             empty[row] = kind == EMPTY
             continue
         # 1. Is the batch in the range [first offset, marker] of an entry of its producer? These ranges do not
         # overlap, so it can only be the last one that begins at or below the batch.
         low, high = bounds[producer, 0], bounds[producer, 1]
-        entry = low + np.searchsorted(first_aborted[low:high], last_offset[i], side="right") - 1
-        listed = entry >= low and last_aborted[entry] >= base_offset[i]
-        # 2. Can that be, after the producer's earlier batches?
+        entry = low + np.searchsorted(first_aborted[low:high], last_offsets[i], side="right") - 1
+        listed = entry >= low and last_aborted[entry] >= base_offsets[i]
+        # 2. Does that agree with the producer's earlier batches?
         if listed:
             if kind == COMMIT:
                 return i, COMMITTED
             # Open data that no index lists belongs to this transaction too: the entry begins too late.
-            if has_open[producer] or first_aborted[entry] > base_offset[i]:
+            if has_open[producer] or first_aborted[entry] > base_offsets[i]:
                 return i, BEGINS_ELSEWHERE
-            listed_first[producer] |= not in_scan[producer]
+            first_listed[producer] |= not was_seen[producer]
         elif kind == ABORT:
-            # An abort without an entry is right only if an earlier cleaning removed its data.
+            # Without an entry an ABORT is correct only if an earlier cleaning removed its data.
             if has_open[producer]:
                 return i, NOT_LISTED
-            unlisted[producer] |= not in_scan[producer]
-        in_scan[producer] = True
-        # 3. Data: aborted if it is listed. An entry ends at its marker, which is a batch of its own, so not
-        # within data.
+            first_unlisted[producer] |= not was_seen[producer]
+        was_seen[producer] = True
+        # 3. Data is aborted if it is listed. An entry ends at its marker, which is a batch of its own, so no
+        # entry ends within data.
         if kind == DATA:
-            if listed and last_aborted[entry] <= last_offset[i]:
+            if listed and last_aborted[entry] <= last_offsets[i]:
                 return i, ENDS_ELSEWHERE
             aborted[row] = listed
             if listed:
                 has_data[entry] = True
             else:
                 has_open[producer] = True
-        # 4. A marker: it ends the producer's transaction, and is empty if no data of it was read.
+        # 4. A marker ends the producer's transaction, which is empty if no data of it was read.
         elif kind == COMMIT:
             empty[row] = not has_open[producer]
             has_open[producer] = False
         elif listed:
-            if last_aborted[entry] != base_offset[i]:
+            if last_aborted[entry] != base_offsets[i]:
                 return i, ENDS_ELSEWHERE
             has_marker[entry] = True
-            # Without data in this pass the entry is not written again.
+            # An entry whose data was not read is left out of the new index.
             empty[row] = not has_data[entry]
-            has_both[entry] = has_data[entry]
+            has_marker_after_data[entry] = has_data[entry]
         else:
             empty[row] = True
     return -1, 0
 
 
-def transaction_indexes(segments: Sequence[Segment], end_offset: int | None = None) -> bytes:
-    """The entries of all segments' ``.txnindex`` files; ``end_offset``: the log's, None where unknown.
+def read_transaction_indexes(segments: Sequence[Segment], end_offset: int | None = None) -> bytes:
+    """The bytes of all segments' ``.txnindex`` files, joined; ``end_offset``: the log's, None if unknown.
 
-    Checks that an entry is in the segment of its marker and that no two overlap. Raises CorruptFileError,
-    OSError.
+    Checks that each entry is in the segment of its marker, and that no two of a producer overlap. Raises
+    CorruptFileError, OSError.
     """
     parts = []
     bases = [segment.base_offset for segment in segments]
     for segment, end in zip(segments, [*bases[1:], end_offset], strict=True):
         if segment.transaction_index_size:
             path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
-            raw = files.read_slice(path, 0, segment.transaction_index_size)  # the active one may be growing
-            entries = read_entries(raw, "txnindex", str(path))
-            _refuse_impossible(entries, str(path), segment.base_offset, end)
+            # The active segment's index may be growing: read no more than was there when it was listed.
+            data = files.read_slice(path, 0, segment.transaction_index_size)
+            entries = read_entries(data, "txnindex", str(path))
+            _refuse_impossible_entries(entries, str(path), segment.base_offset, end)
             parts.append(entries.tobytes())
     joined = b"".join(parts)
     if joined:
-        Aborted.of(joined, segments[0].directory)
+        AbortedTransactions.from_entries(joined, segments[0].directory)
     return joined
 
 
-def _refuse_impossible(entries: Entries, path: str, base_offset: int, end: int | None) -> None:
+def _refuse_impossible_entries(entries: Entries, path: str, base_offset: int, end: int | None) -> None:
     """Raises CorruptFileError for entries that a segment with offsets [base_offset, end) cannot have."""
     first, last = entries["first_offset"].astype(np.int64), entries["last_offset"].astype(np.int64)
     outside = (last < base_offset) | (False if end is None else last >= end)
-    stable = entries["last_stable_offset"].astype(np.int64)
-    for bad, reason in (
+    last_stable = entries["last_stable_offset"].astype(np.int64)
+    for impossible, reason in (
         (first >= last, "a transaction ends before it begins"),
         ((first < 0) | (entries["producer_id"] < 0), "a transaction without a producer, or below offset 0"),
         (outside, "a transaction ends in another segment, or beyond the log's end"),
-        ((stable < 0) | (stable > last + 1), "a last stable offset that cannot have been"),
+        ((last_stable < 0) | (last_stable > last + 1), "a last stable offset that cannot have been"),
     ):
-        if bad.any():
-            raise _index_error(path, int(np.argmax(bad)) * entries.itemsize, reason)
+        if impossible.any():
+            raise _index_error(path, int(np.argmax(impossible)) * entries.itemsize, reason)
 
 
 class TransactionScan:
-    """Follows the transactions of batches in log order, window by window, from ``carried`` on."""
+    """Follows the transactions of a log from ``start_state`` on: pass its batches in order, by windows."""
 
-    def __init__(self, aborted: Aborted, carried: Carried = NOTHING) -> None:
+    def __init__(self, aborted: AbortedTransactions, start_state: TransactionState = NO_TRANSACTIONS) -> None:
         self._aborted = aborted
-        self._ids = np.array(sorted(carried.open_producers), np.int64)
-        has_open = np.ones(len(self._ids), np.bool_)
-        self._producers = _Producers(has_open, *np.zeros((3, len(self._ids)), np.bool_))
-        has_data = np.isin(aborted.last_offset, np.array(carried.observed, np.int64))
-        self._matched = _Matched(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
+        self._producer_ids = np.array(sorted(start_state.open_producers), np.int64)
+        has_open = np.ones(len(self._producer_ids), np.bool_)
+        self._producers = _Producers(has_open, *np.zeros((3, len(self._producer_ids)), np.bool_))
+        has_data = np.isin(aborted.last_offset, np.array(start_state.aborts_with_data, np.int64))
+        self._entries_met = _EntriesMet(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
         self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: bool, one a batch.
 
-        ``batches`` are rows of a scan over ``window``. None without a transactional or control batch.
-        ``path`` and ``origin`` are for errors. Raises CorruptRecordError for a control batch that cannot be
-        decoded, and CorruptFileError for a damaged control record, or a contradiction to the index.
+        Returns None if no batch is transactional or a control batch. ``batches`` are rows of a scan over
+        ``window``. ``path`` and ``origin``, the position of ``window`` in that file, are for errors. Raises
+        CorruptRecordError for a control batch that cannot be decoded, and CorruptFileError for a damaged
+        control record, or where a batch contradicts the index.
         """
-        concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
-        rows = np.flatnonzero(concerned & (batches["magic"] == 2))
+        is_concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
+        rows = np.flatnonzero(is_concerned & (batches["magic"] == 2))
         if not len(rows):
             return None
         selected = batches[rows]
@@ -340,8 +358,8 @@ class TransactionScan:
         control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
         # Only control batches are decoded: a marker's type is in its record's key.
         columns = decode_record_keys(window, batches[control], path=path, origin=origin)
-        first = np.searchsorted(columns.batch, np.searchsorted(control, rows))
-        _kinds(rows, batches, columns.data, first, columns.key_start, columns.key_size, kinds)
+        first_record = np.searchsorted(columns.batch, np.searchsorted(control, rows))
+        _fill_kinds(rows, batches, columns.data, first_record, columns.key_start, columns.key_size, kinds)
         if (kinds == INVALID_CONTROL).any():
             position = origin + int(selected["position"][np.argmax(kinds == INVALID_CONTROL)])
             raise CorruptFileError(path, position, "the key of a control record is invalid")
@@ -351,125 +369,141 @@ class TransactionScan:
             rows, kinds, producer_rows, selected["base_offset"].copy(), selected["last_offset"].copy()
         )
         index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
-        bad, number = _follow(arguments, self._producers, index, self._matched, aborted, empty)
-        if bad >= 0:
-            producer, position = selected["producer_id"][bad], origin + int(selected["position"][bad])
-            raise contradiction(number, producer, path, position)
+        wrong, contradiction = _follow(arguments, self._producers, index, self._entries_met, aborted, empty)
+        if wrong >= 0:
+            producer_id, position = selected["producer_id"][wrong], origin + int(selected["position"][wrong])
+            raise contradiction_error(contradiction, producer_id, path, position)
         return aborted, empty
 
     def _producer_rows(self, producer_ids: Int64) -> tuple[Int64, Int64]:
-        """Rows of the producers' table, with new producers added, and the bounds of their entries."""
-        table = np.union1d(self._ids, producer_ids)
-        if len(table) != len(self._ids):
-            # The table is sorted by producer id, so new producers move the rows of the others.
+        """The row of each batch's producer in ``_Producers``, and the bounds of ``_Index``. Adds producers
+        that are new."""
+        table = np.union1d(self._producer_ids, producer_ids)
+        if len(table) != len(self._producer_ids):
+            # Rows are sorted by producer id, so new producers move the rows of the others.
             grown = np.zeros((len(self._producers), len(table)), np.bool_)
-            grown[:, np.searchsorted(table, self._ids)] = self._producers
-            self._ids, self._producers = table, _Producers(*grown)
+            grown[:, np.searchsorted(table, self._producer_ids)] = self._producers
+            self._producer_ids, self._producers = table, _Producers(*grown)
         left = np.searchsorted(self._aborted.producer_id, table)
         right = np.searchsorted(self._aborted.producer_id, table, side="right")
         return np.searchsorted(table, producer_ids), np.column_stack((left, right))
 
     @property
     def open_producers(self) -> tuple[int, ...]:
-        """Producers with data that no index lists and whose marker was not read yet."""
-        return tuple(self._ids[self._producers.has_open].tolist())
+        """The ids of producers with data that no index lists and whose marker was not read yet."""
+        return tuple(self._producer_ids[self._producers.has_open].tolist())
 
-    def refuse_unmarked(self, first: int, end: int, path: str) -> None:
-        """Call when all batches of [first, end) were followed: raises CorruptFileError, with ``path``, for an
-        entry whose marker should have been among them."""
-        due = (self._aborted.last_offset >= first) & (self._aborted.last_offset < end)
-        due &= ~self._matched.marker
-        if due.any():
-            raise contradiction(ENDS_ELSEWHERE, int(self._aborted.producer_id[np.argmax(due)]), path)
+    def refuse_missing_markers(self, first_offset: int, end_offset: int, path: str) -> None:
+        """Raises CorruptFileError, with ``path``, for an entry whose marker should be in [first, end) and is
+        not. Call it after ``follow`` has got all batches of that range."""
+        last_offset = self._aborted.last_offset
+        is_missing = (
+            (last_offset >= first_offset) & (last_offset < end_offset) & ~self._entries_met.has_marker
+        )
+        if is_missing.any():
+            producer_id = int(self._aborted.producer_id[np.argmax(is_missing)])
+            raise contradiction_error(ENDS_ELSEWHERE, producer_id, path)
 
-    def aborted_among(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
+    def find_aborted(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
-        ``batches`` are all of their range of offsets. Raises CorruptFileError where the index and the markers
-        among them contradict each other.
+        ``batches`` must have no gaps. Raises CorruptFileError where the index contradicts their markers.
         """
         followed = self.follow(window, batches, path=path, origin=origin)
-        first, end = int(batches["base_offset"][0]), int(batches["last_offset"][-1]) + 1
-        self.refuse_unmarked(first, end, path)
+        end_offset = int(batches["last_offset"][-1]) + 1
+        self.refuse_missing_markers(int(batches["base_offset"][0]), end_offset, path)
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
 
-    def summary(self, first: int) -> Int64:
-        """The state after a scan from offset ``first`` on: int64[n, 3], rows as at ``OPEN``."""
+    def summary(self, first_offset: int) -> Int64:
+        """The summary of the input split that begins at ``first_offset``, after ``follow`` has got all of it:
+        int64[n, 3], rows as ``CLOSED_PRODUCER`` describes them."""
         producers = self._producers
         parts = (
-            (CLOSED, self._ids[producers.in_scan & ~producers.has_open]),
-            (OPEN, self._ids[producers.in_scan & producers.has_open]),
-            (OBSERVED, self._aborted.last_offset[self._matched.data]),
-            (UNLISTED, self._ids[producers.unlisted]),
-            (LISTED, self._ids[producers.listed_first]),
+            (CLOSED_PRODUCER, self._producer_ids[producers.was_seen & ~producers.has_open]),
+            (OPEN_PRODUCER, self._producer_ids[producers.was_seen & producers.has_open]),
+            (ABORT_WITH_DATA, self._aborted.last_offset[self._entries_met.has_data]),
+            (FIRST_UNLISTED, self._producer_ids[producers.first_unlisted]),
+            (FIRST_LISTED, self._producer_ids[producers.first_listed]),
         )
-        rows = [np.column_stack((np.full((len(v), 2), (first, kind)), v)) for kind, v in parts]
+        rows = [np.column_stack((np.full((len(ids), 2), (first_offset, kind)), ids)) for kind, ids in parts]
         return np.concatenate(rows).astype(np.int64)
 
-    def ended_transactions(self) -> bytes:
-        """The ``.txnindex`` of the batches that were followed, by the marker's offset: the aborted
-        transactions whose data and then marker were read."""
-        ended = self._aborted.entries[self._matched.both]
-        return ended[np.argsort(ended["last_offset"], kind="stable")].tobytes()
+    def completed_index(self) -> bytes:
+        """The new ``.txnindex`` for the batches that were followed: the entries of which first data and then
+        the marker was read, sorted by the marker's offset."""
+        completed = self._aborted.entries[self._entries_met.has_marker_after_data]
+        return completed[np.argsort(completed["last_offset"], kind="stable")].tobytes()
 
 
-def carried_by_group(summaries: Sequence[Int64], bases: Sequence[int], name: str = "") -> dict[int, Carried]:
-    """What each group starts with, by group, without groups that start with nothing.
+def combine_summaries(
+    summaries: Sequence[Int64], bases: Sequence[int], path: str = ""
+) -> dict[int, TransactionState]:
+    """The state that each group starts with, by the group's number; groups without any state are left out.
 
-    ``summaries``: of all input splits of the log, in any order; no split extends over one of the groups'
-    ``bases`` (offsets, ascending). ``name`` is for errors. Raises CorruptFileError for a contradiction to the
-    index that shows only when splits are combined.
+    ``summaries``: of all input splits of the log, in any order. ``bases``: the groups' base offsets,
+    ascending; no split extends over one of them. Raises CorruptFileError, with ``path``, for a contradiction
+    to the index between batches of different splits.
     """
     if not summaries:
         return {}
     rows = np.concatenate(summaries)
     # Splits by their first offset; the rows of a split stay in order.
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    # ``ids``: all producer ids and marker offsets; ``has_open`` and ``has_data`` are columns beside them.
+    # ``ids``: all producer ids and marker offsets. ``has_open`` (of producers) and ``has_data`` (of markers)
+    # have one element for each of them.
     ids, id_rows = np.unique(rows[:, 2], return_inverse=True)
     has_open, has_data = np.zeros((2, len(ids)), np.bool_)
-    firsts, starts = np.unique(rows[:, 0], return_index=True)
+    split_offsets, starts = np.unique(rows[:, 0], return_index=True)
     ends, split = [*starts[1:].tolist(), len(rows)], 0
-    by_group: dict[int, Carried] = {}
-    for group, end_split in enumerate([*np.searchsorted(firsts, bases).tolist(), len(firsts)]):
+    by_group: dict[int, TransactionState] = {}
+    for group, end_split in enumerate([*np.searchsorted(split_offsets, bases).tolist(), len(split_offsets)]):
         for part in map(slice, starts[split:end_split], ends[split:end_split]):
-            _add_split(rows[part, 1], id_rows[part], ids, has_open, has_data, name)
+            _apply_summary(rows[part, 1], id_rows[part], ids, has_open, has_data, path)
         split = end_split
         if group < len(bases):
-            # Markers below the group's base were read before it and are not needed in it.
+            # The group does not read markers below its base.
             markers = ids[has_data & (ids >= bases[group])]
-            by_group[group] = Carried(
-                open_producers=tuple(ids[has_open].tolist()), observed=tuple(markers.tolist())
+            by_group[group] = TransactionState(
+                open_producers=tuple(ids[has_open].tolist()), aborts_with_data=tuple(markers.tolist())
             )
-    return {group: carried for group, carried in by_group.items() if carried != NOTHING}
+    return {group: state for group, state in by_group.items() if state != NO_TRANSACTIONS}
 
 
-def expected_markers(summaries: Sequence[Int64], aborted: Aborted, end: int) -> dict[int, int | None]:
-    """The producers that the input splits, up to offset ``end``, leave with data whose marker is above.
+def expected_markers(
+    summaries: Sequence[Int64], aborted: AbortedTransactions, end: int
+) -> dict[int, int | None]:
+    """The markers that must be at or above offset ``end``, where the input splits of ``summaries`` end.
 
-    By id: the offset of the abort marker in the index, None without an entry: it must be a commit marker.
+    Producer id, for each with data below ``end`` and its marker above → the offset of its ABORT in the index;
+    None without an entry: the marker must be a COMMIT.
     """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
-    open_ = np.isin(aborted.last_offset, rows[rows[:, 1] == OBSERVED, 2]) & (aborted.last_offset >= end)
-    aborts = zip(aborted.producer_id[open_].tolist(), aborted.last_offset[open_].tolist(), strict=True)
+    ends_above = np.isin(aborted.last_offset, rows[rows[:, 1] == ABORT_WITH_DATA, 2]) & (
+        aborted.last_offset >= end
+    )
+    producer_ids, markers = aborted.producer_id[ends_above], aborted.last_offset[ends_above]
     # A producer's last split decides: rows by producer, then by the split's offset.
-    rows = rows[(rows[:, 1] == CLOSED) | (rows[:, 1] == OPEN)]
+    rows = rows[(rows[:, 1] == CLOSED_PRODUCER) | (rows[:, 1] == OPEN_PRODUCER)]
     rows = rows[np.lexsort((rows[:, 0], rows[:, 2]))]
     is_last = np.append(rows[1:, 2] != rows[:-1, 2], np.ones(min(len(rows), 1), np.bool_))
-    open_producers: list[int] = rows[is_last & (rows[:, 1] == OPEN), 2].tolist()
-    return {**dict.fromkeys(open_producers), **dict(aborts)}
+    open_producers: list[int] = rows[is_last & (rows[:, 1] == OPEN_PRODUCER), 2].tolist()
+    return {
+        **dict.fromkeys(open_producers),
+        **dict(zip(producer_ids.tolist(), markers.tolist(), strict=True)),
+    }
 
 
 def refuse_unexpected_markers(
-    expected: Mapping[int, int | None], end: int, above: Sequence[Segment], directory: str
+    expected: Mapping[int, int | None], end: int, segments_above: Sequence[Segment], directory: str
 ) -> None:
-    """Check that transactions with data below offset ``end`` end as ``expected`` says.
+    """Check that the transactions with data below offset ``end`` end as ``expected_markers`` says.
 
-    Their markers are in the segments ``above``, whose headers are read up to the last marker. A transaction
-    without one is open, although the snapshot lacks it. Raises CorruptFileError, OSError.
+    Reads the headers of ``segments_above`` up to the last of these markers. A transaction without a marker is
+    open, and then the newest producer snapshot is wrong, since it does not have it. Raises CorruptFileError,
+    OSError.
     """
     pending = dict(expected)
-    for segment in above if pending else ():
+    for segment in segments_above if pending else ():
         with files.Reader(segment.path) as reader:
             for headers in batch_headers(reader, end=segment.size):
                 _remove_ended(pending, reader, headers)
@@ -485,29 +519,37 @@ def refuse_unexpected_markers(
 
 
 def _remove_ended(pending: dict[int, int | None], reader: files.Reader, headers: BatchHeaders) -> None:
-    """Remove the producers from ``pending`` whose marker is among the batches; refuse another marker."""
+    """Remove the producers whose marker is among the batches from ``pending``. Raises CorruptFileError for a
+    marker other than the expected one."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
-    markers = control & np.isin(headers["producer_id"], np.array(list(pending), np.int64))
-    for row in np.flatnonzero(markers).tolist():
-        producer, origin = headers["producer_id"].item(row), headers["position"].item(row)
-        data, one = read_batch(reader, headers[row : row + 1])
-        # The first marker of a producer ends its transaction; later ones are of others.
-        marker = marker_of(data, one, 0, reader.path, origin)
-        if marker is None or producer not in pending:
+    is_marker = control & np.isin(headers["producer_id"], np.array(list(pending), np.int64))
+    for row in np.flatnonzero(is_marker).tolist():
+        producer_id, origin = headers["producer_id"].item(row), headers["position"].item(row)
+        data, batch = read_batch(reader, headers[row : row + 1])
+        # The first marker of a producer ends its transaction; later ones end other transactions.
+        marker = read_batch_marker(data, batch, 0, reader.path, origin)
+        if marker is None or producer_id not in pending:
             continue
-        listed = pending.pop(producer)
-        if marker.commit != (listed is None):
-            raise contradiction(COMMITTED if marker.commit else NOT_LISTED, producer, reader.path, origin)
-        if listed is not None and listed != one["base_offset"].item():
-            raise contradiction(ENDS_ELSEWHERE, producer, reader.path, origin)
+        abort_offset = pending.pop(producer_id)
+        if marker.is_commit != (abort_offset is None):
+            contradiction = COMMITTED if marker.is_commit else NOT_LISTED
+            raise contradiction_error(contradiction, producer_id, reader.path, origin)
+        if abort_offset is not None and abort_offset != batch["base_offset"].item():
+            raise contradiction_error(ENDS_ELSEWHERE, producer_id, reader.path, origin)
 
 
-def _add_split(kinds: Int64, id_rows: Int64, ids: Int64, has_open: Flags, has_data: Flags, name: str) -> None:
-    """Apply one input split's summary to ``has_open`` and ``has_data``. Raises CorruptFileError."""
-    for kind, number in ((UNLISTED, NOT_LISTED), (LISTED, BEGINS_ELSEWHERE)):
+def _apply_summary(
+    kinds: Int64, id_rows: Int64, ids: Int64, has_open: Flags, has_data: Flags, path: str
+) -> None:
+    """Apply one input split's summary to ``has_open`` and ``has_data``. Raises CorruptFileError.
+
+    ``kinds`` and ``id_rows``: one a row of the summary; ``id_rows`` are rows of the three other arrays.
+    """
+    for kind, contradiction in ((FIRST_UNLISTED, NOT_LISTED), (FIRST_LISTED, BEGINS_ELSEWHERE)):
         chosen = id_rows[kinds == kind]
         if has_open[chosen].any():
-            raise contradiction(number, int(ids[chosen[np.argmax(has_open[chosen])]]), name)
-    has_open[id_rows[kinds == CLOSED]] = False
-    has_open[id_rows[kinds == OPEN]] = True
-    has_data[id_rows[kinds == OBSERVED]] = True
+            producer_id = int(ids[chosen[np.argmax(has_open[chosen])]])
+            raise contradiction_error(contradiction, producer_id, path)
+    has_open[id_rows[kinds == CLOSED_PRODUCER]] = False
+    has_open[id_rows[kinds == OPEN_PRODUCER]] = True
+    has_data[id_rows[kinds == ABORT_WITH_DATA]] = True

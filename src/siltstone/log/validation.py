@@ -2,31 +2,33 @@
 
 ::
 
-    bytes ─► headers, checksums, records (records.check) ─► sizes ─► [recompress] ─► offsets, epoch, time
+    bytes ─► check headers, checksums, records (records.check) ─► check sizes ─► recompress, if necessary
+          ─► assign offsets, leader epoch, log-append time
 
 A batch is refused as a whole, with Kafka's error; its bytes have not changed then. An accepted batch is
-changed in place: base offset and leader epoch, which no checksum covers, the largest timestamp where it is
-not that of the records, and under log-append time the time. Only a ``compression.type`` other than the
-batch's makes a new batch.
+changed in place: its base offset and leader epoch, which no checksum covers; its largest timestamp, if the
+records have another one; with ``message.timestamp.type=LogAppendTime`` its timestamp type and time. Only if
+``compression.type`` names another codec than the batch's, a new batch is built.
 
-A producer sends one batch. Bytes behind it that are no whole batch, such as an incomplete one, are not
-appended, as in Kafka, and counted (``Validated.left_out``); a second whole batch is refused. Coordinators and
-replicas send several batches, where leaving out an incomplete one would lose records: those of coordinators
-are refused, and a replica fetches the rest again.
+A producer sends one batch. A second whole batch is refused. Other bytes after the first batch, such as an
+incomplete batch, are not appended, as in Kafka; ``ValidatedBatches.trailing_bytes`` counts them. Coordinators
+and replicas send several batches. An incomplete batch of a coordinator is refused, because leaving it out
+would lose records; a replica fetches it again.
 
-Intended differences from Kafka 4.3 (``docs/appending.md`` has the table, and
-``tests/kafka/test_twin_appends.py`` measures them):
+Intended differences from Kafka 4.3, with Kafka's error code in parentheses (``docs/appending.md`` has the
+table, ``tests/kafka/test_twin_appends.py`` compares with a broker):
 
 - Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
   Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);
   inside of compressed batches wrong record sizes (87), and bytes behind the compressed stream (-1).
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
-- A delete horizon is removed, where Kafka keeps it: with it a producer could have tombstones removed before
-  any consumer has read them.
-- A batch that claims log-append time is accepted with its records' own timestamps, as by Kafka; but these
-  timestamps are checked and summed up, where Kafka uses the header's.
-- A batch has to fit ``max.decompressed.message.bytes`` (10), and at most 10,000 records are named.
-- Where Kafka fails on a damaged record or size (-1), the batch is refused for that (87, 2).
+- A delete horizon in a batch is removed, where Kafka keeps it: with it a producer could have tombstones
+  removed before any consumer has read them.
+- A batch with the attribute for log-append time is accepted with its records' own timestamps, as by Kafka.
+  But these timestamps are checked, and the largest one is written into the header; Kafka trusts the header.
+- A decompressed batch must fit ``max.decompressed.message.bytes`` (10).
+- An error lists at most 10,000 records.
+- Where Kafka fails with an unexpected error (-1) on a damaged record or size, the batch is refused (87, 2).
 """
 
 from __future__ import annotations
@@ -50,28 +52,28 @@ from siltstone.base.errors import (
     RecordListTooLargeError,
     UnreadableBatchError,
 )
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.base.records.check import (
-    APPEND_TIMED,
-    COMPRESSED,
+    ANY_CHECKSUM_PENDING,
+    ANY_COMPRESSED,
+    ANY_LOG_APPEND_TIME,
+    ANY_REFUSED,
+    CHECKSUM_PENDING,
     FAULT,
-    KEYLESS,
-    PENDING,
-    RECORD,
-    REFUSED,
+    FAULTY_RECORD,
+    FINDING_COLUMNS,
+    FIRST_BAD_TIMESTAMP,
+    FIRST_KEYLESS,
     SMALL_BATCH_SIZE,
-    UNCHECKED,
-    UNTIMELY,
-    WIDTH,
     Fault,
-    Rules,
-    admit_one,
+    RecordRules,
     assign_offsets,
     check_batches,
     check_records,
-    check_replicated,
+    check_replicated_batches,
     refused_records,
-    summarize,
+    summarize_batches,
+    validate_single_batch,
 )
 from siltstone.base.records.checksum import first_bad_checksum, patch_checksums
 from siltstone.base.records.codecs import DecompressedTooLargeError, DecompressionError, Scratch, decompress
@@ -82,13 +84,13 @@ from siltstone.base.records.layout import (
     ATTRIBUTES_POSITION,
     BATCH,
     BATCH_OVERHEAD,
-    CHECKED_FROM,
+    CHECKSUM_START,
     CODEC_MASK,
     CONTROL_BIT,
     CRC_POSITION,
     LOG_OVERHEAD,
     MAGIC_POSITION,
-    SIZE_MIN,
+    MIN_SIZE_FIELD,
     SIZE_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -99,19 +101,18 @@ from siltstone.base.records.layout import (
 )
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
 
-# Recompression: the topic's codec replaces the producer's (``compression.type``; in Kafka's ``LogValidator``
-# ``buildRecordsAndAssignOffsets``).
+# Recompression: the codec of ``compression.type`` replaces the producer's (in Kafka
+# ``LogValidator.buildRecordsAndAssignOffsets``).
 #
 # A batch with the topic's codec stays as it is, and so does a control batch, which is never compressed. Any
-# other one is built again from its records: producer, sequence and flags are the old one's, the base
-# timestamp is the first record's. The records keep their own times, also those of a batch that claims
-# log-append time.
+# other batch is built again from its records. It keeps producer, sequence and flags; its base timestamp is
+# the first record's. The records keep their own timestamps, also if the batch claims log-append time.
 
 
 def recompress(data: Bytes, batches: BatchHeaders, config: LogConfig) -> tuple[Bytes, BatchHeaders]:
-    """``data`` and its ``batches`` under the topic's ``compression.type``; the same ones where they have it.
+    """Compress checked batches with the codec of ``compression.type``: (their bytes, their headers).
 
-    The batches have been checked; base offset and leader epoch of a new one are the old one's.
+    Batches that have the codec are returned as they are. A new batch keeps base offset and leader epoch.
     """
     codec = codec_number(config.compression_type)
     attributes = batches["attributes"]
@@ -121,20 +122,20 @@ def recompress(data: Bytes, batches: BatchHeaders, config: LogConfig) -> tuple[B
     parts = []
     for row, is_rebuilt in enumerate(to_rebuild.tolist()):
         start, size = int(batches["position"][row]), int(batches["size"][row])
-        one = batches[row : row + 1]
-        parts.append(_rebuild(data, one, codec, config) if is_rebuilt else data[start : start + size])
+        batch = batches[row : row + 1]
+        parts.append(_rebuild_batch(data, batch, codec, config) if is_rebuilt else data[start : start + size])
     joined = np.concatenate(parts)
     return joined, scan_batches(joined).batches
 
 
-def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) -> Bytes:
-    """One batch made anew under ``codec``, at the topic's level for it."""
+def _rebuild_batch(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) -> Bytes:
+    """Build a batch again, compressed with ``codec`` at the topic's level."""
     old, own_times = batch[0], batch.copy()
     # Decoded without the bit for log-append time, records have their own timestamps.
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
     columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
     level = getattr(config, f"compression_{config.compression_type}_level") if CODECS[codec].levels else None
-    shape = BatchShape(
+    shape = NewBatchHeader(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
         codec=codec,
@@ -144,7 +145,8 @@ def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) ->
         base_sequence=int(old["base_sequence"]),
         transactional=bool(old["attributes"] & TRANSACTIONAL_BIT),
     )
-    # A record's headers are copied as they are encoded, the count in front: from its value's end to its own.
+    # A record's headers, their count included, are its bytes from the end of its value to its own end. They
+    # are copied as they are.
     headers = columns.value_start.astype(np.int64) + np.maximum(columns.value_size, 0)
     headers_size = (columns.start.astype(np.int64) + columns.size - headers).astype(np.int32)
     return build_batch(
@@ -157,11 +159,13 @@ def _rebuild(data: Bytes, batch: BatchHeaders, codec: int, config: LogConfig) ->
     )
 
 
-_MIN, _MAX = -(1 << 63), (1 << 63) - 1
-_LAST_END_OFFSET = _MAX - (1 << 31)
-"""Above it a batch of 2^31 records would move the end offset beyond an int64."""
-NAMED_RECORDS = 10_000
-"""At most so many refused records are named: a small compressed batch can hold millions."""
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_NEXT_OFFSET_MAX = _INT64_MAX - (1 << 31)
+"""If the next offset is above this, a batch of 2^31 records would move the log end offset beyond an int64."""
+NAMED_RECORDS_MAX = 10_000
+"""An error lists at most so many refused records, since a small compressed batch can hold millions."""
+_SCRATCH_SIZE = 4096
+"""Bytes of a decompression buffer at first; it grows."""
 
 FAULT_REASON: dict[int, str] = {
     **dict(enumerate(DECODE_REASON)),
@@ -177,18 +181,18 @@ FAULT_REASON: dict[int, str] = {
     Fault.CODEC: "the batch's codec is unknown",
     Fault.OFFSETS: "the batch's offsets are below the log end offset, or do not increase",
 }
-"""What is wrong with a refused batch; the reasons of records are those of decoding."""
+"""What an error says about a refused batch. The first ones are faults of a record, as decoding finds them."""
 _FAULT_ADVICE = {
     Fault.CHECKSUM: "it was damaged in transit; send it again",
     Fault.BASE_OFFSET: "send base offset 0, since the log assigns offsets",
     Fault.MAGIC: "send format v2 (Kafka 0.11 and later)",
     Fault.OFFSETS: "fetch from the log end offset",
 }
-_FAULT_KIND: dict[Fault, type[LogError]] = {
+_FAULT_ERROR: dict[Fault, type[LogError]] = {
     Fault.CHECKSUM: CorruptMessageError,
     Fault.CODEC: UnreadableBatchError,
 }
-"""Kafka's errors for faults; those for all others are InvalidRecordError."""
+"""Kafka's errors for faults; all other faults are an InvalidRecordError."""
 SECOND_BATCH = "more than one batch was sent"
 NO_KEY = "has no key, which a compacted topic requires"
 CLAIMS_APPEND_TIME = "claims log-append time, which only the log may assign"
@@ -202,11 +206,12 @@ class Origin(enum.Enum):
     REPLICATION = "replication"
 
 
-class Validated(NamedTuple):
-    """Validated batches. ``batches`` are the rows of ``data``; ``last_offset`` is the last batch's.
+class ValidatedBatches(NamedTuple):
+    """Batches that may be appended, with the offsets that they got (Kafka's ``ValidationResult``).
 
-    ``offset_of_max_timestamp`` is the last offset of the first batch with the largest timestamp (ms), as in a
-    time index. ``left_out``: the number of bytes behind a producer's batch, which are not in ``data``.
+    ``data``: their bytes; ``batches``: their headers. ``offset_of_max_timestamp``: the last offset of the
+    first batch with the largest timestamp (ms), as a time index has it. ``trailing_bytes``: how many bytes
+    after a producer's batch were left out of ``data``.
     """
 
     data: Bytes
@@ -215,8 +220,8 @@ class Validated(NamedTuple):
     last_offset: int
     max_timestamp: int
     offset_of_max_timestamp: int
-    records: int
-    left_out: int = 0
+    record_count: int
+    trailing_bytes: int = 0
 
 
 def validate_and_assign(
@@ -227,96 +232,101 @@ def validate_and_assign(
     now_ms: int,
     leader_epoch: int,
     origin: Origin = Origin.CLIENT,
-) -> Validated:
-    """Check batches and assign offsets from ``next_offset`` on, in ``data`` itself.
+) -> ValidatedBatches:
+    """Check batches and write their offsets, from ``next_offset`` on, into ``data`` itself.
 
-    ``data`` is uint8, contiguous and writable. A client sends one batch; the start of another one behind it
-    is left out. Other origins may send several. Replicated batches keep their offsets and leader epochs, and
+    ``data`` is uint8, contiguous and writable. A client sends one batch; an incomplete one after it is left
+    out. Other origins may send several batches. Replicated batches keep their offsets and leader epochs, and
     an incomplete one at the end is left out. Raises a LogError with Kafka's code for batches that are not
     accepted; ``data`` has not changed then.
     """
-    if next_offset > _LAST_END_OFFSET:
+    if next_offset > _NEXT_OFFSET_MAX:
         raise LogError(
             f"no offsets are left above {next_offset}, to which a checkpoint or a batch has moved the log",
             advice="delete the partition, or restore it from a replica",
         )
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
-    client, log_append = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    rules = (client, config.compacts, *_bounds(config, now_ms, log_append))
-    assigned = (next_offset, leader_epoch, log_append, now_ms)
-    small = (
-        min(config.max_message_bytes, config.segment_bytes) if config.compression_type == "producer" else 0
-    )
-    # The common case first: one uncompressed, valid batch is checked and gets its offsets in one kernel call.
+    is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
+    rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
+    assigned = (next_offset, leader_epoch, is_append_time, now_ms)
+    is_recompressed = config.compression_type != "producer"
+    size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
+    # The common case first: one kernel call checks one uncompressed batch and writes its offsets. It returns
+    # 0 records for everything else, also for a batch that has to be refused.
     rows = np.empty(1, BATCH)
-    checksum = _checksum(data)
-    records, first, last, largest = admit_one(data, rows, checksum, rules, small, assigned)
-    if records:
-        return Validated(data, rows, first, last, largest, last, records)
-    one = _first_batch(data) if client else data
-    left_out = len(data) - len(one)
-    if left_out:
-        data, checksum = one, _checksum(one)
-    rows, findings = _checked(data, checksum, config, rules, log_append)
-    if config.compression_type != "producer":
+    checksum = _checksum_of_one_batch(data)
+    record_count, first, last, largest = validate_single_batch(
+        data, rows, checksum, rules, size_limit, assigned
+    )
+    if record_count:
+        return ValidatedBatches(data, rows, first, last, largest, last, record_count)
+    batch_data = _only_batch(data) if is_client else data
+    trailing_bytes = len(data) - len(batch_data)
+    if trailing_bytes:
+        data, checksum = batch_data, _checksum_of_one_batch(batch_data)
+    rows, findings = _check_batches(data, checksum, config, rules, is_append_time)
+    if is_recompressed:
         data, rows = recompress(data, rows, config)
         _refuse_oversized(rows, config)
     _refuse_more_than_a_segment(data, config)
     if assign_offsets(data, rows, findings, assigned):
-        pending = np.flatnonzero(findings[:, PENDING])
+        pending = np.flatnonzero(findings[:, CHECKSUM_PENDING])
         patch_checksums(data, rows["position"][pending], rows["size"][pending].astype(np.int64))
         for row in pending.tolist():
-            rows["crc"][row] = _stored(data, int(rows["position"][row]) + CRC_POSITION)
-    return Validated(data, rows, *summarize(rows), left_out)
+            rows["crc"][row] = _read_int32(data, int(rows["position"][row]) + CRC_POSITION)
+    return ValidatedBatches(data, rows, *summarize_batches(rows), trailing_bytes)
 
 
-def _checksum(data: Bytes) -> int:
-    """The checksum of ``data`` if it may be one large batch, else -1. The library is faster than a kernel."""
+def _checksum_of_one_batch(data: Bytes) -> int:
+    """The CRC32C of ``data`` if it is one large batch by its size field, else -1: a kernel computes it then.
+
+    For a large batch the library is faster than a kernel.
+    """
     if len(data) <= SMALL_BATCH_SIZE:
         return -1
-    is_one = _stored(data, SIZE_POSITION) + LOG_OVERHEAD == len(data)
-    return int(crc32c(data.data[CHECKED_FROM:])) if is_one else -1
+    is_one = _read_int32(data, SIZE_POSITION) + LOG_OVERHEAD == len(data)
+    return int(crc32c(data.data[CHECKSUM_START:])) if is_one else -1
 
 
-def _stored(data: Bytes, position: int, *, signed: bool = False) -> int:
-    """The four-byte number at a position."""
+def _read_int32(data: Bytes, position: int, *, signed: bool = False) -> int:
+    """Read the big-endian int32 at ``position``, unsigned by default."""
     return int.from_bytes(data[position : position + 4].tobytes(), "big", signed=signed)
 
 
-def _bounds(config: LogConfig, now_ms: int, log_append: bool) -> tuple[int, int]:
-    """The least and the largest timestamp that a record may have, ms."""
-    if log_append:
-        return _MIN, _MAX
+def _timestamp_bounds(config: LogConfig, now_ms: int, is_append_time: bool) -> tuple[int, int]:
+    """The smallest and the largest timestamp (ms) that a record may have."""
+    if is_append_time:
+        return _INT64_MIN, _INT64_MAX
     minimum = now_ms - config.message_timestamp_before_max_ms
     maximum = now_ms + config.message_timestamp_after_max_ms
-    return max(minimum, _MIN), min(maximum, _MAX)
+    return max(minimum, _INT64_MIN), min(maximum, _INT64_MAX)
 
 
-def _first_batch(data: Bytes) -> Bytes:
-    """A producer's batch without the bytes behind it (``ProduceRequest.validateRecords``).
+def _only_batch(data: Bytes) -> Bytes:
+    """The bytes of a producer's batch without those after it (Kafka's ``ProduceRequest.validateRecords``).
 
-    Raises InvalidRecordError for no batch and for a second one, CorruptMessageError for bytes that cannot be
-    a batch.
+    Raises InvalidRecordError if there is no batch or a second one, CorruptMessageError for bytes that cannot
+    be a batch.
     """
-    size = _whole_batch_at(data, 0)
+    size = _whole_batch_size(data, 0)
     if size == 0:
-        raise _no_batches(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
-    if _whole_batch_at(data, size):
+        raise _incomplete_data_error(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
+    if _whole_batch_size(data, size):
         raise InvalidRecordError(SECOND_BATCH, advice="send one batch for each partition and request")
     return data[:size]
 
 
-def _whole_batch_at(data: Bytes, position: int) -> int:
-    """The size of the batch there, 0 when it is not whole (Kafka's ``ByteBufferLogInputStream``).
+def _whole_batch_size(data: Bytes, position: int) -> int:
+    """The size of the batch at ``position``, 0 if it is incomplete (Kafka's ``ByteBufferLogInputStream``).
 
     Raises CorruptMessageError for a size or a magic byte that no batch has.
     """
     available = len(data) - position
     if available < LOG_OVERHEAD:
         return 0
-    size = _stored(data, position + SIZE_POSITION, signed=True)
-    if size < SIZE_MIN[0]:
+    size = _read_int32(data, position + SIZE_POSITION, signed=True)
+    if size < MIN_SIZE_FIELD[0]:
         raise CorruptMessageError(SCAN_REASON[ScanEnd.BAD_SIZE], position=position)
     if available <= MAGIC_POSITION:
         return 0
@@ -325,48 +335,54 @@ def _whole_batch_at(data: Bytes, position: int) -> int:
     return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= available else 0
 
 
-def _scanned(
+def _run(
     data: Bytes, capacity: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
 ) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
-    """(batches, findings, end, outcome, flags) of a kernel that fills one row for each batch.
+    """Run a kernel of ``records.check`` with enough rows: (batches, findings, end, outcome, flags).
 
-    ``capacity``: the number of rows to begin with. ``flags``: what is left to check (``REFUSED`` …).
+    ``capacity``: the number of rows of the first try. Each batch has a row in ``batches`` and one in
+    ``findings``. ``end``: the position after the last whole batch; ``outcome``: why it ends there. ``flags``:
+    bits of what is left to do (``ANY_REFUSED``, ``UNCHECKED``, ``COMPRESSED``, ``APPEND_TIMED``).
     """
     while True:
-        rows, findings = np.empty(capacity, BATCH), np.empty((capacity, WIDTH), np.int64)
+        rows, findings = np.empty(capacity, BATCH), np.empty((capacity, FINDING_COLUMNS), np.int64)
         count, end, outcome, flags = check(data, rows, findings, *arguments)
         if outcome != ScanEnd.ROWS_FULL:
             return rows[:count], findings[:count], end, ScanEnd(outcome), flags
         capacity = max(8 * capacity, len(data) // 1024)
 
 
-def _checked(
-    data: Bytes, checksum: int, config: LogConfig, rules: Rules, log_append: bool
+def _check_batches(
+    data: Bytes, checksum: int, config: LogConfig, rules: RecordRules, is_append_time: bool
 ) -> tuple[BatchHeaders, Int64]:
-    """The batches, one from a client, and their findings. ``checksum``: see ``_checksum``."""
-    rows, findings, end, outcome, flags = _scanned(data, 1 if rules[0] else 2, check_batches, checksum, rules)
+    """Check batches and their records: (headers, findings). ``checksum``: that of ``_checksum_of_one_batch``.
+
+    Raises a LogError for the first fault in Kafka's order.
+    """
+    is_client, _, timestamp_min, timestamp_max = rules
+    rows, findings, end, outcome, flags = _run(data, 1 if is_client else 2, check_batches, checksum, rules)
     if outcome or len(rows) == 0:
-        raise _no_batches(data, end, outcome)
-    if flags & REFUSED:
+        raise _incomplete_data_error(data, end, outcome)
+    if flags & ANY_REFUSED:
         # Kafka checks the format and the base offset first, then sizes, then checksums.
-        early = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
-        _refuse_first(rows, findings, early)
+        is_first_check = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
+        _refuse_first(rows, findings, is_first_check)
     if len(data) > config.max_message_bytes:
         _refuse_oversized(rows, config)
     _refuse_faults(data, rows, findings, flags)
-    if flags & COMPRESSED:
-        scratch = Scratch(4096)
+    if flags & ANY_COMPRESSED:
+        scratch = Scratch(_SCRATCH_SIZE)
         for row in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
-            records, start, end = _decompressed(data, rows, row, config, scratch)
-            check_records(records, start, end, rows, row, rules[2], rules[3], findings[row])
-        _refuse_faults(data, rows, findings, REFUSED)
-    if flags & (REFUSED | COMPRESSED | APPEND_TIMED):
-        _refuse_records(data, rows, findings, config, rules, log_append)
+            records, start, end = _decompressed_records(data, rows, row, config, scratch)
+            check_records(records, start, end, rows, row, timestamp_min, timestamp_max, findings[row])
+        _refuse_faults(data, rows, findings, ANY_REFUSED)
+    if flags & (ANY_REFUSED | ANY_COMPRESSED | ANY_LOG_APPEND_TIME):
+        _refuse_records(data, rows, findings, config, rules, is_append_time)
     return rows, findings
 
 
-def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
-    """The error for ``data`` that is no sequence of whole batches: what is wrong at byte ``end``."""
+def _incomplete_data_error(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
+    """The error for ``data`` that is not a sequence of whole batches; ``end``: where the last one ends."""
     if outcome == ScanEnd.CLEAN:
         return InvalidRecordError("no batch was sent", advice="send at least one record")
     if outcome == ScanEnd.BAD_SIZE and data[end + MAGIC_POSITION] == 1:
@@ -375,8 +391,8 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
         return CorruptMessageError(SCAN_REASON[outcome], position=end)
     # Kafka checks the checksum and the codec before the record count.
     if outcome == ScanEnd.BAD_COUNT:
-        size = _stored(data, end + SIZE_POSITION) + LOG_OVERHEAD
-        if crc32c(data.data[end + CHECKED_FROM : end + size]) != _stored(data, end + CRC_POSITION):
+        size = _read_int32(data, end + SIZE_POSITION) + LOG_OVERHEAD
+        if crc32c(data.data[end + CHECKSUM_START : end + size]) != _read_int32(data, end + CRC_POSITION):
             return _fault_error(Fault.CHECKSUM, end)
         if data[end + ATTRIBUTES_POSITION + 1] & CODEC_MASK >= len(CODECS):
             return _fault_error(Fault.CODEC, end)
@@ -384,39 +400,39 @@ def _no_batches(data: Bytes, end: int, outcome: ScanEnd) -> LogError:
 
 
 def _fault_error(fault: Fault, position: int, record: int = -1) -> LogError:
-    """Kafka's error for the fault of the batch at ``position``, found in its ``record``; -1: in none."""
+    """Kafka's error for a fault of the batch at ``position``; ``record`` has it, unless that is -1."""
     reason, advice = FAULT_REASON[fault], _FAULT_ADVICE.get(fault)
     if record >= 0:
         return at_position(InvalidRecordError(reason, record, advice=advice), position)
-    return at_position(_FAULT_KIND.get(fault, InvalidRecordError)(reason, advice=advice), position)
+    return at_position(_FAULT_ERROR.get(fault, InvalidRecordError)(reason, advice=advice), position)
 
 
 def at_position(error: LogError, position: int) -> LogError:
-    """``error`` with the byte, in the bytes that were sent, at which the refused batch starts."""
+    """Set the position of an error, where the refused batch begins in the bytes that were sent; return it."""
     error.position = position
     return error
 
 
 def _refuse_first(rows: BatchHeaders, findings: Int64, wrong: Flags) -> None:
-    """Raise the error for the fault of the first batch that is wrong, if any is."""
+    """Raise the error for the first batch that is ``wrong`` (bool, one for each batch), if there is one."""
     if wrong.any():
         row = int(wrong.argmax())
-        fault, record = findings[row, [FAULT, RECORD]].tolist()
+        fault, record = findings[row, [FAULT, FAULTY_RECORD]].tolist()
         raise _fault_error(Fault(fault), int(rows["position"][row]), record)
 
 
 def _refuse_faults(data: Bytes, rows: BatchHeaders, findings: Int64, flags: int) -> None:
-    """Check the pending checksums, then refuse: bad checksums of all batches come before other faults."""
-    if flags & UNCHECKED:
-        for row in np.flatnonzero(findings[:, PENDING]).tolist():
+    """Check the pending checksums, then raise the first error: wrong checksums come before other faults."""
+    if flags & ANY_CHECKSUM_PENDING:
+        for row in np.flatnonzero(findings[:, CHECKSUM_PENDING]).tolist():
             start, size = int(rows["position"][row]), int(rows["size"][row])
             if rows["magic"][row] < 2:
-                holds = first_bad_checksum(data, rows[row : row + 1]) is None
+                is_right = first_bad_checksum(data, rows[row : row + 1]) is None
             else:
-                holds = crc32c(data.data[start + CHECKED_FROM : start + size]) == int(rows["crc"][row])
-            if not holds:
-                findings[row, FAULT], findings[row, RECORD] = Fault.CHECKSUM, -1
-    if flags & (UNCHECKED | REFUSED):
+                is_right = crc32c(data.data[start + CHECKSUM_START : start + size]) == int(rows["crc"][row])
+            if not is_right:
+                findings[row, FAULT], findings[row, FAULTY_RECORD] = Fault.CHECKSUM, -1
+    if flags & (ANY_CHECKSUM_PENDING | ANY_REFUSED):
         _refuse_first(rows, findings, findings[:, FAULT] == Fault.CHECKSUM)
         _refuse_first(rows, findings, findings[:, FAULT] != Fault.NONE)
 
@@ -440,74 +456,81 @@ def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
         )
 
 
-def _decompressed(
+def _decompressed_records(
     data: Bytes, rows: BatchHeaders, row: int, config: LogConfig, scratch: Scratch
 ) -> tuple[Bytes, int, int]:
-    """The records of a batch, decompressed if needed: (bytes, start, end)."""
+    """The records of batch ``row``, decompressed if necessary: (bytes, where they start, where they end)."""
     start, size = int(rows["position"][row]), int(rows["size"][row])
     codec = int(rows["attributes"][row]) & CODEC_MASK
     if not codec:
         return data, start + BATCH_OVERHEAD, start + size
     limit = config.max_decompressed_message_bytes
     if int(rows["count"][row]) > max_records(limit):
-        raise _too_large(start, f"more than {max_records(limit)} records")
+        raise _too_large_error(start, f"more than {max_records(limit)} records")
     scratch.clear()
     try:
         body = data[start + BATCH_OVERHEAD : start + size]
         decompress(codec, body, scratch, limit)
     except DecompressedTooLargeError as error:
-        raise _too_large(start, str(error)) from None
+        raise _too_large_error(start, str(error)) from None
     except DecompressionError as error:
         raise at_position(UnreadableBatchError(str(error)), start) from None
     records = scratch.array()
     return records, 0, len(records)
 
 
-def _too_large(position: int, reason: str) -> MessageTooLargeError:
+def _too_large_error(position: int, reason: str) -> MessageTooLargeError:
     advice = "send smaller batches, or raise max.decompressed.message.bytes"
     return MessageTooLargeError(reason, position=position, advice=advice)
 
 
 def _refuse_records(
-    data: Bytes, rows: BatchHeaders, findings: Int64, config: LogConfig, rules: Rules, log_append: bool
+    data: Bytes,
+    rows: BatchHeaders,
+    findings: Int64,
+    config: LogConfig,
+    rules: RecordRules,
+    is_append_time: bool,
 ) -> None:
-    """Refuse sound batches with records that the topic does not accept, and name these records.
+    """Refuse the first valid batch with records that the topic does not accept; the error lists them.
 
-    A batch that claims log-append time is refused where the topic gives that itself, and where it claims
-    "no time": its records may not have one. Where a batch has records of both kinds the timestamp decides.
+    A batch that claims log-append time is refused if the topic assigns that time, and if its largest
+    timestamp is -1 (none). If some records have a wrong timestamp and others have no key, the error is the
+    one for timestamps.
     """
-    claims = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
-    claims &= np.full(len(rows), log_append) | (rows["max_timestamp"] == -1)
-    wrong = claims | (findings[:, UNTIMELY] >= 0)
-    if rules[1]:
-        wrong |= findings[:, KEYLESS] >= 0
+    _, is_key_required, timestamp_min, timestamp_max = rules
+    claims_append_time = (rows["attributes"] & TIMESTAMP_TYPE_BIT) != 0
+    claims_append_time &= np.full(len(rows), is_append_time) | (rows["max_timestamp"] == -1)
+    wrong = claims_append_time | (findings[:, FIRST_BAD_TIMESTAMP] >= 0)
+    if is_key_required:
+        wrong |= findings[:, FIRST_KEYLESS] >= 0
     if not wrong.any():
         return
     row = int(wrong.argmax())
-    records, start, end = _decompressed(data, rows, row, config, Scratch(4096))
-    named = np.empty((min(NAMED_RECORDS, int(rows["count"][row])), 2), np.int64)
-    claimed = bool(claims[row])
-    count, keyless, untimely = refused_records(records, start, end, rows[row], rules, claimed, named)
+    records, start, end = _decompressed_records(data, rows, row, config, Scratch(_SCRATCH_SIZE))
+    named = np.empty((min(NAMED_RECORDS_MAX, int(rows["count"][row])), 2), np.int64)
+    does_claim = bool(claims_append_time[row])
+    count, keyless, untimely = refused_records(records, start, end, rows[row], rules, does_claim, named)
     bounds = (
-        f"has a timestamp outside [{rules[2]}, {rules[3]}], which message.timestamp.before.max.ms="
+        f"has a timestamp outside [{timestamp_min}, {timestamp_max}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
         f"{config.message_timestamp_after_max_ms} allow"
     )
-    reasons = (NO_KEY, CLAIMS_APPEND_TIME if claimed else bounds)
-    errors = [RecordError(index=index, message=reasons[timed]) for index, timed in named[:count].tolist()]
-    timed = untimely >= 0
-    kind, record = (InvalidTimestampError, untimely) if timed else (InvalidRecordError, keyless)
-    reason = f"record {record} {reasons[timed]} ({count} of {rows['count'][row]} records are refused)"
-    raise at_position(kind(reason, record, errors), int(rows["position"][row]))
+    reasons = (NO_KEY, CLAIMS_APPEND_TIME if does_claim else bounds)
+    errors = [RecordError(index=index, message=reasons[is_time]) for index, is_time in named[:count].tolist()]
+    is_time = untimely >= 0
+    error_type, record = (InvalidTimestampError, untimely) if is_time else (InvalidRecordError, keyless)
+    reason = f"record {record} {reasons[is_time]} ({count} of {rows['count'][row]} records are refused)"
+    raise at_position(error_type(reason, record, errors), int(rows["position"][row]))
 
 
-def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> Validated:
-    """Validate a leader's batches: offsets and epochs stay, an incomplete batch at the end is left out."""
-    rows, findings, end, outcome, flags = _scanned(data, 2, check_replicated, next_offset)
+def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> ValidatedBatches:
+    """Check a leader's batches, which keep offsets and epochs; an incomplete one at the end is left out."""
+    rows, findings, end, outcome, flags = _run(data, 2, check_replicated_batches, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no complete batch was fetched", advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise CorruptMessageError(SCAN_REASON[outcome], position=end, advice="fetch it again")
     _refuse_faults(data, rows, findings, flags)
     _refuse_more_than_a_segment(data[:end], config)
-    return Validated(data if end == len(data) else data[:end], rows, *summarize(rows))
+    return ValidatedBatches(data if end == len(data) else data[:end], rows, *summarize_batches(rows))

@@ -2,17 +2,17 @@
 
 ::
 
-    with st.open("/data/logs", mode="a", config=config) as logs:
-        compactions = Compactions(logs, engine)     # engine(): called at the first compaction
-        compactions.start()                         # closed with the logs
+    with siltstone.open("/data/logs", mode="a", config=config) as logs:
+        compactions = Compactions(logs, start_engine)   # calls start_engine at the first compaction
+        compactions.start()                             # logs.close() closes it
         compactions.trigger("persistent://acme/shop/orders")
         …
         print(compactions.status("acme.shop.orders"), compactions.samples())
 
 Every ``brokerServiceCompactionMonitorIntervalInSeconds`` the service checks all logs, and compacts those
-whose backlog exceeds their threshold, in threads of its own. ``trigger`` compacts a topic at once. After a
-failure a log waits longer each time, an hour at most, unless it is triggered. Settings are read for every
-compaction.
+whose backlog exceeds their threshold, in threads of its own. ``trigger`` compacts a topic at once. After each
+failure in a row the check leaves a log out for twice as long, an hour at most. Each compaction reads the
+settings anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -56,10 +56,11 @@ from siltstone.runtime.topic_names import find_partitions, namespace_of, persist
 #     .compacted/status.json  {"version": 1, "status": "SUCCESS", "lastError": "", "beganMs": …, "endedMs": …,
 #                              "succeeded": 3, "failed": 0, "removed": 4711, "entries": 12, "size": 980,
 #                              "readBytes": 52428800, "writtenBytes": 980, "seconds": 0.41}
-#     .compacted/running      claimed (``flock``) while a process compacts
+#     .compacted/running      empty; a process holds a lock (``flock``) on it while it compacts
 #
-# Pulsar forgets the status at a restart. It is only shown: a damaged one is shown as an error, and the next
-# compaction replaces it. RUNNING without a claim means that the process died.
+# Pulsar forgets the status at a restart. Here it is kept, for display only: if the file is damaged, the
+# status is ERROR, and the next compaction replaces the file. RUNNING without the lock means that the process
+# died.
 
 Status = Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
 NOT_RUN: Status = "NOT_RUN"
@@ -68,14 +69,17 @@ SUCCESS: Status = "SUCCESS"
 ERROR: Status = "ERROR"
 INTERRUPTED = "the compaction was interrupted: its process ended before it was done; the ledger is unchanged"
 STATUS_FILE, CLAIM_FILE = "status.json", "running"
-_COUNTS = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
+_SUMMED = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
+"""Fields that ``topic_status`` adds up over the partitions of a topic."""
 
 
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``status`` and ``last_error`` as Pulsar has them; times by the clock, None: never.
+    """The status of a log's compactions; ``status`` and ``last_error`` are Pulsar's.
 
-    ``succeeded``, ``failed``: numbers of compactions. ``removed``: records that they discarded or superseded,
-    in all. Of the last success: the ledger's ``entries`` and ``size``, bytes read and written, ``seconds``.
+    ``began_ms``, ``ended_ms``: when the last compaction began and ended, None: never. ``succeeded``,
+    ``failed``: numbers of compactions. ``removed``: records that all of them discarded or superseded. The
+    other fields are of the last success: the ledger's ``entries`` and ``size`` in bytes, bytes read and
+    written, ``seconds``.
     """
 
     status: Status = NOT_RUN
@@ -92,7 +96,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     seconds: float = 0.0
 
     def begun(self, now_ms: int) -> CompactionStatus:
-        """The status while a compaction runs."""
+        """The status while a compaction that began at ``now_ms`` runs."""
         return replace(self, status=RUNNING, last_error="", began_ms=now_ms, ended_ms=None)
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> CompactionStatus:
@@ -102,11 +106,11 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         """
         if isinstance(outcome, str):
             return replace(self, status=ERROR, last_error=outcome, ended_ms=now_ms, failed=self.failed + 1)
-        after = replace(self, status=SUCCESS, last_error="", ended_ms=now_ms, succeeded=self.succeeded + 1)
+        success = replace(self, status=SUCCESS, last_error="", ended_ms=now_ms, succeeded=self.succeeded + 1)
         if not outcome.changed:
-            return after
+            return success
         return replace(
-            after,
+            success,
             removed=self.removed + outcome.removed.total() + outcome.superseded,
             entries=outcome.entries,
             size=outcome.size,
@@ -117,14 +121,16 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
+    """The content of ``status.json``. ``status`` has no default here: a file without it is damaged."""
+
     version: Literal[1]
     status: Status
 
 
 def read_status(partition: Path, *, running: bool | None = None) -> CompactionStatus:
-    """The status of a partition's compactions. ``running``: does one run? None: ask the file's claim.
+    """The status of the compactions of the partition in directory ``partition``. Raises OSError.
 
-    Raises OSError.
+    ``running``: is a compaction in progress? None: the lock on the file ``running`` tells.
     """
     path = partition / COMPACTED / STATUS_FILE
     try:
@@ -140,14 +146,14 @@ def read_status(partition: Path, *, running: bool | None = None) -> CompactionSt
 
 
 def write_status(partition: Path, status: CompactionStatus) -> None:
-    """Write a partition's status, durably; its directory must exist. Raises OSError."""
+    """Write a partition's status, durably; the partition's directory must exist. Raises OSError."""
     LedgerStore(partition).make_folder()
     content = msgspec.json.encode({"version": 1, **msgspec.to_builtins(status)})
     files.replace(partition / COMPACTED / STATUS_FILE, content + b"\n")
 
 
 def claim_compaction(partition: Path) -> files.Flock | None:
-    """Claim a partition for one compaction; None while another one has it. Raises OSError."""
+    """Lock a partition for one compaction; None if another compaction has the lock. Raises OSError."""
     LedgerStore(partition).make_folder()
     path = partition / COMPACTED / CLAIM_FILE
     with contextlib.suppress(FileExistsError):
@@ -160,8 +166,9 @@ def claim_compaction(partition: Path) -> files.Flock | None:
 
 
 def is_running(partition: Path) -> bool:
-    """Does a process compact the partition? Takes no claim of its own."""
+    """Does a process compact the partition?"""
     try:
+        # A shared lock, which fails while a compaction has the exclusive one; released at once.
         files.Flock(partition / COMPACTED / CLAIM_FILE).release()
     except BlockingIOError:
         return True
@@ -171,43 +178,51 @@ def is_running(partition: Path) -> bool:
 
 
 def topic_status(partitions: list[CompactionStatus]) -> CompactionStatus:
-    """The status of a topic: of a partition that runs, else of one that failed; numbers are added up."""
+    """The status of a topic, from those of its ``partitions``.
+
+    Status, error and times are those of a partition that runs, else of one that failed, else of one that
+    succeeded. The numbers are sums over all partitions.
+    """
     if len(partitions) == 1:
         return partitions[0]
     order = (RUNNING, ERROR, SUCCESS, NOT_RUN)
-    worst = min(partitions, key=lambda one: order.index(one.status), default=CompactionStatus())
-    return replace(worst, **{name: sum(getattr(one, name) for one in partitions) for name in _COUNTS})
+    first = min(partitions, key=lambda partition: order.index(partition.status), default=CompactionStatus())
+    sums = {name: sum(getattr(partition, name) for partition in partitions) for name in _SUMMED}
+    return replace(first, **sums)
 
 
-# One compaction of one partition: its claim, and its status.
+# One compaction of one partition: its lock, its claim if the log is open, and its status.
 
 
 class Attempt:
-    """A compaction in progress: its status is RUNNING until ``ended``.
+    """A compaction in progress: the status file says RUNNING until ``ended``.
 
-    ``claim``: that on an open log, released with the one on the partition.
+    ``claim``: the claim on the log if it is open in this process. ``ended`` releases it, and the lock on the
+    file ``running``.
     """
 
     def __init__(self, log: CompactableLog, now_ms: int, claim: Claim | None = None) -> None:
-        """Raises CompactionInProgressError, OSError; the claim is released then."""
+        """Lock the partition and write the status. Raises CompactionInProgressError, OSError; ``claim`` is
+        released then."""
         self.log = log
         with contextlib.ExitStack() as stack:
             if claim is not None:
                 stack.callback(claim.done)
-            running = claim_compaction(log.directory)
-            if running is None:
-                raise in_progress(log.topic_partition)
-            stack.callback(running.release)
+            lock = claim_compaction(log.directory)
+            if lock is None:
+                raise already_in_progress(log.topic_partition)
+            stack.callback(lock.release)
             self.status = read_status(log.directory, running=False).begun(now_ms)
             write_status(log.directory, self.status)
-            self._claims = stack.pop_all()
+            self._release = stack.pop_all()
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
-        """End it, with its result or the reason of its failure.
+        """Write the status that ``outcome`` leads to (a result, or the reason of a failure), then release the
+        lock and the claim.
 
-        The status is written before the claims are released. Where the disk does not take it, a warning is
-        logged, and the status will say that the compaction was interrupted. Nothing is written where the
-        topic was deleted meanwhile: another one of its name may have a status of its own.
+        If the status cannot be written, a warning is logged, and the next reader sees an interrupted
+        compaction. If the topic was deleted meanwhile, nothing is written: a new topic of the same name may
+        have a status of its own.
         """
         status = self.status.ended(now_ms, outcome)
         try:
@@ -221,24 +236,25 @@ class Attempt:
             )
         finally:
             self.status = status
-            self._claims.close()
+            self._release.close()
 
 
-def in_progress(topic_partition: TopicPartition) -> CompactionInProgressError:
-    """The error of a second compaction, with Pulsar's message."""
+def already_in_progress(topic_partition: TopicPartition) -> CompactionInProgressError:
+    """The error for a compaction that is requested while another one runs, with Pulsar's message."""
     return CompactionInProgressError("Compaction already in progress", path=str(topic_partition))
 
 
-# A compaction of an open log continues while the log is appended to, read, cleaned and shortened by
-# retention. It fails when the log is truncated or deleted.
+# A compaction of an open log goes on during appends, reads, cleanings and retention. It fails when the log is
+# truncated or deleted.
 
 
 def durable_log(log: PartitionLog) -> ReadOnlyLog:
-    """An open log up to its recovery point: a ledger must not have records that a crash could lose.
+    """Flush an open log, and return it as a read-only log that ends at its recovery point.
 
-    Flushes the log first. Raises StorageError.
+    A ledger must not have records that a crash could lose. Raises StorageError.
     """
     log.flush()
+    # ``log.view`` is the immutable state of the log at one moment: segments and offsets.
     view, durable_end = log.view, log.recovery_point
     view = view._replace(
         high_watermark=min(view.high_watermark, durable_end),
@@ -253,8 +269,8 @@ def compact_log(
     settings: Config,
     commit_guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> CompactionResult:
-    """Compact ``log`` by its topic's ``settings``. ``commit_guard`` and errors are
-    ``TwoPhaseCompactor.compact``'s."""
+    """Compact ``log`` with its topic's ``settings``. See ``TwoPhaseCompactor.compact`` for ``commit_guard``
+    and the errors."""
     return compactor.compact(
         log,
         order=str(settings["siltstone.compaction.order"]),
@@ -267,9 +283,9 @@ def compact_log(
 
 
 def backlog_bytes(view: LogView, horizon: int | None) -> int:
-    """Bytes from the batch that holds ``horizon`` (None: never compacted) up to what is committed.
+    """Bytes from the batch at ``horizon`` (None: never compacted) up to the high watermark, or to the last
+    stable offset if that is lower: no compaction reads beyond.
 
-    Bytes from the high watermark or the first open transaction on do not count: they are not compacted.
     Raises CorruptRecordError, OSError.
     """
     start = max(view.log_start_offset, horizon or 0)
@@ -278,12 +294,12 @@ def backlog_bytes(view: LogView, horizon: int | None) -> int:
 
 
 def _position(view: LogView, offset: int) -> int:
-    """The position of the batch that holds ``offset``, counted over all segments."""
-    sizes = [view.size_of(number) for number in range(len(view.segments))]
-    bases = [segment.base_offset for segment in view.segments]
-    number = max(bisect.bisect_right(bases, offset) - 1, 0)
-    place = view.segments[number].find_batch(offset, sizes[number])
-    return sum(sizes[:number]) + (sizes[number] if place is None else place.position)
+    """The position of the batch that holds ``offset``: bytes of all segments before it, and of its own."""
+    sizes = [view.size_of(index) for index in range(len(view.segments))]
+    base_offsets = [segment.base_offset for segment in view.segments]
+    index = max(bisect.bisect_right(base_offsets, offset) - 1, 0)
+    batch = view.segments[index].find_batch(offset, sizes[index])
+    return sum(sizes[:index]) + (sizes[index] if batch is None else batch.position)
 
 
 # The threshold of a topic: its own setting, else the broker's, else its namespace's policy, else the default.
@@ -296,24 +312,28 @@ TOPIC, BROKER, NAMESPACE, DEFAULT = "topic", "broker", "namespace", "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """``size`` in bytes, 0: never compacted by itself; ``source``: where it was set."""
+    """Bytes of backlog (``size``) above which a topic is compacted, 0: only when it is triggered. ``source``:
+    TOPIC, BROKER, NAMESPACE or DEFAULT, where the threshold was set."""
 
     size: int
     source: str
 
     def is_exceeded_by(self, backlog: int) -> bool:
-        """Does a backlog of so many bytes start a compaction?"""
+        """Does a ``backlog`` of this size, in bytes, start a compaction?"""
         return 0 < self.size < backlog
 
 
 def compaction_threshold(
     topic: str, settings: Config, namespaces: Mapping[str, Mapping[str, str]]
 ) -> Threshold:
-    """The threshold of ``topic``: ``settings`` are its own over the broker's, ``namespaces`` the policies by
-    ``tenant/namespace``. A 0 that was set counts as set."""
+    """The threshold of ``topic``.
+
+    ``settings``: the topic's own settings over the broker's. ``namespaces``: the policies of each
+    ``tenant/namespace``. A threshold that was set to 0 overrides those below it, too.
+    """
     setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
-    if setting.origin is ConfigSource.DEFAULT_CONFIG:
+    if setting.config_source is ConfigSource.DEFAULT_CONFIG:
         text = namespaces.get(namespace_of(topic), {}).get(THRESHOLD_KEY)
         if text is not None:
             return Threshold(size=int(text), source=NAMESPACE)
@@ -324,7 +344,7 @@ def compaction_threshold(
 # The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.
 #
 # All of them are gauges, as in Pulsar. Labels: ``namespace`` and ``topic`` as Pulsar writes them, and
-# ``partition``. Unlike Pulsar's, the numbers outlive a restart.
+# ``partition``. Unlike in Pulsar, a restart does not reset the numbers.
 
 _HELP = {
     "pulsar_compaction_removed_event_count": (
@@ -343,7 +363,7 @@ _HELP = {
 
 
 def _gauge_values(status: CompactionStatus) -> dict[str, float]:
-    seconds = max(status.seconds, 1e-3)
+    seconds = max(status.seconds, 1e-3)  # never 0: it divides
     return {
         "pulsar_compaction_removed_event_count": status.removed,
         "pulsar_compaction_succeed_count": status.succeeded,
@@ -357,41 +377,50 @@ def _gauge_values(status: CompactionStatus) -> dict[str, float]:
 
 
 CHECK = "compaction-check"
+"""The name of the periodic task."""
 THREADS = 2
-"""Logs that are compacted at the same time: a large one does not hold up all others."""
-_MAX_WAIT_MS = 3_600_000
+"""Logs that are compacted at the same time: other logs need not wait for one large log."""
+_MAX_WAIT_MS, _MAX_DOUBLINGS = 3_600_000, 20
+"""Bounds of the time that a log waits after failures."""
 _logger = logging.getLogger("siltstone.compaction")
 
 
+class _Backoff(NamedTuple):
+    """``failures`` of a log in a row; the check leaves the log out before ``until_ms``."""
+
+    failures: int = 0
+    until_ms: int = 0
+
+
 class Compactions(LogService[CompactionEngine]):
-    """Compacts the logs of ``manager`` with the engine that ``engine`` makes and ``stop_engine`` closes.
+    """Compacts the logs of ``manager``; ``start_engine`` starts the engine, ``stop_engine`` closes it.
 
-    Nothing happens by itself before ``start``; ``trigger`` and ``check`` work without it.
+    After ``start`` the logs are checked periodically. ``trigger`` and ``check`` work without ``start``.
 
-    Under ``_changed``: ``_attempts``, the compactions that run or wait for a thread; ``_failures``, how often
-    each log failed in a row, and until when the check leaves it out, ms; ``_checking``, a check runs.
+    Guarded by ``_condition``: ``_attempts``, the compactions that run or wait for a thread; ``_backoffs`` of
+    logs whose last compaction failed; ``_is_checking``, a check is in progress.
     """
 
     def __init__(
         self,
         manager: LogManager,
-        engine: Callable[[], CompactionEngine],
+        start_engine: Callable[[], CompactionEngine],
         *,
         stop_engine: Callable[[CompactionEngine], object] | None = None,
     ) -> None:
-        super().__init__(manager, manager.compacting, engine, stop_engine)
+        super().__init__(manager, manager.compaction_states, start_engine, stop_engine)
         self._attempts: dict[TopicPartition, Attempt] = {}
-        self._failures: dict[TopicPartition, tuple[int, int]] = {}
-        self._checking = False
+        self._backoffs: dict[TopicPartition, _Backoff] = {}
+        self._is_checking = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-compaction")
 
     # Start and close
 
     def start(self) -> None:
-        """Check the logs at every interval from now on. May be called twice."""
-        if self._started:
+        """Check the logs periodically, one interval from now for the first time. May be called twice."""
+        if self._is_started:
             return
-        self._started = True
+        self._is_started = True
         first_ms = self._manager.clock.now_ms() + self._interval_ms()
         self._manager.scheduler.schedule(CHECK, self._check_soon, due_ms=first_ms, period=self._interval_ms)
 
@@ -406,23 +435,23 @@ class Compactions(LogService[CompactionEngine]):
     # Requests
 
     def trigger(self, topic: str) -> list[TopicPartition]:
-        """Begin to compact a topic, given by its name here or by Pulsar's; returns its partitions.
+        """Begin to compact the partitions of ``topic`` (its name here or in Pulsar), and return them.
 
-        Raises CompactionInProgressError when one of them is being compacted, and begins none then;
+        If one of them is being compacted, none is begun. Raises CompactionInProgressError then,
         UnknownTopicError, UsageError, StorageError, OSError.
         """
         partitions = find_partitions(topic, self._manager)
-        with self._changed:
+        with self._condition:
             busy = [topic_partition for topic_partition in partitions if topic_partition in self._attempts]
             if busy:
-                raise in_progress(busy[0])
+                raise already_in_progress(busy[0])
             logs = [self._manager.get(topic_partition) for topic_partition in partitions]
             for log in logs:
                 self._begin(log)
         return partitions
 
     def status(self, topic: str) -> CompactionStatus:
-        """The status of a topic's compactions, those of earlier processes too.
+        """The status of a topic's compactions, by this process or an earlier one.
 
         Raises UnknownTopicError, UsageError, StorageError, OSError.
         """
@@ -433,12 +462,12 @@ class Compactions(LogService[CompactionEngine]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compaction runs or is about to; False after ``timeout`` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._attempts and not self._checking, timeout)
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._attempts and not self._is_checking, timeout)
 
     def samples(self) -> list[Sample]:
-        """Pulsar's ``pulsar_compaction_*`` of every log that was ever compacted. A log whose status cannot be
-        read for now has none."""
+        """The gauges ``pulsar_compaction_*`` of every log that was ever compacted, except those whose status
+        cannot be read now."""
         samples: list[Sample] = []
         for log in self._manager.sorted_logs():
             try:
@@ -458,33 +487,32 @@ class Compactions(LogService[CompactionEngine]):
     # The check
 
     def _check_soon(self) -> None:
-        """Check in another thread: the scheduler must not wait."""
-        with self._changed:
-            if self._closed or self._checking:
+        """Check in a thread of the pool, so that the scheduler does not wait."""
+        with self._condition:
+            if self._is_closed or self._is_checking:
                 return
-            self._checking = True
-            self._pool.submit(self._check_quietly)
+            self._is_checking = True
+            self._pool.submit(self._check_and_log_errors)
 
-    def _check_quietly(self) -> None:
+    def _check_and_log_errors(self) -> None:
         try:
             self.check()
         except Exception:
             _logger.exception("The check for logs to compact failed; it is repeated after the interval")
         finally:
-            with self._changed:
-                self._checking = False
-                self._changed.notify_all()
+            with self._condition:
+                self._is_checking = False
+                self._condition.notify_all()
 
     def check(self) -> list[TopicPartition]:
-        """Begin to compact all logs whose backlog exceeds their threshold; returns them."""
+        """Begin to compact all logs whose backlog exceeds their threshold, and return their partitions."""
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
         begun = []
         for topic_partition in self._manager:
-            waits_until_ms = self._failures.get(topic_partition, (0, 0))[1]
             if (
                 topic_partition.topic == CLUSTER_METADATA
                 or topic_partition in self._attempts
-                or now_ms < waits_until_ms
+                or now_ms < self._backoffs.get(topic_partition, _Backoff()).until_ms
             ):
                 continue
             try:
@@ -496,7 +524,7 @@ class Compactions(LogService[CompactionEngine]):
                     )
                 log = self._manager.get(topic_partition)
                 if log.offline is None and _exceeds_threshold(log, thresholds[topic_partition.topic]):
-                    with self._changed:
+                    with self._condition:
                         self._begin(log)
                     begun.append(topic_partition)
             except CompactionInProgressError:
@@ -508,9 +536,9 @@ class Compactions(LogService[CompactionEngine]):
     # A compaction
 
     def _begin(self, log: PartitionLog) -> None:
-        """Begin to compact a log. The caller has the lock, so that ``_attempts`` has the attempt before its
-        thread begins."""
-        if self._closed:
+        """Begin to compact a log. The caller holds ``_condition``, so that the attempt is in ``_attempts``
+        before its thread can end it."""
+        if self._is_closed:
             raise EngineError(
                 "the service that compacts logs is closed",
                 path=str(log.topic_partition),
@@ -518,16 +546,17 @@ class Compactions(LogService[CompactionEngine]):
             )
         claim = self._claim(log.topic_partition)
         if claim is None:
-            raise in_progress(log.topic_partition)
+            raise already_in_progress(log.topic_partition)
         attempt = self._attempts[log.topic_partition] = Attempt(log, self._manager.clock.now_ms(), claim)
         self._pool.submit(self._compact, log, claim, attempt)
 
     def _compact(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
-        """Compact a log, in a thread of the pool. Fails if the log is truncated or deleted meanwhile."""
+        """Compact a log, in a thread of the pool. The compaction fails if the log is truncated or deleted
+        meanwhile."""
         outcome: str | CompactionResult = INTERRUPTED
         try:
             _logger.info("Compaction of %s begins", log.topic_partition)
-            compactor = TwoPhaseCompactor(EngineProxy(self._engine).engine, clock=self._manager.clock)
+            compactor = TwoPhaseCompactor(EngineProxy(self._shared_engine).engine, clock=self._manager.clock)
             claim.check()
             settings = self._manager.topics.settings(log.topic_partition.topic)
             outcome = compact_log(compactor, durable_log(log), settings, claim.changing)
@@ -543,22 +572,23 @@ class Compactions(LogService[CompactionEngine]):
         self._manager.upkeep.take_failed_offline()
 
     def _ended(self, attempt: Attempt, outcome: str | CompactionResult) -> None:
+        """End an attempt; ``outcome`` is the result, or the reason of a failure."""
         topic_partition, now_ms = attempt.log.topic_partition, self._manager.clock.now_ms()
         try:
             attempt.ended(now_ms, outcome)
         finally:
-            with self._changed:
-                times = self._failures.pop(topic_partition, (0, 0))[0] + 1
-                if isinstance(outcome, str):
-                    wait_ms = min(self._interval_ms() << min(times, 20), _MAX_WAIT_MS)
-                    self._failures[topic_partition] = (times, now_ms + wait_ms)
+            with self._condition:
+                failures = self._backoffs.pop(topic_partition, _Backoff()).failures + 1
+                if isinstance(outcome, str):  # the wait doubles with each failure
+                    wait_ms = min(self._interval_ms() << min(failures, _MAX_DOUBLINGS), _MAX_WAIT_MS)
+                    self._backoffs[topic_partition] = _Backoff(failures, now_ms + wait_ms)
                 self._attempts.pop(topic_partition, None)
-                self._changed.notify_all()
+                self._condition.notify_all()
 
 
 def _exceeds_threshold(log: PartitionLog, threshold: Threshold) -> bool:
-    """Does the backlog exceed the threshold? True for a damaged ledger: its compaction fails with the
-    reason."""
+    """Does the backlog exceed the threshold? True for a damaged ledger, too: the compaction then fails, and
+    its status tells the reason."""
     if not threshold.size:
         return False
     try:
@@ -569,7 +599,7 @@ def _exceeds_threshold(log: PartitionLog, threshold: Threshold) -> bool:
 
 
 def summary_of(topic_partition: TopicPartition, result: CompactionResult) -> str:
-    """A compaction in one line, for the log."""
+    """One line about a compaction, for the program's log."""
     if not result.changed:
         return f"Compaction of {topic_partition}: nothing new below offset {result.horizon}"
     return (

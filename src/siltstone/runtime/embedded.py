@@ -26,11 +26,11 @@ from siltstone.base.closing import Closing
 from siltstone.base.codec_table import codec_number
 from siltstone.base.config import Config, parse_topic_config, refuse_contradictions
 from siltstone.base.errors import UsageError
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import Bytes
 from siltstone.log.directory import resolve_directory
 from siltstone.log.fetch import READ_UNCOMMITTED, LogView
-from siltstone.log.partition import Appended, PartitionLog, partition_of
+from siltstone.log.partition import AppendResult, PartitionLog, partition_of
 from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
 from siltstone.log.reading import EARLIEST, LogReader, Start
 from siltstone.log.reading import Record as ReadRecord
@@ -138,7 +138,7 @@ class Log(ReadableLog, Closing):
         record = NewRecord(value=value, key=key, headers=headers, timestamp=timestamp)
         return self.append_many([record], sync=sync).first_offset
 
-    def append_many(self, records: Iterable[NewRecord], *, sync: bool = False) -> Appended:
+    def append_many(self, records: Iterable[NewRecord], *, sync: bool = False) -> AppendResult:
         """Append records as one batch, all or none. Raises LogError, UsageError when there are none."""
         return append(self.log, records, now_ms=self._clock.now_ms(), sync=sync)
 
@@ -173,7 +173,7 @@ class Log(ReadableLog, Closing):
 
 def append(
     log: PartitionLog, records: Iterable[NewRecord], *, now_ms: int | None = None, sync: bool = False
-) -> Appended:
+) -> AppendResult:
     """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
 
     Raises LogError, and UsageError when there are no records.
@@ -189,7 +189,7 @@ def batch_of(records: Sequence[NewRecord], compression: str, now_ms: int) -> Byt
     codec = codec_number(compression)
     times = [now_ms if record.timestamp is None else record.timestamp for record in records]
     return build_batch(
-        BatchShape(codec=codec),
+        NewBatchHeader(codec=codec),
         offset=np.arange(len(records), dtype=np.int64),
         timestamp=np.array(times, np.int64),
         keys=Spans.of([record.key for record in records]),

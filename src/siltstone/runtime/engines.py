@@ -1,9 +1,10 @@
 """The base of the services that work on open logs: the log cleaner, and side-by-side compactions.
 
-A ``LogService`` of a ``LogManager`` claims logs, works on them in its own threads, and releases them when it
-is closed. Its engine is started at the first call and shared by all rounds, since a Spark session takes
-seconds to start. Each round calls the engine through an ``EngineProxy``: if a call fails for another reason
-than a log, the engine counts as lost, it is closed, and the next call starts another one.
+A ``LogService`` of a ``LogManager`` claims logs and works on them in its own threads; ``close`` ends both.
+Its engine, which carries out cleanings or compactions, is Spark or this process. The first call starts the
+engine, and all rounds share it, since a Spark session takes seconds to start. Each round calls the engine
+through an ``EngineProxy``. If a call fails for another reason than damage in a log, the engine counts as
+lost: the proxy closes it, and the next call starts another one.
 """
 
 from __future__ import annotations
@@ -21,31 +22,32 @@ from siltstone.log.names import TopicPartition
 from siltstone.runtime.cleaning_states import Claim, CleaningStates
 from siltstone.runtime.manager import LogManager, Sample
 
-Started = TypeVar("Started")
+EngineT = TypeVar("EngineT")
 _logger = logging.getLogger("siltstone.cleaner")
 
 
-class SharedEngine(Generic[Started]):
-    """A service's engine, for all rounds: ``start`` makes it, or raises EngineError; ``stop`` closes it."""
+class SharedEngine(Generic[EngineT]):
+    """A service's engine, for all rounds. ``start`` returns a new engine, or raises EngineError; ``stop``
+    closes an engine."""
 
-    def __init__(self, start: Callable[[], Started], stop: Callable[[Started], object] | None = None) -> None:
+    def __init__(self, start: Callable[[], EngineT], stop: Callable[[EngineT], object] | None = None) -> None:
         self._start = start
         self._stop = stop or (lambda engine: None)
         self._lock = threading.Lock()
-        self._engine: Started | None = None
-        self._closed = False
+        self._engine: EngineT | None = None
+        self._is_closed = False
 
-    def get(self) -> Started:
-        """The engine, started if there is none. Raises EngineError."""
+    def get(self) -> EngineT:
+        """Return the engine, and start one if there is none. Raises EngineError."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise EngineError("the service is closed", advice="open the logs again")
             if self._engine is None:
                 self._engine = self._start()
             return self._engine
 
-    def stop(self, engine: Started) -> None:
-        """Close an engine, unless that was done; the next call starts another one."""
+    def stop(self, engine: EngineT) -> None:
+        """Close ``engine`` if it is the current one. The next ``get`` starts another one."""
         with self._lock:
             if self._engine is not engine:
                 return
@@ -56,35 +58,36 @@ class SharedEngine(Generic[Started]):
             _logger.warning("The engine could not be closed: %s; end its process if one is left", error)
 
     def close(self) -> None:
-        """Close the engine for good; jobs that run on it fail."""
+        """Close the engine, and start no other one. Jobs that run on it fail."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             engine = self._engine
         if engine is not None:
             self.stop(engine)
 
 
-class EngineProxy(Generic[Started]):
-    """A proxy of the shared engine for one round: it has the engine's attributes, and checks every call.
+class EngineProxy(Generic[EngineT]):
+    """A proxy of the shared engine for one round. It has the engine's attributes, and each call through it
+    notices when the engine is lost.
 
-    ``engine``: the proxy itself, typed as the engine. ``failure``: why the engine was lost, or did not start,
-    in this round; None while it works. ``has_started``: it did start, so a log of the round may be the reason
-    of the loss.
+    ``engine``: this proxy, with the engine's type. ``failure``: why the engine was lost, or did not start, in
+    this round; None while it works. ``has_started``: the engine did start, so a log of the round may have
+    caused its loss.
     """
 
-    def __init__(self, shared: SharedEngine[Started]) -> None:
+    def __init__(self, shared: SharedEngine[EngineT]) -> None:
         self._shared = shared
         self.failure: Exception | None = None
         self.has_started = False
-        self.engine = cast(Started, self)
+        self.engine = cast(EngineT, self)
 
     @contextlib.contextmanager
-    def _checked(self) -> Iterator[Started]:
-        """Yields the engine. Every error that is not about a log is the engine's loss; Java's sockets raise
-        OSErrors, too.
+    def _checked(self) -> Iterator[EngineT]:
+        """Yields the engine. A SiltstoneError in the block, other than EngineError, is about a log. Any other
+        exception means that the engine is lost, OSError too: the sockets to the JVM raise it.
 
-        Raises the EngineError of an engine that does not start as it is; that of a lost engine has a
-        ``__cause__``, by which ``compaction.inplace.Cleaner`` tells them apart.
+        Raises EngineError. It has a ``__cause__`` if the engine was lost, and none if the engine did not
+        start; ``compaction.inplace.cleaner.Cleaner`` relies on that.
         """
         engine = None
         try:
@@ -112,67 +115,68 @@ class EngineProxy(Generic[Started]):
 
         def call(*arguments: Any) -> Any:
             with self._checked() as engine:
-                answer = getattr(engine, name)(*arguments)
-            return self._checked_items(answer) if isinstance(answer, Iterator) else answer
+                result = getattr(engine, name)(*arguments)
+            return self._checked_items(result) if isinstance(result, Iterator) else result
 
         return call
 
     def _checked_items(self, items: Iterator[Any]) -> Iterator[Any]:
-        # The caller's code between two items does not run inside the block: what it raises is its own.
+        # An exception of the caller's code between two items is not raised in this block: it is no loss.
         with self._checked():
             yield from items
 
 
-class LogService(abc.ABC, Closing, Generic[Started]):
-    """Works on the logs of ``manager``; ``engine`` starts the engine, ``stop_engine`` closes it.
+class LogService(abc.ABC, Closing, Generic[EngineT]):
+    """Works on the logs of ``manager``; ``start_engine`` starts the engine, ``stop_engine`` closes it.
 
-    ``states``: the states under which the service claims logs. ``_changed`` guards ``_closed`` and wakes the
-    service's threads.
+    ``states``: the cleaning states in which the service claims logs. ``_condition`` guards ``_is_closed`` and
+    wakes the service's threads.
     """
 
     def __init__(
         self,
         manager: LogManager,
         states: CleaningStates,
-        engine: Callable[[], Started],
-        stop_engine: Callable[[Started], object] | None,
+        start_engine: Callable[[], EngineT],
+        stop_engine: Callable[[EngineT], object] | None,
     ) -> None:
         self._manager = manager
         self._states = states
-        self._engine = SharedEngine(engine, stop_engine)
-        self._changed = threading.Condition()
-        self._started = False
-        self._closed = False
+        self._shared_engine = SharedEngine(start_engine, stop_engine)
+        self._condition = threading.Condition()
+        self._is_started = False
+        self._is_closed = False
         manager.services.append(self)
 
     def settings_changed(self) -> None:
-        """The broker's settings have changed; they are read again for every round."""
+        """The broker's settings have changed. Every round reads them anew, so nothing is to be done."""
 
     @abc.abstractmethod
     def samples(self) -> list[Sample]:
         """The service's gauges."""
 
     def _claim(self, topic_partition: TopicPartition) -> Claim | None:
-        """Claim a log; None if its state does not allow that, or the service is closed.
+        """Claim a log. Returns None if its cleaning state does not allow that, or the service is closed.
 
-        Under the lock, so that ``close`` aborts every claim: it sets ``_closed`` before it aborts them.
+        Both happen under the lock, so that no claim begins after ``close`` has set ``_is_closed``.
         """
-        with self._changed:
-            return None if self._closed else self._states.begin(topic_partition)
+        with self._condition:
+            return None if self._is_closed else self._states.begin(topic_partition)
 
     @abc.abstractmethod
     def _end_work(self) -> None:
         """Wait until all threads of the service have ended."""
 
     def close(self, *, abort: bool = True) -> None:
-        """Abort all work and close the engine; without ``abort``, finish what runs. May be called twice."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        """Abort all work and close the engine; without ``abort``, finish the work that runs. May be called
+        twice."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
         if abort:
             self._states.abort_all()
-            self._engine.close()
+            self._shared_engine.close()
         self._end_work()
-        self._engine.close()
+        self._shared_engine.close()
         if self in self._manager.services:
             self._manager.services.remove(self)

@@ -4,16 +4,17 @@
 
     with LogManager.open(["/data/logs"]) as logs:
         logs.start()
-        cleaner = LogCleaner(logs, engine)          # engine(): called at the first cleaning
-        cleaner.start()                             # closed with the logs
+        cleaner = LogCleaner(logs, start_engine)    # calls start_engine at the first cleaning
+        cleaner.start()                             # logs.close() closes it
         …
         print(cleaner.cleanings, cleaner.metrics(), logs.uncleanable)
 
 Each of ``log.cleaner.threads`` threads repeats a *round* (Kafka's ``CleanerThread.tryCleanFilthiestLog``):
-choose logs (``next_batch``), claim them (``CleaningStates``), clean them (``IntoOpenLogs``), sleep for the
-I/O limit. If nothing was cleaned it sleeps ``log.cleaner.backoff.ms``. If no log is dirty enough, logs are
-checked for tombstones whose delete horizon has passed (``find_horizons``): ``delete.retention.ms`` after a
-cleaning, and once after a start. Settings are read again for every round.
+choose logs (``choose_logs``), claim them (``CleaningStates``), clean them (``IntoOpenLogs``), sleep for the
+I/O limit. If nothing was cleaned, the thread sleeps for ``log.cleaner.backoff.ms``. If no log is dirty
+enough, the round looks for logs with tombstones whose delete horizon has passed (``find_horizons``). It
+checks a log once after the start, and ``delete.retention.ms`` after each cleaning. Every round reads the
+settings anew.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import (
     REMOVED_STAGED,
     InPlace,
-    checked_swap,
-    cleaned_up_to,
-    drop_staged,
+    check_and_collect_swap,
+    next_cleaner_checkpoint,
+    remove_all_staged,
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
     OpenLog,
-    Planned,
+    PlannedLog,
     PlanOptions,
     find_horizons,
     stable_offset,
@@ -81,22 +82,24 @@ from siltstone.runtime.upkeep import Upkeep
 #
 # ::
 #
-#     cleaned                             statistics, checkpoint and retention are done
-#     the claim was aborted               the log stays as it is, and is chosen again later
-#     the engine was lost                 it stays as it is; tried again alone, after all other logs
-#     damage, or what no retry changes    uncleanable, with the reason
-#     any other failure                   tried again, and uncleanable after ``MAX_FAILURES`` in a row
+#     cleaned                             the checkpoint has moved, and retention was applied
+#     the claim was aborted               the log is unchanged, and is chosen again later
+#     the engine was lost                 the log is unchanged; it is tried again alone, after all other logs
+#     damage, or another lasting cause    the log becomes uncleanable, with the reason
+#     any other failure                   tried again; uncleanable after ``MAX_FAILURES`` in a row
 
-# Facts about open logs for the planner. Every round asks all logs, so these facts come mostly from memory;
-# the checkpoint, a ledger's horizon and, for ``max.compaction.lag.ms``, first batch headers are read. Only
-# the logs that are cleaned are read whole.
+# Facts about open logs for the planner. Every round needs those of all logs, so most come from memory. Only
+# the checkpoint, the horizon of a compacted ledger and, for ``max.compaction.lag.ms``, the first batch
+# headers of segments are read from files.
+#
+# ``log.view`` is the immutable state of a log at one moment: its segments and offsets.
 
 
 def _durable_stable_offset(log: PartitionLog, view: LogView) -> int:
-    """All records below it are replicated, of ended transactions, and on disk.
+    """The end of the records that are replicated, belong to no open transaction, and are on disk.
 
-    The last bound is not Kafka's. A crash could take an unflushed record that has superseded records in the
-    segments below; Kafka gets it back from a replica.
+    Kafka has only the first two bounds. A crash could lose an unflushed record after a cleaning has removed
+    the older records of its key. Kafka gets such a record back from a replica; here there may be none.
     """
     return min(view.last_stable_offset, view.high_watermark, log.recovery_point)
 
@@ -107,22 +110,23 @@ class Candidate:
 
     served: ServedDirectory
     log: PartitionLog
-    range: ranges.CleanableRange
+    cleanable_range: ranges.CleanableRange
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
+        """The partition of the log."""
         return self.log.topic_partition
 
     @property
     def is_eligible(self) -> bool:
-        """Is the dirty ratio high enough, or the oldest dirty record older than the maximum lag?"""
-        return ranges.is_eligible(self.range, self.log.config.min_cleanable_dirty_ratio)
+        """Is the dirty ratio high enough, or the oldest dirty record older than ``max.compaction.lag.ms``?"""
+        return ranges.is_eligible(self.cleanable_range, self.log.config.min_cleanable_dirty_ratio)
 
     @property
     def size(self) -> int:
-        """Bytes that a cleaning reads."""
-        return sum(segment.size for segment in self.log.view.segments if segment.base_offset < self.range.end)
+        """Bytes of the segments that a cleaning reads."""
+        end = self.cleanable_range.end
+        return sum(segment.size for segment in self.log.view.segments if segment.base_offset < end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +139,9 @@ class ClaimedLog(Candidate):
 def make_candidate(
     served: ServedDirectory, log: PartitionLog, checkpoint: int | None, now_ms: int
 ) -> Candidate | None:
-    """The log as a candidate, None if its settings exclude it from cleaning (Kafka's ``LogToClean``).
+    """The log as a candidate (Kafka's ``LogToClean``). None if its settings exclude it from cleaning.
 
-    Raises OSError.
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. Raises OSError.
     """
     config, view = log.config, log.view
     if not config.compacts or config.remote_storage_enable:
@@ -146,21 +150,22 @@ def make_candidate(
     first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
     facts = ranges.LogFacts(
         segments=[
-            _segment_facts(segment, view.size_of(number), config, is_dirty=end_offsets[number] > first_dirty)
-            for number, segment in enumerate(view.segments)
+            _segment_facts(segment, view.size_of(index), config, is_dirty=end_offsets[index] > first_dirty)
+            for index, segment in enumerate(view.segments)
         ],
         log_start_offset=view.log_start_offset,
         log_end_offset=view.log_end_offset,
         stable_offset=stable_offset(log.directory, _durable_stable_offset(log, view)),
         checkpoint=checkpoint,
     )
-    return Candidate(served=served, log=log, range=ranges.cleanable_range(facts, config, now_ms))
+    return Candidate(served=served, log=log, cleanable_range=ranges.cleanable_range(facts, config, now_ms))
 
 
 def _segment_facts(
     segment: LiveSegment, size: int, config: LogConfig, *, is_dirty: bool
 ) -> ranges.PlanSegment:
-    """Timestamps are looked up for dirty segments only: they may have to be read from the files."""
+    """The facts of one segment. Timestamps only if it is dirty and a compaction lag is set: they may have to
+    be read from the files."""
     has_max_lag = is_dirty and config.max_compaction_lag_ms != LONG_MAX
     first = segment.first_timestamp() if has_max_lag else -1
     return ranges.PlanSegment(
@@ -168,12 +173,15 @@ def _segment_facts(
         size=size,
         modified_ms=segment.modified_ms if has_max_lag else 0,
         largest_timestamp=segment.largest_timestamp if is_dirty and config.min_compaction_lag_ms > 0 else 0,
-        first_timestamp=first if first > 0 else None,
+        first_timestamp=first if first > 0 else None,  # Kafka, too, ignores times of 0 and below
     )
 
 
 def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkpoint: int | None) -> LogState:
-    """The state of a claimed log, from memory and from its files, for the planner. Raises OSError."""
+    """The state of a claimed log for the planner, from memory and from its files. Raises OSError.
+
+    ``config``: the topic's settings over the broker's. ``checkpoint``: as for ``make_candidate``.
+    """
     view, producers = log.view_and_producers()
     opened = OpenLog(
         segments=tuple(find_segment(log.directory, segment.base_offset) for segment in view.segments),
@@ -194,21 +202,24 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
     )
 
 
-# The destination of a cleaning of open logs: each group is swapped in under the log's claim, while appends
-# and reads go on.
+# The destination of a cleaning of open logs: each segment group is swapped in while appends and reads go on.
 #
-# Staged files belong to the cleaner alone. The log itself is changed only within ``Claim.changing``: whoever
-# aborts the cleaning waits for its end, and it raises CleaningAbortedError when the claim was aborted before.
+# Only the cleaner uses its staged files. It changes the log itself only within ``Claim.changing``. This
+# raises CleaningAbortedError if the claim was aborted before, and a thread that aborts it meanwhile waits for
+# the end.
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class IntoOpenLogs(InPlace):
-    """``logs``: the claimed logs of the round by partition. Appends wait only while the segment list is
-    exchanged."""
+    """Swaps new segments into open logs. ``run``: the name of the round; ``logs``: its claimed logs.
+
+    Appends wait only while the segment list is exchanged.
+    """
 
     def __init__(self, run: str, logs: Mapping[TopicPartition, ClaimedLog], upkeep: Upkeep) -> None:
         super().__init__(run)
+        # One swap at a time, of one group: an append, or an abort of the claim, waits for one swap at most.
         self.swap_threads, self.commits_groups_together = 1, False
         self._logs = logs
         self._upkeep = upkeep
@@ -223,37 +234,39 @@ class IntoOpenLogs(InPlace):
         try:
             claimed.served.write_cleaner_checkpoint(claimed.topic_partition, offset)
         except OSError as error:
-            # A full disk leaves the old checkpoint whole: the log is cleaned once more later. Any other error
-            # takes the directory offline, as every error does in Kafka (``updateCheckpoints``).
+            # With a full disk the old checkpoint stays, and the log is cleaned once more later. Any other
+            # error takes the directory offline. (In Kafka every error does, in ``updateCheckpoints``.)
             if error.errno not in _DISK_FULL:
                 claimed.served.go_offline(error)
             raise
 
     def recover(self, state: LogState) -> list[str]:
-        """Remove files that an earlier round staged; recovery has finished everything else at the start."""
-        return [REMOVED_STAGED] if drop_staged(state.path) else []
+        """Remove files that an earlier round staged. Returns notes for the result. The recovery at the start
+        has completed interrupted swaps."""
+        return [REMOVED_STAGED] if remove_all_staged(state.path) else []
 
-    def check_not_aborted(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: PlannedLog) -> None:
         """Raises CleaningAbortedError if the claim was aborted."""
         self._logs[planned.state.topic_partition].claim.check()
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Replace a checkpoint that is outside the log (``LogCleanerManager.cleanableOffsets``)."""
+        """Replace a checkpoint that is outside the log by ``offset``
+        (``LogCleanerManager.cleanableOffsets``)."""
         with self._changing(state) as claimed:
             self._write_checkpoint(claimed, offset)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
-        """Swap groups in (``UnifiedLog.replaceSegments``); their sources' files are unlinked after
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+        """Swap groups in (``UnifiedLog.replaceSegments``). The old segments' files are unlinked after
         ``file.delete.delay.ms``."""
         directory = planned.state.path
         with self._changing(planned.state) as claimed:
-            swap = checked_swap(planned, groups)
+            swap = check_and_collect_swap(planned, groups)
             try:
                 rename_to_cleaned(directory, swap.staged)
                 retired = claimed.log.replace(list(swap.staged), swap.old, swap.verified)
             except (SiltstoneError, OSError):
-                # A swap that is refused has changed nothing. After a disk error the log is offline, and the
-                # next start completes or undoes the swap.
+                # A refused swap has changed nothing. After a disk error the log is offline, and the next
+                # start completes or undoes the swap.
                 for base_offset in swap.staged:
                     with contextlib.suppress(OSError):
                         drop_cleaned(directory, base_offset)
@@ -261,16 +274,16 @@ class IntoOpenLogs(InPlace):
         delay_ms = claimed.log.config.file_delete_delay_ms
         self._upkeep.unlink_later(claimed.served, retired, delay_ms)
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Move the cleaner checkpoint (``LogCleanerManager.doneCleaning``), then apply retention.
 
         Kafka's cleaner threads delete old segments of compacted logs, too (``deletableLogs``). The periodic
-        task skips logs that are claimed, so a log that is always being cleaned depends on this.
+        retention skips logs that are claimed, so a log that is cleaned all the time depends on this.
         """
         with self._changing(planned.state) as claimed:
-            # After all swaps: after a crash before this the range is cleaned again, which changes nothing.
-            self._write_checkpoint(claimed, cleaned_up_to(planned))
-        # Removes the staging folder; if that fails, ``recover`` of the next round does.
+            # After all swaps: if a crash comes first, the range is cleaned again, which changes nothing.
+            self._write_checkpoint(claimed, next_cleaner_checkpoint(planned))
+        # ``abort_log`` removes the staging folder. If that fails, ``recover`` of the next round removes it.
         with contextlib.suppress(SiltstoneError, OSError):
             self.abort_log(planned)
         claimed = self._logs[planned.state.topic_partition]
@@ -282,13 +295,14 @@ class IntoOpenLogs(InPlace):
             self._upkeep.delete_old_segments_of(claimed.served, claimed.log)
 
 
-CLEANER, MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
+_CLEANER, _MANAGER = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
+"""Prefixes of the gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
 
 
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
     megabytes, counts = result.bytes_before / (1 << 20), result.discarded.counts
-    seconds = max(result.seconds, 1e-3)
+    seconds = max(result.seconds, 1e-3)  # never 0: it divides
     discarded = ", ".join(f"{counts[name]} {name}" for name in CLEANING_REASONS if counts[name])
     return (
         f"Log cleaner cleaned log {result.topic_partition} "
@@ -302,54 +316,56 @@ def summary_line(result: LogResult) -> str:
 MAX_FAILURES = 3
 """Failures in a row after which a log is uncleanable. Kafka gives up at the first unexpected exception."""
 _NOTHING_DONE = (report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
-"""Results that are neither a cleaning nor a failure: not logged, not in the history."""
+"""Statuses that are neither a cleaning nor a failure: not logged, not in the history."""
 _NO_RETRY = (report.UNCLEANABLE, report.SKIPPED)
-"""Failures that another try would repeat."""
+"""Statuses of failures that another try would repeat."""
 _NO_RECHECK = (*_NO_RETRY, *_NOTHING_DONE)
-"""Results after which the log need not be checked again for tombstones before its next cleaning."""
+"""Statuses after which a log is not checked for removable tombstones before its next cleaning."""
 
 
 def _log_beginning(candidate: Candidate) -> None:
     """Log what is about to be cleaned, in the words of Kafka's ``Cleaner``."""
-    topic_partition, dirty = candidate.topic_partition, candidate.range
+    topic_partition, cleanable = candidate.topic_partition, candidate.cleanable_range
     _logger.info("Beginning cleaning of log %s", topic_partition)
     if not candidate.is_eligible:
-        _logger.info("Cleaning log %s (cleaning prior to %d, for its tombstones)", topic_partition, dirty.end)
+        _logger.info(
+            "Cleaning log %s (cleaning prior to %d, for its tombstones)", topic_partition, cleanable.end
+        )
         return
     end_offsets = [segment.base_offset for segment in candidate.log.view.segments[1:]]
-    count = sum(dirty.first_dirty < end <= dirty.end for end in end_offsets)
+    dirty_segments = sum(cleanable.first_dirty < end <= cleanable.end for end in end_offsets)
     _logger.info(
         "Building offset map for log %s for %d segments in offset range [%d, %d); dirty ratio %.3f, %d bytes",
         topic_partition,
-        count,
-        dirty.first_dirty,
-        dirty.end,
-        dirty.dirty_ratio,
-        dirty.cleanable_bytes,
+        dirty_segments,
+        cleanable.first_dirty,
+        cleanable.end,
+        cleanable.dirty_ratio,
+        cleanable.cleanable_bytes,
     )
-    _logger.info("Cleaning log %s (cleaning prior to %d)", topic_partition, dirty.end)
+    _logger.info("Cleaning log %s (cleaning prior to %d)", topic_partition, cleanable.end)
 
 
 # The choice of the next logs, step by step as in ``LogCleanerManager.grabFilthiestCompactedLog``:
 #
 # ::
 #
-#     1  the logs that compact, less those in progress, paused or uncleanable    LogCleaner._candidates
+#     1  compacted logs that are not in progress, paused or uncleanable          LogCleaner._candidates
 #     2  their cleanable ranges and dirty ratios; the largest becomes a gauge    make_candidate, _claim_dirty
 #     3  those over min.cleanable.dirty.ratio or max.compaction.lag.ms           Candidate.is_eligible
-#     4  the dirtiest of them (Kafka); with other small ones (here)              next_batch
-#     5  state InProgress                                                        LogCleaner._claimed
+#     4  the dirtiest of them (Kafka), and other small ones (here)               choose_logs
+#     5  state InProgress                                                        LogCleaner._claim_candidates
 #
-# Kafka does this under one lock. Here threads choose under ``_choosing``, and a log that was paused since
+# Kafka does this under one lock. Here threads choose under ``_choosing``, and a log that was paused after
 # step 1 is not claimed in step 5.
 #
-# Small logs are cleaned together, since a job costs about the same for one and for a hundred; a large log is
-# cleaned alone. Logs whose cleaning has failed come last and alone, so that they delay no other log.
+# Small logs are cleaned together, since a job for a hundred of them takes about as long as a job for one. A
+# large log is cleaned alone. Logs whose cleaning has failed come last and alone: they delay no other log.
 
-LOGS_AT_ONCE = 1000
+MAX_LOGS_PER_ROUND = 1000
 
 
-def next_batch(
+def choose_logs(
     candidates: Iterable[Candidate],
     failures: Mapping[TopicPartition, int],
     *,
@@ -357,67 +373,70 @@ def next_batch(
     small_bytes: int,
     round_bytes: float,
 ) -> list[Candidate]:
-    """The logs that one of ``threads`` threads cleans in one round: a large one (over ``small_bytes``), or
-    small ones up to ``round_bytes`` and to the thread's share; empty if none is eligible.
+    """The logs that one of ``threads`` threads cleans in one round; empty if none is eligible.
 
-    ``failures``: failed cleanings in a row, by partition.
+    Either one large log (over ``small_bytes``), or small logs of ``round_bytes`` together, at most the
+    thread's share of them. ``failures``: failed cleanings in a row, by partition.
     """
     logs = sorted(
         (log for log in candidates if log.is_eligible),
-        key=lambda log: (failures.get(log.topic_partition, 0), -log.range.dirty_ratio, log.topic_partition),
+        key=lambda log: (
+            failures.get(log.topic_partition, 0),
+            -log.cleanable_range.dirty_ratio,
+            log.topic_partition,
+        ),
     )
     if not logs:
         return []
     first = logs[0]
     if first.size > small_bytes or failures.get(first.topic_partition):
         return [first]
-    # The other threads choose at the same time: an equal share of the small logs each keeps all of them busy.
-    # ``first`` is the dirtiest, and small: it is the first of ``small``, too.
+    # The other threads choose at the same time: with equal shares of the small logs all of them are busy. The
+    # first of ``small`` is ``first``, so the dirtiest log is always chosen.
     small = [log for log in logs if log.size <= small_bytes and not failures.get(log.topic_partition)]
-    share = min(max(-(-len(small) // threads), 1), LOGS_AT_ONCE)
-    sizes = itertools.accumulate(log.size for log in small)
-    fitting = sum(1 for _ in itertools.takewhile(lambda size: size <= round_bytes, sizes))
+    share = min(max(-(-len(small) // threads), 1), MAX_LOGS_PER_ROUND)  # rounded up
+    total_sizes = itertools.accumulate(log.size for log in small)
+    fitting = sum(1 for _ in itertools.takewhile(lambda total: total <= round_bytes, total_sizes))
     return small[: max(min(share, fitting), 1)]
 
 
 # ``log.cleaner.io.max.bytes.per.second`` (Kafka's ``Throttler``).
 #
-# Kafka's cleaner sleeps between buffers, and so does each task of a round here, for its share of the limit
-# (``compaction.work``). I/O beside the tasks, such as the verification before a swap, counts after
-# the round: the thread sleeps until the average is within the limit. A round reads and writes no more bytes
+# Kafka's cleaner sleeps between buffers. So does each task of a round here, for its share of the limit
+# (``compaction.work``). Tasks do not count all I/O, for instance not the verification before a swap. So the
+# thread sleeps after the round until the average is within the limit. A round reads and writes no more bytes
 # than the limit allows in ``ROUND_SECONDS``, or one log if that is larger.
 
 ROUND_SECONDS = 10.0
-PASSES = 3
-"""How often the bytes of a log are read or written, at the most: read for keys, read for the rewriting,
-written."""
+IO_PASSES = 3
+"""A cleaning reads the bytes of a log for the keys, reads them again for the rewrite, and writes them."""
 
 
 # The gauges, with Kafka's names. A help that begins with "Unlike Kafka's" says where a dashboard made for
 # Kafka shows another number.
 
-UNCLEANABLE_COUNT = f"{MANAGER}uncleanable_partitions_count"
-UNCLEANABLE_BYTES = f"{MANAGER}uncleanable_bytes"
+UNCLEANABLE_COUNT = f"{_MANAGER}uncleanable_partitions_count"
+UNCLEANABLE_BYTES = f"{_MANAGER}uncleanable_bytes"
 
 _HELP = {
-    f"{CLEANER}max_buffer_utilization_percent": (
+    f"{_CLEANER}max_buffer_utilization_percent": (
         "Unlike Kafka's: distinct dirty keys of the last round that cleaned a log, in percent of what "
         "Kafka's map would hold with log.cleaner.dedupe.buffer.size. Siltstone has no such limit, so it may "
         "be over 100."
     ),
-    f"{CLEANER}cleaner_recopy_percent": (
+    f"{_CLEANER}cleaner_recopy_percent": (
         "Unlike Kafka's, of whole logs: bytes after over bytes before, in percent, of the last round that "
         "cleaned a log, also before a restart."
     ),
-    f"{CLEANER}max_clean_time_secs": (
+    f"{_CLEANER}max_clean_time_secs": (
         "Seconds that the slowest log took in the last round that cleaned a log, also before a restart."
     ),
-    f"{CLEANER}max_compaction_delay_secs": (
+    f"{_CLEANER}max_compaction_delay_secs": (
         "By how many seconds the oldest dirty record is over max.compaction.lag.ms, the most of all logs."
     ),
-    f"{CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
-    f"{MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
-    f"{MANAGER}time_since_last_run_ms": (
+    f"{_CLEANER}deadthreadcount": "Cleaner threads that should run and do not.",
+    f"{_MANAGER}max_dirty_percent": "The dirty ratio of the dirtiest log in the last round, in percent.",
+    f"{_MANAGER}time_since_last_run_ms": (
         "Unlike Kafka's, which counts from the last check of the logs: ms since the last round with logs to "
         "clean began, also before a restart; 0 if there was none."
     ),
@@ -431,26 +450,27 @@ _HELP = {
 
 
 MAX_RESULTS = 1000
-HORIZON_CHECKS_AT_ONCE = 64
-"""Idle logs whose headers are read in one round."""
+MAX_HORIZON_CHECKS_PER_ROUND = 64
+"""Idle logs whose batch headers one round reads for delete horizons."""
 _logger = logging.getLogger("siltstone.cleaner")
 
 
 class LogCleaner(LogService[Engine]):
-    """Cleans the logs of ``manager``; ``engine`` starts the engine, ``stop_engine`` closes it.
+    """Cleans the logs of ``manager``; ``start_engine`` starts the engine, ``stop_engine`` closes it.
 
-    Nothing happens before ``start``; without it ``clean_once`` does one round in the caller's thread.
+    ``start`` starts the threads. ``clean_once`` does one round in the caller's thread, also without
+    ``start``.
     """
 
     def __init__(
         self,
         manager: LogManager,
-        engine: Callable[[], Engine],
+        start_engine: Callable[[], Engine],
         *,
         stop_engine: Callable[[Engine], object] | None = None,
         limits: RunLimits | None = None,
     ) -> None:
-        super().__init__(manager, manager.cleaning, engine, stop_engine)
+        super().__init__(manager, manager.cleaning_states, start_engine, stop_engine)
         self._limits = limits or RunLimits()
         self._choosing = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
@@ -470,17 +490,17 @@ class LogCleaner(LogService[Engine]):
     # Start, settings, close
 
     def start(self) -> bool:
-        """Start the threads; False where ``log.cleaner.enable`` is false."""
+        """Start the threads. Returns False if ``log.cleaner.enable`` is false."""
         if not self._manager.config.flag("log.cleaner.enable"):
             _logger.info("The log cleaner is not started: log.cleaner.enable=false")
             return False
         _logger.info("Starting the log cleaner")
-        self._started = True
+        self._is_started = True
         self._begin_threads()
         return True
 
     def _begin_threads(self) -> None:
-        with self._changed:
+        with self._condition:
             for number in range(self._wanted_threads):
                 thread = self._threads.get(number)
                 if thread is None or not thread.is_alive():
@@ -488,21 +508,21 @@ class LogCleaner(LogService[Engine]):
                     thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
                     self._threads[number] = thread
                     thread.start()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     @property
     def _wanted_threads(self) -> int:
-        return 0 if self._closed else self._manager.config.integer("log.cleaner.threads")
+        return 0 if self._is_closed else self._manager.config.integer("log.cleaner.threads")
 
     def settings_changed(self) -> None:
-        """Start or end threads by ``log.cleaner.threads``, and wake those that sleep."""
-        if self._started:
+        """Start or end threads until ``log.cleaner.threads`` run, and wake those that sleep."""
+        if self._is_started:
             self._begin_threads()
 
     def close(self, *, abort: bool = True) -> None:
         """Abort all cleanings and close the engine; without ``abort``, finish those that run. May be called
         twice."""
-        if self._started and not self._closed:
+        if self._is_started and not self._is_closed:
             _logger.info("Shutting down the log cleaner")
         super().close(abort=abort)
 
@@ -511,16 +531,16 @@ class LogCleaner(LogService[Engine]):
             thread.join()
 
     def _work(self, number: int) -> None:
-        """Clean until the cleaner is closed. What is no Exception ends the thread, as in Kafka's
-        ``CleanerThread``."""
+        """Repeat rounds until the cleaner is closed, or has fewer threads. An Exception ends only its round,
+        any other BaseException the thread, as a Throwable in Kafka's ``CleanerThread``."""
         try:
             while number < self._wanted_threads:
-                is_busy = False
+                has_cleaned = False
                 try:
-                    is_busy = any(result.status == CLEANED for result in self.clean_once())
+                    has_cleaned = any(result.status == CLEANED for result in self.clean_once())
                 except Exception:
                     _logger.exception("A round of the log cleaner failed; the next one follows")
-                if not is_busy:
+                if not has_cleaned:
                     self._sleep(self._manager.config.integer("log.cleaner.backoff.ms") / 1000, number)
         except BaseException:
             name = threading.current_thread().name
@@ -529,32 +549,30 @@ class LogCleaner(LogService[Engine]):
             )
 
     def _sleep(self, seconds: float, number: int = 0) -> None:
-        with self._changed:
+        with self._condition:
             if number < self._wanted_threads:
-                self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     # Results and gauges
 
     @property
     def cleanings(self) -> list[Cleaning]:
-        """The last thousand results, oldest first."""
+        """The last ``MAX_RESULTS`` results, oldest first."""
         with self._results_lock:
             return list(self._cleanings)
 
     def metrics(self) -> dict[str, float]:
-        """``samples`` by name, over all directories together."""
+        """The gauges by name; those that each directory has are added up."""
         totals = dict.fromkeys(_HELP, 0.0)
         for sample in self.samples():
             totals[sample.name] += sample.value
         return totals
 
     def samples(self) -> list[Sample]:
-        """Kafka's gauges of ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual exporter
-        rules give them; those of uncleanable logs for each directory in service.
+        """The gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual
+        exporter rules give them. Those of uncleanable logs are one for each directory in service.
 
-        ``LogManager.samples`` has them too. The buffer's utilization is that of a map as large as Kafka's:
-        Siltstone's does not fill up, so it may be over 100. Where nothing was ever cleaned there is a
-        ``time_since_last_run_ms`` of 0.
+        ``LogManager.samples`` includes them. ``_HELP`` says what each is, and where it differs from Kafka's.
         """
         config, now_ms = self._manager.config, self._manager.clock.now_ms()
         with self._results_lock:
@@ -565,15 +583,15 @@ class LogCleaner(LogService[Engine]):
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
         map_keys = kafka_map_keys(config)
         alive = sum(thread.is_alive() for thread in self._threads.values())
-        wanted = self._wanted_threads if self._started else 0
+        wanted = self._wanted_threads if self._is_started else 0
         values = {
-            f"{CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
-            f"{CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
-            f"{CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
-            f"{CLEANER}max_compaction_delay_secs": delay_ms / 1000,
-            f"{CLEANER}deadthreadcount": max(wanted - alive, 0),
-            f"{MANAGER}max_dirty_percent": 100 * dirty_ratio,
-            f"{MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
+            f"{_CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
+            f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
+            f"{_CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
+            f"{_CLEANER}max_compaction_delay_secs": delay_ms / 1000,
+            f"{_CLEANER}deadthreadcount": max(wanted - alive, 0),
+            f"{_MANAGER}max_dirty_percent": 100 * dirty_ratio,
+            f"{_MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
         samples = gauges(values, _HELP)
         for served in self._manager.serving():
@@ -587,7 +605,7 @@ class LogCleaner(LogService[Engine]):
         return samples
 
     def _earlier_cleanings(self) -> list[Cleaning]:
-        """Cleanings of open logs out of the directories' histories."""
+        """The cleanings of open logs in the histories of their directories."""
         earlier = list[Cleaning]()
         for served in self._manager.serving():
             try:
@@ -599,15 +617,15 @@ class LogCleaner(LogService[Engine]):
         return earlier
 
     def _record_results(self, began_ms: int, cleanings: Sequence[Cleaning]) -> None:
-        """Add a round's results to those that the gauges are computed from."""
+        """Remember a round's results: the gauges are computed from them."""
         with self._results_lock:
             self._cleanings += cleanings
             cleaned = [cleaning for cleaning in cleanings if cleaning.result.status == CLEANED]
             self._last_round, self._last_round_ms = cleaned or self._last_round, began_ms
 
     def _append_history(self, cleanings: Iterable[Cleaning], *, engine_failed: bool) -> None:
-        """Add a round's results to the histories on disk: cleanings, and failures that are not the
-        engine's."""
+        """Add a round's cleanings and failures to the histories on disk. Failures are left out if the engine
+        failed: they say nothing about the logs."""
         statuses = (CLEANED,) if engine_failed else (CLEANED, *_NO_RETRY, report.FAILED)
         listed = [cleaning for cleaning in cleanings if cleaning.result.status in statuses]
         for served in self._manager.serving():
@@ -617,113 +635,118 @@ class LogCleaner(LogService[Engine]):
     # One round
 
     def clean_once(self) -> list[LogResult]:
-        """One round: choose, clean, sleep for the I/O limit. Returns the results, empty if nothing was
-        chosen."""
-        batch = self._claim_dirty() or self._claim_expired_delete_horizons()
-        if not batch:
+        """One round: choose logs, clean them, sleep for the I/O limit. Returns the results, an empty list if
+        no log was chosen."""
+        claimed_logs = self._claim_dirty() or self._claim_logs_with_passed_horizons()
+        if not claimed_logs:
             return []
-        began, size = time.monotonic(), PASSES * sum(claimed.size for claimed in batch)
-        engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
+        began, io_bytes = time.monotonic(), IO_PASSES * sum(claimed.size for claimed in claimed_logs)
+        engine, began_ms = EngineProxy(self._shared_engine), self._manager.clock.now_ms()
         try:
-            results = self._clean({claimed.topic_partition: claimed for claimed in batch}, engine, began_ms)
+            results = self._clean(
+                {claimed.topic_partition: claimed for claimed in claimed_logs}, engine, began_ms
+            )
         finally:
-            for claimed in batch:
+            for claimed in claimed_logs:
                 claimed.claim.done()
         cleanings = [Cleaning(began_ms=began_ms, result=result) for result in results]
         self._record_results(began_ms, cleanings)
         self._append_history(cleanings, engine_failed=engine.failure is not None)
-        # A cleaned log is checked again once the tombstones to which this cleaning gave a delete horizon may
-        # go. One whose cleaning was aborted or failed is checked after the backoff, also if it was chosen for
-        # its tombstones only: nothing else would choose it.
+        # A cleaned log is checked again when the delete horizons that this cleaning has set are over. A log
+        # whose cleaning was aborted or failed is checked after the backoff: if it was chosen for its
+        # tombstones, only another check can choose it again.
         backoff_ms = self._manager.config.integer("log.cleaner.backoff.ms")
         statuses = {result.topic_partition: result.status for result in results}
-        for claimed in batch:
+        for claimed in claimed_logs:
             status = statuses.get(claimed.topic_partition)
             if status not in _NO_RECHECK:
                 retention_ms = claimed.log.config.delete_retention_ms if status == CLEANED else 0
                 self._next_check_ms[claimed.topic_partition] = began_ms + max(retention_ms, backoff_ms)
         limit = self._manager.config.number("log.cleaner.io.max.bytes.per.second")
-        self._sleep(max(size / limit - (time.monotonic() - began), 0.0))
+        self._sleep(max(io_bytes / limit - (time.monotonic() - began), 0.0))
         return results
 
     def _clean(
-        self, batch: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
+        self, claimed_logs: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
     ) -> list[LogResult]:
-        """Clean claimed logs; their results. An error that concerns one log is in its result."""
+        """Clean claimed logs, and return their results. An error that concerns one log is in its result."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        destination = IntoOpenLogs(run, batch, self._manager.upkeep)
+        destination = IntoOpenLogs(run, claimed_logs, self._manager.upkeep)
         results = list[LogResult]()
-        states = self._log_states(batch, results)
-        for claimed in batch.values():
+        states = self._log_states(claimed_logs, results)
+        for claimed in claimed_logs.values():
             _log_beginning(claimed)
         cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-        not_begun = [""]
+        # Logs that were planned, but not cleaned for want of an engine, have one of these reasons.
+        reasons_without_cleaning = [""]
         try:
             config, tasks = self._manager.config, 1
-            if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:  # else the engine need not be started
+            # Only a limit needs the number of workers, for which the engine is started.
+            if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
             options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
             cleaner.run(states, options)
         except EngineError as error:
             _logger.warning("The round ends, since the engine did not start: %s", error)
-            not_begun.append(str(error))
+            reasons_without_cleaning.append(str(error))
         for result in cleaner.results:
             for note in result.notes:
                 _logger.info("Log %s: %s", result.topic_partition, note)
-            # Logs that were planned only, for want of an engine, have no result.
-            if result.status == CLEANED or result.reason not in not_begun:
+            if result.status == CLEANED or result.reason not in reasons_without_cleaning:
                 results.append(result)
         self._manager.upkeep.take_failed_offline()
         for result in results:
-            self._apply_result(result, batch[result.topic_partition].claim, engine, began_ms)
+            self._apply_result(result, claimed_logs[result.topic_partition].claim, engine, began_ms)
         return results
 
     def _log_states(
-        self, batch: Mapping[TopicPartition, ClaimedLog], results: list[LogResult]
+        self, claimed_logs: Mapping[TopicPartition, ClaimedLog], results: list[LogResult]
     ) -> list[LogState]:
-        """The logs for the planner; those that cannot be read are added to ``results``."""
-        # Read after the claim: another thread may have moved the checkpoint before.
+        """The states of the logs for the planner. A log that cannot be read gets a failed result in
+        ``results`` instead."""
+        # The checkpoints are read after the claims: another thread may have moved one before.
         checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         states = []
-        for topic_partition, claimed in batch.items():
+        for topic_partition, claimed in claimed_logs.items():
             served, log = claimed.served, claimed.log
             try:
                 config = self._manager.topics.settings(topic_partition.topic)
                 states.append(log_state(served, log, config, checkpoint_of(served).get(topic_partition)))
             except (SiltstoneError, OSError) as error:
-                blank = LogResult(
+                result = LogResult(
                     topic=topic_partition.topic,
                     partition=topic_partition.partition,
                     directory=str(log.directory),
                 )
-                results.append(blank.fail(failure_of(error)))
+                results.append(result.set_failure(failure_of(error)))
         return states
 
     def _apply_result(
         self, result: LogResult, claim: Claim, engine: EngineProxy[Engine], began_ms: int
     ) -> None:
-        """Log a result, and count or forget the log's failures."""
-        topic_partition, is_engines = result.topic_partition, engine.failure is not None
+        """Log a result, and count or forget the log's failures. The claim is not ``done`` yet: if it has
+        ended, it was aborted."""
+        topic_partition, has_engine_failed = result.topic_partition, engine.failure is not None
         if result.status == CLEANED:
             self._failures.pop(topic_partition, None)
             _logger.info("%s", summary_line(result))
-        elif claim.was_aborted:
+        elif claim.has_ended:
             _logger.info("Cleaning of log %s was aborted", topic_partition)
-        elif result.status in _NO_RETRY and not is_engines:
+        elif result.status in _NO_RETRY and not has_engine_failed:
             self._mark_uncleanable(result, began_ms)
         elif result.status not in _NOTHING_DONE:
             _logger.warning("Log %s was not cleaned: %s", topic_partition, result.reason)
-            # An engine that had started may have been lost by this log: counted, it is tried again alone,
-            # after the others. It is no reason to call the log uncleanable.
-            if engine.has_started or not is_engines:
+            # If the engine was lost after its start, this log may be the cause. The failure is counted, so
+            # the log is tried again alone, after the others; but the log does not become uncleanable for it.
+            if engine.has_started or not has_engine_failed:
                 self._failures[topic_partition] = self._failures.get(topic_partition, 0) + 1
-            if not is_engines and self._failures[topic_partition] >= MAX_FAILURES:
+            if not has_engine_failed and self._failures[topic_partition] >= MAX_FAILURES:
                 self._mark_uncleanable(result, began_ms)
 
     def _mark_uncleanable(self, result: LogResult, now_ms: int) -> None:
         self._failures.pop(result.topic_partition, None)
-        # Kafka's text, by which operators search its logs (``CleanerThread.tryCleanFilthiestLog``).
+        # Kafka's text (``CleanerThread.tryCleanFilthiestLog``): operators and alerts search for it.
         _logger.error(
             "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
             result.directory,
@@ -736,7 +759,7 @@ class LogCleaner(LogService[Engine]):
             _logger.warning("Partition %s was not marked as uncleanable: %s", result.topic_partition, error)
 
     def _candidates(self, now_ms: int) -> list[Candidate]:
-        """The logs that compact and that nobody has claimed or paused, less those that are uncleanable."""
+        """The compacted logs that are neither claimed nor paused nor uncleanable."""
         uncleanable, candidates = self._manager.uncleanable, []
         checkpoint_of = functools.cache(ServedDirectory.cleaner_checkpoint)
         for served, log in self._manager.logs():
@@ -744,7 +767,7 @@ class LogCleaner(LogService[Engine]):
             is_excluded = is_metadata or log.topic_partition in uncleanable or log.offline is not None
             if is_excluded or self._states.state(log.topic_partition) != NONE:
                 continue
-            # FileNotFoundError: a segment was just removed; the next round sees the new list.
+            # FileNotFoundError: a segment was removed meanwhile; the next round sees the new segment list.
             with contextlib.suppress(FileNotFoundError):
                 candidate = make_candidate(
                     served, log, checkpoint_of(served).get(log.topic_partition), now_ms
@@ -754,53 +777,61 @@ class LogCleaner(LogService[Engine]):
         return candidates
 
     def _claim_dirty(self) -> list[ClaimedLog]:
-        """Claim the dirtiest log, or several small ones."""
+        """Claim the logs that ``choose_logs`` returns: the dirtiest one, perhaps with others."""
         config, limits = self._manager.config, self._limits
-        bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / PASSES
-        # One thread chooses at a time, so that two do not claim halves of the same batch.
+        bytes_per_second = config.number("log.cleaner.io.max.bytes.per.second") / IO_PASSES
+        # One thread chooses at a time: two would claim parts of the same choice.
         with self._choosing:
             candidates = self._candidates(self._manager.clock.now_ms())
-            ranges = [candidate.range for candidate in candidates]
+            dirty_ratios = [candidate.cleanable_range.dirty_ratio for candidate in candidates]
+            delays_ms = [candidate.cleanable_range.overdue_ms for candidate in candidates]
             with self._results_lock:
-                self._max_dirty_ratio = max((dirty.dirty_ratio for dirty in ranges), default=0.0)
-                self._max_delay_ms = max((dirty.delay_ms for dirty in ranges), default=0)
-            batch = next_batch(
+                self._max_dirty_ratio = max(dirty_ratios, default=0.0)
+                self._max_delay_ms = max(delays_ms, default=0)
+            chosen = choose_logs(
                 candidates,
                 self._failures,
                 threads=max(config.integer("log.cleaner.threads"), 1),
                 small_bytes=limits.whole_log_bytes,
                 round_bytes=min(limits.wave_bytes, bytes_per_second * ROUND_SECONDS),
             )
-            return self._claimed(batch)
+            return self._claim_candidates(chosen)
 
-    def _claimed(self, batch: Iterable[Candidate]) -> list[ClaimedLog]:
-        """Claim candidates, but for those that another thread has claimed or that are paused."""
+    def _claim_candidates(self, candidates: Iterable[Candidate]) -> list[ClaimedLog]:
+        """Claim candidates, except those that another thread has claimed or paused meanwhile."""
         claimed = []
-        for candidate in batch:
+        for candidate in candidates:
             claim = self._claim(candidate.topic_partition)
             if claim is not None:
                 claimed.append(
-                    ClaimedLog(served=candidate.served, log=candidate.log, range=candidate.range, claim=claim)
+                    ClaimedLog(
+                        served=candidate.served,
+                        log=candidate.log,
+                        cleanable_range=candidate.cleanable_range,
+                        claim=claim,
+                    )
                 )
         return claimed
 
-    # Idle logs. Kafka cleans a log for its tombstones only when it gets dirty again (KIP-534 gives them a
-    # horizon, but no log is chosen for it); here the log is chosen when its horizons have passed.
+    # Idle logs. In Kafka tombstones whose delete horizon (KIP-534) has passed stay until the log gets dirty
+    # again. Here the log is chosen when all its horizons have passed.
     #
-    # ``_next_check_ms`` by partition: when the horizons are read next; None: not before the next cleaning, 0
-    # (no entry): not read since the start.
+    # ``_next_check_ms``, by partition: when the horizons are read next; None: not before the next cleaning. A
+    # log without an entry was not checked since the start, and is checked at once.
 
-    def _claim_expired_delete_horizons(self) -> list[ClaimedLog]:
-        """Claim logs below the dirty ratio whose tombstones' delete horizons have all passed."""
+    def _claim_logs_with_passed_horizons(self) -> list[ClaimedLog]:
+        """Claim idle logs of which the delete horizons of all tombstones have passed."""
         now_ms = self._manager.clock.now_ms()
         to_check = []
         for candidate in self._candidates(now_ms):
             next_check_ms = self._next_check_ms.get(candidate.topic_partition, 0)
-            has_clean_section = candidate.log.view.segments[0].base_offset < candidate.range.clean_end
+            has_clean_section = (
+                candidate.log.view.segments[0].base_offset < candidate.cleanable_range.clean_end
+            )
             if has_clean_section and next_check_ms is not None and next_check_ms <= now_ms:
                 to_check.append(candidate)
         due = []
-        for claimed in self._claimed(to_check[:HORIZON_CHECKS_AT_ONCE]):
+        for claimed in self._claim_candidates(to_check[:MAX_HORIZON_CHECKS_PER_ROUND]):
             if self._has_removable_tombstones(claimed, now_ms):
                 due.append(claimed)
             else:
@@ -808,12 +839,12 @@ class LogCleaner(LogService[Engine]):
         return due
 
     def _has_removable_tombstones(self, claimed: ClaimedLog, now_ms: int) -> bool:
-        """Would a cleaning now remove all tombstones of the clean section? Sets when to check next."""
+        """Would a cleaning now remove all tombstones of the clean section? Sets ``_next_check_ms``."""
         try:
-            log, clean_end = claimed.log, claimed.range.clean_end
-            bases = [segment.base_offset for segment in log.view.segments[:-1]]
+            log, clean_end = claimed.log, claimed.cleanable_range.clean_end
+            base_offsets = [segment.base_offset for segment in log.view.segments[:-1]]
             horizons = find_horizons(
-                [find_segment(log.directory, base) for base in bases if base < clean_end],
+                [find_segment(log.directory, base) for base in base_offsets if base < clean_end],
                 clean_end,
                 now_ms,
                 log.config.max_decompressed_message_bytes,
@@ -824,7 +855,7 @@ class LogCleaner(LogService[Engine]):
             )
             self._next_check_ms[claimed.topic_partition] = None
             return False
-        # Without a horizon in the future there is nothing to wait for before the next cleaning sets some.
-        due_later = horizons.newest_ms is not None and horizons.newest_ms > now_ms
-        self._next_check_ms[claimed.topic_partition] = horizons.newest_ms if due_later else None
+        # If no horizon is in the future, the next check is due after the next cleaning, which sets new ones.
+        is_due_later = horizons.newest_ms is not None and horizons.newest_ms > now_ms
+        self._next_check_ms[claimed.topic_partition] = horizons.newest_ms if is_due_later else None
         return horizons.is_due

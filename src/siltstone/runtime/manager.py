@@ -7,9 +7,9 @@
         logs["orders", 0].append(batch)
 
 A directory whose disk fails goes offline with its logs, and the other directories keep serving. A log that
-cannot be recovered is refused with the reason, and the others are served. No maintenance runs before
-``start``: ``tick`` runs the tasks that are due. ``close`` leaves the directories as a broker leaves them
-after a controlled shutdown.
+cannot be recovered is refused with the reason, and the others are served. ``start`` starts the thread that
+calls ``tick``, which runs the periodic tasks that are due. ``close`` leaves the directories as a broker
+leaves them after a controlled shutdown.
 
 A start and an end, step by step::
 
@@ -17,15 +17,15 @@ A start and an end, step by step::
     claim_all                       lock the directories; all are one broker's     lockLogDirs
     Topics.load                     read the registry and the broker's metadata
     remove_clean_shutdown_marker    from here on a crash needs recovery            loadLogs
-    Topics.exclude_partitions       of deleted topics, of others of the name       loadLog (strays)
+    Topics.exclude_partitions       those of deleted topics, those of other ids    loadLog (strays)
     _open_logs                      recover and open the partitions                loadLogs, loadLog
-    drop_entries_of_other…          checkpoints list partitions that exist
-    Topics.complete_start           create what a crash left to be created
+    drop_entries_of_missing…        checkpoints list only partitions that exist
+    Topics.complete_start           create partitions that a crash left uncreated
     start                           run the tasks of ``upkeep``                    startupWithConfigOverrides
     close                           services, logs, checkpoints, marker, locks     shutdown
 
-A directory is serving until ``ServedDirectory.go_offline`` (Kafka's ``handleLogDirFailure``) or ``close``,
-and never again after that.
+A directory serves until ``ServedDirectory.go_offline`` (Kafka's ``handleLogDirFailure``) or ``close``, and
+never again after that.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
-from siltstone.log.partition import Background, PartitionLog, open_partition
+from siltstone.log.partition import PartitionLog, TaskRunner, open_partition
 from siltstone.runtime.cleaning_states import CleaningStates
-from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, RESTART, ServedDirectory, Uncleanable
+from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
 from siltstone.runtime.upkeep import Scheduler, Ticker, Upkeep
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number of a gauge. ``help`` is the same for all samples of a name."""
+    """The value of one gauge, with its labels, as Prometheus has it. ``help`` describes the gauge."""
 
     name: str
     value: float
@@ -79,7 +79,7 @@ class Sample:
 
 
 def gauges(values: Mapping[str, float], help_by_name: Mapping[str, str], **labels: str) -> list[Sample]:
-    """A sample with these labels for each value, by name."""
+    """A sample for each of ``values`` (gauge name → value), all with the same labels."""
     return [
         Sample(name=name, value=value, help=help_by_name[name], labels=labels)
         for name, value in values.items()
@@ -98,17 +98,17 @@ _HELP = {
 }
 
 
-# Claiming the log directories: each is locked, all must belong to one broker, each gets its identity
-# (``meta.properties``).
+# Opening the log directories: each is locked, all must belong to one broker, and each has its identity in
+# ``meta.properties``.
 
 
 def claim_all(
     paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
 ) -> tuple[list[ServedDirectory], dict[Path, str]]:
-    """Lock the directories; those whose disk fails are returned with the reason.
+    """Lock the directories. Returns those that serve, and the reason for each one whose disk fails.
 
-    A new one gets a ``meta.properties``, unless ``only`` one partition of it is opened. Raises
-    SiltstoneError when one is locked or another broker's, and StorageError when none is left.
+    A new directory gets a ``meta.properties``, unless ``only`` one partition is opened. Raises SiltstoneError
+    if a directory is locked or belongs to another broker, and StorageError if no directory is left.
     """
     if only is not None and only.topic == CLUSTER_METADATA:
         raise DirectoryRefusedError(
@@ -119,7 +119,8 @@ def claim_all(
     try:
         for path in paths:
             try:
-                place = files.stat(path).place if files.is_directory(path) else None
+                # Device and inode: two paths may lead to one directory.
+                place = files.stat(path).device_and_inode if files.is_directory(path) else None
                 for served in claimed:
                     if served.directory.place == place:
                         raise DirectoryRefusedError(
@@ -128,7 +129,7 @@ def claim_all(
                 claimed.append(ServedDirectory(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
-                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], RESTART)
+                _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
         require_one_broker([served.directory for served in claimed])
         if only is None:
             _complete_identity(claimed, config.integer("node.id"), random_bytes)
@@ -145,10 +146,11 @@ def claim_all(
 
 
 def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
-    """Write ``meta.properties`` where there is none, in the form of a KRaft broker's (version 1).
+    """Write ``meta.properties`` for directories without one, in the form of a KRaft broker's (version 1).
 
-    Cluster and node are those of the directories that have one, else new. ``node_id`` -1: not set. The log
-    of the broker's metadata is not served. Raises DirectoryRefusedError if a directory is another node's.
+    Cluster id and node id are those of the directories that have the file, else a new id and ``node_id`` (-1:
+    not set). Also takes the broker's metadata log out of the partitions: it is not served. Raises
+    DirectoryRefusedError if a directory belongs to another node.
     """
     cluster, node, missing = None, None, []
     for served in claimed:
@@ -180,24 +182,28 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
 
 _BACKGROUND_THREADS = 2
 _CHUNKS_PER_THREAD = 8
-"""Logs are opened in chunks: few, so that they cost little, and enough to keep all threads busy."""
+"""Threads open logs in chunks: with several chunks for each thread all of them stay busy to the end."""
 _logger = logging.getLogger("siltstone")
 
 
 class ManagerOptions(TypedDict, total=False):
-    """``config``: the broker's settings; ``background``: runs tasks that can wait, by default in a small pool
-    of threads; ``random_bytes``: for ids and names of deleted directories; ``only``: open only this one
-    partition."""
+    """Options of ``LogManager``.
+
+    ``config``: the broker's settings. ``background``: runs tasks that may run later, by default in a small
+    pool of threads. ``random_bytes``: for ids, and for names of deleted directories. ``only``: the one
+    partition to open.
+    """
 
     config: Config | None
     clock: Clock | None
-    background: Background | None
+    background: TaskRunner | None
     random_bytes: RandomBytes
     only: TopicPartition | None
 
 
 def refuse_compacted_only(topic_partition: TopicPartition, config: LogConfig) -> None:
-    """Raises PolicyViolationError for a log whose records must not be deleted by offset."""
+    """Raises PolicyViolationError for a log with ``cleanup.policy=compact``: as in Kafka, its records must
+    not be deleted by offset."""
     if config.compacts and not config.deletes:
         raise PolicyViolationError(
             "records of a topic with cleanup.policy=compact cannot be deleted",
@@ -207,17 +213,17 @@ def refuse_compacted_only(topic_partition: TopicPartition, config: LogConfig) ->
 
 
 class LogManager(Closing):
-    """Logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
+    """The logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
 
-    ``topics``: creates, changes and deletes topics. ``directories``: those in service; ``offline``:
-    directories that are not, and why. ``config``: the broker's settings. ``changing``: the lock under which
-    partitions are created and deleted. ``cleaning``, ``compacting``: the states of each log's cleaning and
-    side-by-side compaction. ``services``: the log cleaner and the compactions, which are closed before the
-    logs.
+    ``topics``: creates, changes and deletes topics. ``directories``: all that could be opened, ``serving()``:
+    those in service; ``offline``: the others, and why. ``config``: the broker's settings.
+    ``creation_or_deletion_lock`` (Kafka's name): held while partitions are created or deleted.
+    ``cleaning_states``, ``compaction_states``: the states of each log's cleaning and side-by-side compaction.
+    ``services``: the log cleaner and the compactions, which are closed before the logs.
     """
 
     def __init__(self, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> None:
-        """See ``open``."""
+        """As ``open``."""
         self.config = options.get("config") or Config()
         self.clock = options.get("clock") or SystemClock()
         self.only = options.get("only")
@@ -225,12 +231,12 @@ class LogManager(Closing):
         paths = list(map(Path, directories))
         claimed, self._unopened = claim_all(paths, self.config, self.random_bytes, self.only)
         self.directories = tuple(claimed)
-        self.cleaning = CleaningStates()
-        self.compacting = CleaningStates("compaction")
+        self.cleaning_states = CleaningStates()
+        self.compaction_states = CleaningStates("compaction")
         for served in self.directories:
             served.when_offline = self._abort_cleanings
-        self.changing = threading.RLock()
-        self._closed = False
+        self.creation_or_deletion_lock = threading.RLock()
+        self._is_closed = False
         self._ticker: Ticker | None = None
         self._pool = ThreadPoolExecutor(_BACKGROUND_THREADS, thread_name_prefix="siltstone-background")
         self._background = options.get("background") or self._in_background
@@ -258,13 +264,13 @@ class LogManager(Closing):
 
         def load(served: ServedDirectory) -> None:
             try:
-                # Before anything else changes: from here on a crash has to be recovered.
+                # Before any other change: from here on a crash needs recovery.
                 served.remove_clean_shutdown_marker()
                 self.topics.exclude_partitions(served)
                 self._open_logs(served)
-                served.drop_entries_of_other_partitions()
+                served.drop_entries_of_missing_partitions()
             except StorageError:
-                pass  # the directory is offline by now
+                pass  # whatever raised it has taken the directory offline
             except OSError as error:
                 served.go_offline(error)
 
@@ -275,7 +281,7 @@ class LogManager(Closing):
             self._apply_settings(log)
 
     def _abandon(self) -> None:
-        """Release everything as if the process had been killed: no marker, no checkpoint."""
+        """Release locks and threads. Write no marker and no checkpoint, as if the process had been killed."""
         for served in self.directories:
             served.go_offline("the start failed")
         self._end_threads()
@@ -291,11 +297,11 @@ class LogManager(Closing):
         self._pool.submit(run)
 
     def _open_logs(self, served: ServedDirectory) -> None:
-        """Open all partitions of a directory in several threads, into its ``logs`` and ``refused``.
+        """Open all partitions of a directory in several threads, and fill its ``logs`` and ``refused``.
 
-        A clean-shutdown marker counts for all logs of the directory. A log that cannot be served is refused
-        with the reason and the others are opened (Kafka would stop). Raises OSError: an error of the disk
-        takes the whole directory offline.
+        After a clean shutdown no log needs recovery. A log that cannot be served is refused with the reason,
+        and the others are opened (Kafka would stop). Raises OSError: an error of the disk takes the whole
+        directory offline.
         """
 
         def open_chunk(chunk: Sequence[tuple[TopicPartition, Path]]) -> None:
@@ -305,9 +311,9 @@ class LogManager(Closing):
                         path,
                         self.topics.log_config(topic_partition.topic),
                         self.clock,
-                        clean=served.was_clean,
+                        had_clean_shutdown=served.had_clean_shutdown,
                         recovery_point=served.checkpoint_entry(names.RECOVERY_CHECKPOINT, topic_partition),
-                        log_start=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
+                        log_start_offset=served.checkpoint_entry(names.LOG_START_CHECKPOINT, topic_partition),
                         background=self._background,
                         create=False,
                     )
@@ -316,7 +322,7 @@ class LogManager(Closing):
 
         threads = self.config.integer("num.recovery.threads.per.data.dir")
         partitions = sorted(served.directory.partitions.items())
-        size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)
+        size = max(-(-len(partitions) // (threads * _CHUNKS_PER_THREAD)), 1)  # rounded up
         chunks = [partitions[start : start + size] for start in range(0, len(partitions), size)]
         with ThreadPoolExecutor(threads, thread_name_prefix="siltstone-open") as pool:
             list(pool.map(open_chunk, chunks))
@@ -325,15 +331,16 @@ class LogManager(Closing):
 
     def _abort_cleanings(self, served: ServedDirectory) -> None:
         for topic_partition in list(served.logs):
-            self.cleaning.abort(topic_partition)
-            self.compacting.abort(topic_partition)
+            self.cleaning_states.abort(topic_partition)
+            self.compaction_states.abort(topic_partition)
 
     @contextlib.contextmanager
     def cleaning_paused(self, topic_partition: TopicPartition) -> Iterator[None]:
-        """Abort and pause the cleaning and the compaction of a log for the duration of the block."""
+        """Abort the cleaning and the side-by-side compaction of a log, and pause both until the block
+        ends."""
         with (
-            self.cleaning.aborted_and_paused(topic_partition),
-            self.compacting.aborted_and_paused(topic_partition),
+            self.cleaning_states.aborted_and_paused(topic_partition),
+            self.compaction_states.aborted_and_paused(topic_partition),
         ):
             yield
 
@@ -386,16 +393,17 @@ class LogManager(Closing):
     def get(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition.
 
-        Raises UnknownTopicError, StorageError where it is in a directory that is offline or was refused.
+        Raises UnknownTopicError; StorageError if its directory is offline, or the log was refused.
         """
         return self.directory_of(topic_partition).logs[topic_partition]
 
     def fetch(
         self, requests: Sequence[tuple[TopicPartition, int, int]], *, isolation: str = READ_UNCOMMITTED
     ) -> MultiMessageSetSend:
-        """Answers to several fetches, (partition, offset, maximum bytes) each, in their order.
+        """Responses to several fetches, each (partition, offset, maximum bytes), in the same order.
 
-        An error of one, such as an unknown partition, is its answer's error code; see ``ReadableLog.fetch``.
+        The error of a fetch, such as an unknown partition, is the error code of its response; see
+        ``ReadableLog.fetch``.
         """
         results = []
         for topic_partition, offset, max_bytes in requests:
@@ -415,7 +423,7 @@ class LogManager(Closing):
                     f"the log is not served: {served.refused[topic_partition]}", path=str(topic_partition)
                 )
         if self.topics.has(topic_partition):
-            offline = ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+            offline = ", ".join(f"{path} ({reason})" for path, reason in self.offline.items())
             raise StorageError(
                 "no directory in service has the partition" + (f"; offline: {offline}" if offline else ""),
                 path=str(topic_partition),
@@ -427,7 +435,7 @@ class LogManager(Closing):
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """Partitions that the cleaner skips, why, and since when; the lists are on disk."""
+        """Partitions that the cleaner skips, since when, and why; each directory keeps its own in a file."""
         return {
             topic_partition: row
             for served in self.serving()
@@ -441,7 +449,7 @@ class LogManager(Closing):
             served.mark_uncleanable(topic_partition, reason, now_ms)
 
     def retry_cleaning(self, topic_partition: TopicPartition) -> bool:
-        """Let the cleaner try a partition again; False when it was not listed as uncleanable.
+        """Let the cleaner try a partition again. False if it was not uncleanable.
 
         Raises UnknownTopicError, StorageError.
         """
@@ -449,7 +457,7 @@ class LogManager(Closing):
         with served.offline_on_error():
             return served.clear_uncleanable(topic_partition)
 
-    # Making and deleting partitions
+    # Creating and deleting partitions
 
     def get_or_create(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition, created if there is none (``LogManager.getOrCreateLog``).
@@ -458,17 +466,18 @@ class LogManager(Closing):
         """
         with contextlib.suppress(UnknownTopicError):
             return self.get(topic_partition)
-        with self.changing:
+        with self.creation_or_deletion_lock:
             # Again under the lock: another thread may have created it.
             with contextlib.suppress(UnknownTopicError):
                 return self.get(topic_partition)
-            self.topics.add(topic_partition)
+            self.topics.add_partition(topic_partition)
             return self.get(topic_partition)
 
     def refuse_occupied_paths(self, topic: str, numbers: Iterable[int]) -> None:
-        """Raises DirectoryRefusedError where a file or a link has the name of one of a topic's partitions.
+        """Raises DirectoryRefusedError if a file or a link has the name of a partition's directory.
 
-        A file is no reason to go offline, and a link would lead out of the log directory.
+        ``numbers``: the numbers of the topic's partitions. Without this check the file would take the log
+        directory offline, and the link would lead out of it.
         """
         for topic_partition in (TopicPartition(topic, number) for number in numbers):
             for path in (served.partition_path(topic_partition) for served in self.serving()):
@@ -481,16 +490,16 @@ class LogManager(Closing):
                     )
 
     def create_partition(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Create the directory and the log of a partition that ``topics`` lists.
+        """Create the directory and the log of a partition that the registry of ``topics`` lists.
 
-        As in Kafka it goes to the directory with the fewest partitions (``LogManager.nextLogDirs``). Raises
-        StorageError, DirectoryRefusedError.
+        It is created in the log directory with the fewest partitions, as in Kafka
+        (``LogManager.nextLogDirs``). Raises StorageError, DirectoryRefusedError.
         """
         self.refuse_occupied_paths(topic_partition.topic, [topic_partition.partition])
-        with self.changing:
+        with self.creation_or_deletion_lock:
             serving = self.serving()
             if not serving:
-                raise StorageError(NO_DIRECTORY, advice=RESTART)
+                raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
             served = min(serving, key=lambda served: len(served.directory.partitions))
             path = served.partition_path(topic_partition)
             with served.offline_on_error():
@@ -498,11 +507,13 @@ class LogManager(Closing):
                 topic_id = self.topics.id_of(topic_partition.topic)
                 if topic_id and not files.exists(path / names.PARTITION_METADATA):
                     files.replace(path / names.PARTITION_METADATA, partition_metadata(topic_id))
-                # The directory is durable before the log: a crash must not take the partition of an
-                # acknowledged record.
+                # The directory is durable before the log takes records: after a crash the partition of an
+                # acknowledged record must exist.
                 files.sync_directory(served.path)
                 config = self.topics.log_config(topic_partition.topic)
-                log = open_partition(path, config, self.clock, clean=True, background=self._background)
+                log = open_partition(
+                    path, config, self.clock, had_clean_shutdown=True, background=self._background
+                )
             served.directory.partitions[topic_partition] = path
             served.logs[topic_partition] = log
             self._apply_settings(log)
@@ -510,7 +521,7 @@ class LogManager(Closing):
 
     def _apply_settings(self, log: PartitionLog) -> None:
         """Apply a log's settings to its cleaning state and to the upkeep."""
-        self.cleaning.set_compacts(log.topic_partition, log.config.compacts)
+        self.cleaning_states.set_is_compacted(log.topic_partition, log.config.compacts)
         self.upkeep.settings_changed(log.config)
 
     def delete_partition(
@@ -522,31 +533,32 @@ class LogManager(Closing):
         Raises StorageError.
         """
         log = served.logs.get(topic_partition)
-        # 1. No cleaner has the log. 2. It is closed; a failing disk does not keep it. 3. Its directory gets
-        # another name, durably. 4. Its entries leave the checkpoints: a new partition of the name must not
-        # start with them. A crash after 3 leaves 4 to ``drop_entries_of_other_partitions``.
+        # 1. Abort and pause the cleaner. 2. Close the log, even if its disk fails. 3. Rename its directory,
+        # durably. 4. Remove its entries from the checkpoints: a new partition of the same name must not start
+        # with them. After a crash between 3 and 4 the next start removes them
+        # (``drop_entries_of_missing_partitions``).
         with self.cleaning_paused(topic_partition):
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
-            # A unique name: a partition of the same name may be created, and deleted again, before the
-            # removal.
+            # A unique name: a new partition of the same name may be deleted, too, before this one is removed.
             target = served.path / deleted_directory(topic_partition, self.random_bytes)
             with served.offline_on_error():
                 files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
-        # A new partition of this name has its own policy.
-        self.cleaning.set_compacts(topic_partition, True)
+        # A new partition of this name has its own ``cleanup.policy``.
+        self.cleaning_states.set_is_compacted(topic_partition, True)
         self.upkeep.remove_later(served, target, delay_ms)
 
     # Operations that change logs and checkpoints together
 
     def delete_records(self, topic_partition: TopicPartition, before: int) -> int:
-        """Move a log's start up to ``before`` (-1: the high watermark); returns the new start, which is
-        durable (Kafka's ``ReplicaManager.deleteRecords``).
+        """Raise the log start offset to ``before`` (-1: the high watermark), durably. Returns the new log
+        start offset (Kafka's ``ReplicaManager.deleteRecords``).
 
-        Raises PolicyViolationError for a log that is only compacted, OffsetOutOfRangeError, StorageError.
+        Raises PolicyViolationError for a log with ``cleanup.policy=compact``, OffsetOutOfRangeError,
+        StorageError.
         """
         served, log = self.directory_of(topic_partition), self.get(topic_partition)
         refuse_compacted_only(topic_partition, log.config)
@@ -556,7 +568,7 @@ class LogManager(Closing):
         return start
 
     def truncate_to(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Remove all records from ``offset`` on; False if there was none (``LogManager.truncateTo``).
+        """Remove all records at and above ``offset`` (``LogManager.truncateTo``). False if there was none.
 
         Raises StorageError.
         """
@@ -581,13 +593,13 @@ class LogManager(Closing):
                 served.clear_uncleanable(topic_partition)
 
     def _after_truncation(self, served: ServedDirectory, log: PartitionLog) -> None:
-        # Offsets above the new end will belong to other records: no checkpoint may call them cleaned
-        # (``maybeTruncateCleanerCheckpointToActiveSegmentBaseOffset``).
+        # New records will get the offsets above the new end: the cleaner checkpoint must not cover them
+        # (Kafka's ``maybeTruncateCleanerCheckpointToActiveSegmentBaseOffset``).
         served.bound_cleaner_checkpoint(log.topic_partition, log.view.segments[-1].base_offset)
         served.write_checkpoints()
 
     def settings_changed(self, topic: str | None = None) -> None:
-        """Apply the settings in force to the logs of one topic, or to all logs."""
+        """Apply the current settings to the logs of one topic, or to all logs."""
         for _, log in self.logs():
             if topic is None or log.topic_partition.topic == topic:
                 log.update_config(self.topics.log_config(log.topic_partition.topic))
@@ -601,10 +613,11 @@ class LogManager(Closing):
         for service in self.services:
             service.settings_changed()
 
-    # As time passes
+    # Periodic tasks, metrics, close
 
     def tick(self, now_ms: int | None = None) -> list[str]:
-        """Run the tasks that are due at ``now_ms`` (default: the clock's time); their names."""
+        """Run the periodic tasks that are due at ``now_ms`` (default: the clock's time). Returns their
+        names."""
         self.upkeep.take_failed_offline()
         ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
         self.upkeep.take_failed_offline()
@@ -619,7 +632,8 @@ class LogManager(Closing):
         """The gauges of the directories and of their logs, named as exporters name Kafka's MBeans, then those
         of the services, such as the cleaner.
 
-        Takes no lock of a log: each log's numbers are of one view. A log that is offline has none.
+        Takes no log's lock: ``log.view`` is the immutable state of the log at one moment. A log that is
+        offline has no gauges.
         """
         offline = self.offline
         directories = {**dict.fromkeys(offline, 1), **{served.path: 0 for served in self.serving()}}
@@ -629,7 +643,7 @@ class LogManager(Closing):
         for log in self.sorted_logs():
             view = log.view
             if log.offline is None:
-                sizes = [view.size_of(number) for number in range(len(view.segments))]
+                sizes = [view.size_of(index) for index in range(len(view.segments))]
                 values = {
                     "kafka_log_log_size": sum(sizes),
                     "kafka_log_log_numlogsegments": len(sizes),
@@ -652,12 +666,12 @@ class LogManager(Closing):
     def close(self) -> None:
         """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.
 
-        Raises StorageError when a directory could not be left clean; the others are.
+        Raises StorageError if a directory could not be closed in order; the other directories are.
         """
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
-        # The services first: they hold claims on the logs and use their directories.
+        self._is_closed = True
+        # The services first: they have claims on the logs, and write to the directories.
         for service in reversed(self.services.copy()):
             service.close()
         self._end_threads()

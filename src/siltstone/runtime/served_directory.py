@@ -2,12 +2,12 @@
 
 ::
 
-    claim ─► lock ─► the marker is removed, durably ─► recover and open the logs ─► …
-    close ─► logs flushed and closed ─► checkpoints ─► marker ─► unlock
+    open    lock ─► remove the clean-shutdown marker, durably ─► recover and open the logs
+    close   flush and close the logs ─► write the checkpoints ─► write the marker ─► unlock
 
-The marker says that no log needs recovery. It is removed before anything else is changed, and written only
-when all logs were closed in order. A checkpoint is written only when an entry has changed, and an entry only
-once the data that it points to is durable. A directory whose disk fails goes offline with all its logs.
+The marker says that no log needs recovery. It is removed before anything else changes, and written only when
+all logs were closed in order. A checkpoint is written only when an entry has changed. An entry changes only
+when the data below its offset is durable. A directory whose disk fails goes offline with all its logs.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from siltstone.log.partition import PartitionLog
 #
 # Kafka's ``LogCleanerManager`` marks a partition as uncleanable in memory, and the next start tries again.
 # Here the mark stays until an operator retries the cleaning, or the partition is deleted or emptied. The
-# file is in the root of the log directory that holds the partitions, where a broker ignores files (an unknown
-# *folder* would stop it)::
+# file is in the root of the log directory that holds the partitions. A broker ignores files there; at a
+# folder that it does not know it would stop::
 #
 #     {"version": 1, "partitions": [{"topic": "users", "partition": 0, "since_ms": 1800000000000,
 #                                    "reason": "/data/users-0/00000000000000000000.log: byte 61: …"}]}
 #
-# Only the cleaner reads it: appends, reads and retention work as for any other log.
+# Only the cleaner skips these partitions: appends, reads and retention go on.
 
 UNCLEANABLE_FILE = "siltstone-uncleanable.json"
 COUNTS_AS_EMPTY = "%s. The file counts as empty and is replaced at the next change"
 NO_DIRECTORY, OFFLINE = "no log directory is in service", "the log directory is offline"
-RESTART = "check the disk, and open the directory again"
+OPEN_AGAIN = "check the disk, and open the directory again"
 
 
 class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that is not cleaned: why, and since when (ms)."""
+    """A partition that the cleaner skips, since when (ms), and why."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class Uncleanable(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class _Listing(msgspec.Struct, frozen=True, tag_field="version", tag=1):
+class _UncleanableFile(msgspec.Struct, frozen=True, tag_field="version", tag=1):
     partitions: list[Uncleanable]
 
 
@@ -65,7 +65,7 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
     OSError."""
     path = directory / UNCLEANABLE_FILE
     try:
-        listing = msgspec.convert(json.loads(files.read_bytes(path)), _Listing)
+        content = msgspec.convert(json.loads(files.read_bytes(path)), _UncleanableFile)
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
@@ -75,16 +75,16 @@ def read_uncleanable(directory: Path) -> dict[TopicPartition, Uncleanable]:
             f"the file is not a list of uncleanable partitions: {error}",
             advice="remove it; the cleaner finds uncleanable partitions again",
         ) from None
-    return {TopicPartition(row.topic, row.partition): row for row in listing.partitions}
+    return {TopicPartition(row.topic, row.partition): row for row in content.partitions}
 
 
 def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncleanable]) -> None:
-    """Replace the file, durably, or remove it where no partition is uncleanable. Raises OSError."""
+    """Replace the file, durably, or remove it if no partition is uncleanable. Raises OSError."""
     path = directory / UNCLEANABLE_FILE
     if uncleanable:
         rows = [uncleanable[topic_partition] for topic_partition in sorted(uncleanable)]
-        # By ``json``, since the path in a reason may hold bytes that are no UTF-8, as surrogates.
-        text = json.dumps(msgspec.to_builtins(_Listing(rows)), indent=1)
+        # By ``json``, not msgspec: a path in a reason may have surrogates, for bytes that are not UTF-8.
+        text = json.dumps(msgspec.to_builtins(_UncleanableFile(rows)), indent=1)
         files.replace(path, f"{text}\n".encode())
     elif files.exists(path):
         files.unlink(path)
@@ -94,30 +94,31 @@ def write_uncleanable(directory: Path, uncleanable: Mapping[TopicPartition, Uncl
 def mark_uncleanable(
     directory: Path, topic_partition: TopicPartition, reason: str, now_ms: int
 ) -> Uncleanable:
-    """Add a partition, or replace its reason and keep its time. Raises OSError.
+    """Add a partition to the file, or replace its reason and keep its time; returns its row. Raises OSError.
 
-    For a cleaner that works on a directory that is not served; ``ServedDirectory`` has its own.
+    For a directory that no ``LogManager`` serves. For one that is served, call ``ServedDirectory``'s method.
     """
-    listed = _read_or_start_empty(directory)
-    since_ms = listed[topic_partition].since_ms if topic_partition in listed else now_ms
+    uncleanable = _read_or_start_empty(directory)
+    since_ms = uncleanable[topic_partition].since_ms if topic_partition in uncleanable else now_ms
     row = Uncleanable(
         topic=topic_partition.topic, partition=topic_partition.partition, since_ms=since_ms, reason=reason
     )
-    write_uncleanable(directory, {**listed, topic_partition: row})
+    write_uncleanable(directory, {**uncleanable, topic_partition: row})
     return row
 
 
 def clear_uncleanable(directory: Path, topic_partition: TopicPartition) -> bool:
-    """Let a partition be cleaned again; False if it was not listed. Raises OSError."""
-    listed = _read_or_start_empty(directory)
-    if listed.pop(topic_partition, None) is None:
+    """Remove a partition from the file, so that it is cleaned again. False if it was not there. Raises
+    OSError."""
+    uncleanable = _read_or_start_empty(directory)
+    if uncleanable.pop(topic_partition, None) is None:
         return False
-    write_uncleanable(directory, listed)
+    write_uncleanable(directory, uncleanable)
     return True
 
 
 def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
-    """A damaged file counts as empty: the cleaner finds again what is uncleanable."""
+    """The uncleanable partitions. A damaged file counts as empty: the cleaner finds the partitions again."""
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
@@ -129,29 +130,31 @@ _logger = logging.getLogger("siltstone")
 
 
 class ServedDirectory:
-    """A claimed log directory and the logs that are open in it.
+    """A locked log directory and the logs that are open in it.
 
     ``logs`` by partition; ``refused``: partitions that could not be opened, and why; ``offline``: why the
-    directory is out of service, None while it serves; ``was_clean``: was it stopped cleanly before?
-    ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline``
-    is called once the directory is out of service, before its logs are closed.
+    directory is out of service, None while it serves; ``had_clean_shutdown``: no log needs recovery.
+    ``uncleanable``: partitions that the cleaner skips, and why, replaced as a whole. ``when_offline`` is
+    called once the directory is out of service, before its logs are closed. ``_excluded``: see ``exclude``.
 
-    ``_lock`` guards the files below. ``_written``: the entries of each checkpoint as they are on disk;
-    ``_others``: of these, entries of partitions that were not opened here, which stay as they are.
+    ``_lock`` guards the files below. ``_checkpoint_entries``: by name of a checkpoint, its entries on disk.
+    ``_unopened_entries``: of these, the entries of partitions that were not opened here; they stay as they
+    are.
     """
 
     def __init__(self, path: Path, *, only: TopicPartition | None = None) -> None:
-        """Lock a directory; nothing else in it is changed yet. Raises SiltstoneError, OSError."""
-        self.directory = LogDirectory.claim(path, only=only)
+        """Lock a directory, and change nothing else in it yet. ``only``: the one partition to open, None for
+        all. Raises SiltstoneError, OSError."""
+        self.directory = LogDirectory.open_or_create(path, only=only)
         self.path = self.directory.path
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self._excluded: set[TopicPartition] = set()
         self.offline: str | None = None
-        self.was_clean = self.directory.had_clean_shutdown
+        self.had_clean_shutdown = self.directory.had_clean_shutdown
         self._lock = threading.RLock()
-        self._written: dict[str, dict[TopicPartition, int]] = {}
-        self._others: dict[str, dict[TopicPartition, int]] = {}
+        self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
+        self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
@@ -168,28 +171,23 @@ class ServedDirectory:
             files.sync_directory(self.path)
 
     def _read_checkpoints(self) -> None:
-        """Read the checkpoints. Entries of partitions that are not opened stay."""
+        """Read the checkpoints, and the uncleanable partitions."""
         opened = self.directory.partitions
         for name in (names.RECOVERY_CHECKPOINT, names.LOG_START_CHECKPOINT, names.REPLICATION_CHECKPOINT):
             entries = self._read_checkpoint(name)
-            # Without a checkpoint its directory needs recovery, as after a crash.
-            self.was_clean &= entries is not None
-            self._written[name] = entries or {}
-            others = self._written[name] if self.directory.is_partial else {}
-            self._others[name] = {
-                topic_partition: others[topic_partition]
-                for topic_partition in others
-                if topic_partition not in opened
-            }
-        listed = _read_or_start_empty(self.path)
+            # With a damaged checkpoint the directory needs recovery, as after a crash.
+            self.had_clean_shutdown &= entries is not None
+            self._checkpoint_entries[name] = entries or {}
+            listed = (entries or {}).items() if self.directory.is_partition_subset else ()
+            unopened = {partition: offset for partition, offset in listed if partition not in opened}
+            self._unopened_entries[name] = unopened
+        uncleanable = _read_or_start_empty(self.path)
         self.uncleanable = {
-            topic_partition: listed[topic_partition]
-            for topic_partition in listed
-            if topic_partition in opened
+            topic_partition: row for topic_partition, row in uncleanable.items() if topic_partition in opened
         }
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """The entries of a checkpoint, None if it is damaged. Raises OSError."""
+        """The entries of a checkpoint, None if its file is damaged. Raises OSError."""
         try:
             return read_checkpoint(self.path / name)
         except CorruptFileError as error:
@@ -199,15 +197,16 @@ class ServedDirectory:
     # Partitions
 
     def partition_path(self, topic_partition: TopicPartition) -> Path:
-        """The directory of a partition, whether it exists or not."""
+        """The path of a partition's directory, whether it exists or not."""
         return self.path / str(topic_partition)
 
     def checkpoint_entry(self, name: str, topic_partition: TopicPartition) -> int:
-        """A partition's entry in the recovery or log start checkpoint, 0 without one."""
-        return self._written[name].get(topic_partition, 0)
+        """A partition's entry in the recovery or log start checkpoint, 0 without an entry."""
+        return self._checkpoint_entries[name].get(topic_partition, 0)
 
     def exclude(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Exclude a partition that belongs to another topic: it is neither opened nor changed."""
+        """Exclude a partition whose topic id is another one than its topic's (Kafka's stray log): it is
+        neither opened nor changed."""
         path = self.directory.partitions.pop(topic_partition)
         self.directory.passed_over.append(PassedOver(path=str(path), reason=reason))
         self._excluded.add(topic_partition)
@@ -221,44 +220,39 @@ class ServedDirectory:
 
     def write_recovery_points(self) -> None:
         """Write the recovery points and the high watermarks. Raises OSError."""
-        self._write(names.RECOVERY_CHECKPOINT, lambda log: log.recovery_point)
-        self._write(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
+        self._write_checkpoint(names.RECOVERY_CHECKPOINT, lambda log: log.recovery_point)
+        self._write_checkpoint(names.REPLICATION_CHECKPOINT, lambda log: log.high_watermark)
 
     def write_log_starts(self) -> None:
-        """Write the log starts that are inside a segment. Raises OSError."""
-        self._write(names.LOG_START_CHECKPOINT, _start_within_a_segment)
+        """Write the log start offsets that are inside a segment. Raises OSError."""
+        self._write_checkpoint(names.LOG_START_CHECKPOINT, _start_within_a_segment)
 
     def write_checkpoints(self) -> None:
         """Write all checkpoints that have changed. Raises OSError."""
         self.write_recovery_points()
         self.write_log_starts()
 
-    def _write(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
-        """Write a checkpoint if an entry has changed.
+    def _write_checkpoint(self, name: str, entry_of: Callable[[PartitionLog], int | None]) -> None:
+        """Write a checkpoint if an entry has changed. ``entry_of`` returns a log's offset, None for no entry.
 
         Partitions that are not open keep their entries: they may be repaired, or opened later.
         """
         with self._lock:
-            before, logs = self._written[name], self.logs.copy()
+            before, logs = self._checkpoint_entries[name], self.logs.copy()
             closed = self.all_partitions - logs.keys()
-            offsets = {
-                **self._others[name],
-                **{
-                    topic_partition: before[topic_partition]
-                    for topic_partition in closed
-                    if topic_partition in before
-                },
-            }
+            kept = {partition: before[partition] for partition in closed if partition in before}
+            offsets = {**self._unopened_entries[name], **kept}
             for topic_partition, log in logs.items():
                 entry = entry_of(log)
                 if entry is not None:
                     offsets[topic_partition] = entry
-            if offsets != before:  # a replacement costs a sync of the file and of the directory
+            if offsets != before:  # a write costs a sync of the file and one of the directory
                 write_checkpoint(self.path / name, offsets)
-                self._written[name] = offsets
+                self._checkpoint_entries[name] = offsets
 
     def bound_cleaner_checkpoint(self, topic_partition: TopicPartition, limit: int | None) -> None:
-        """Lower a log's entry in the cleaner checkpoint to ``limit``; None removes it. Raises OSError."""
+        """Lower a log's entry in the cleaner checkpoint to ``limit`` if it is higher; None removes the entry.
+        Raises OSError."""
         with self._lock:
             entry = self.cleaner_checkpoint().get(topic_partition)
             if entry is not None and (limit is None or entry > limit):
@@ -280,11 +274,12 @@ class ServedDirectory:
     def mark_uncleanable(self, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:
         """Make the cleaner skip a partition, durably. Raises OSError."""
         with self._lock:
-            listed = mark_uncleanable(self.path, topic_partition, reason, now_ms)
-            self.uncleanable = {**self.uncleanable, topic_partition: listed}
+            row = mark_uncleanable(self.path, topic_partition, reason, now_ms)
+            self.uncleanable = {**self.uncleanable, topic_partition: row}
 
     def clear_uncleanable(self, topic_partition: TopicPartition) -> bool:
-        """Let a partition be cleaned again, durably; False if it was not listed. Raises OSError."""
+        """Let the cleaner clean a partition again, durably. False if it was not uncleanable. Raises
+        OSError."""
         with self._lock:
             if topic_partition not in self.uncleanable:
                 return False
@@ -294,36 +289,26 @@ class ServedDirectory:
             }
             return True
 
-    def drop_entries_of_other_partitions(self) -> None:
-        """Remove entries of partitions that do not exist from all checkpoints.
+    def drop_entries_of_missing_partitions(self) -> None:
+        """Remove the entries of partitions that do not exist from all checkpoints. Raises OSError.
 
-        A new partition must not start with the offsets of a deleted one of its name. Raises OSError.
+        A new partition must not start with the offsets of a deleted partition of the same name.
         """
         self.write_checkpoints()
-        if self.directory.is_partial:
+        if self.directory.is_partition_subset:
             return
         existing = self.all_partitions
-        listed = _read_or_start_empty(self.path)
-        if listed.keys() - existing:
-            write_uncleanable(
-                self.path,
-                {
-                    topic_partition: listed[topic_partition]
-                    for topic_partition in listed
-                    if topic_partition in existing
-                },
-            )
-        cleaner = self.cleaner_checkpoint()
-        if cleaner.keys() - existing:
-            entries = {
-                topic_partition: cleaner[topic_partition]
-                for topic_partition in cleaner
-                if topic_partition in existing
-            }
+        uncleanable = _read_or_start_empty(self.path)
+        if uncleanable.keys() - existing:
+            rows = {partition: row for partition, row in uncleanable.items() if partition in existing}
+            write_uncleanable(self.path, rows)
+        cleaned = self.cleaner_checkpoint()
+        if cleaned.keys() - existing:
+            entries = {partition: offset for partition, offset in cleaned.items() if partition in existing}
             write_checkpoint(self.path / names.CLEANER_CHECKPOINT, entries)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a deleted partition and its entries. Raises OSError."""
+        """Remove a deleted partition from this object and from all checkpoints. Raises OSError."""
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
         self.directory.partitions.pop(topic_partition, None)
@@ -340,7 +325,7 @@ class ServedDirectory:
             yield
         except OSError as error:
             self.go_offline(error)
-            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=RESTART) from error
+            raise StorageError(f"{OFFLINE}: {self.offline}", path=self.path, advice=OPEN_AGAIN) from error
 
     def go_offline(self, cause: OSError | str) -> None:
         """Take the directory and all its logs out of service (Kafka's ``LogManager.handleLogDirFailure``);
@@ -348,10 +333,15 @@ class ServedDirectory:
         if self.offline is not None:
             return
         reason = cause if isinstance(cause, str) else f"{cause.strerror or cause}"
-        # Set first: an error while the logs are closed must not come here again.
+        # Set before the logs are closed: an error there must not take the directory offline a second time.
         self.offline = reason
         _logger.error(
-            "%s: %s: %s. Its %d logs are not served; %s", self.path, OFFLINE, reason, len(self.logs), RESTART
+            "%s: %s: %s. Its %d logs are not served; %s",
+            self.path,
+            OFFLINE,
+            reason,
+            len(self.logs),
+            OPEN_AGAIN,
         )
         self.when_offline(self)
         for log in list(self.logs.values()):
@@ -377,8 +367,8 @@ class ServedDirectory:
                 failure = failure or StorageError(f"the log is offline: {log.offline}", path=log.directory)
         try:
             self.write_checkpoints()
-            # After the checkpoints: the marker promises that they are right.
-            if failure is None and self._is_whole:
+            # After the checkpoints: with the marker the next start relies on them.
+            if failure is None and self._needs_no_recovery:
                 files.replace(self.path / names.CLEAN_SHUTDOWN, names.CLEAN_SHUTDOWN_CONTENT)
         except OSError as error:
             reason = f"its checkpoints cannot be written: {error.strerror or error}"
@@ -392,15 +382,17 @@ class ServedDirectory:
             raise failure
 
     @property
-    def _is_whole(self) -> bool:
-        """Are all partitions of the directory in order, including those that were not opened here?"""
+    def _needs_no_recovery(self) -> bool:
+        """Was no partition refused, and is each partition open here, or was it closed in order before?"""
         if self.refused:
             return False
-        if self.was_clean or not (self._excluded or self.directory.is_partial):
+        if self.had_clean_shutdown or not (self._excluded or self.directory.is_partition_subset):
             return True
         return not LogDirectory.open(self.path, lock=False).partitions.keys() - self.logs.keys()
 
 
 def _start_within_a_segment(log: PartitionLog) -> int | None:
+    """The log start offset. None if it is a segment's base offset: a start finds that without a
+    checkpoint."""
     view = log.view
     return view.log_start_offset if view.log_start_offset > view.segments[0].base_offset else None

@@ -3,7 +3,7 @@
 ::
 
     orders                              letters, digits, '.', '_', '-'; at most 249; neither '.' nor '..'
-    kLhQkZ_dTQCU8PsWACbD0Q              an id: 16 bytes in URL-safe base64 without padding, no '-' in front
+    kLhQkZ_dTQCU8PsWACbD0Q              an id: 16 bytes in URL-safe base64, no padding, no '-' at the start
     orders-0.8b3f…(32 hex)-delete       the directory of a deleted partition until it is removed
 """
 
@@ -20,12 +20,12 @@ from siltstone.base.errors import InvalidConfigError, InvalidTopicError, Unknown
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 
 RandomBytes = Callable[[int], bytes]
-"""Returns so many random bytes; ``secrets.token_bytes`` outside of tests."""
+"""Returns as many random bytes as its argument says; ``secrets.token_bytes``, except in tests."""
 
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _MAX_LENGTH = 249
 _MAX_FILE_NAME_LENGTH = 255
-_DELETED = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
+_DELETED_DIRECTORY = re.compile(r".*-\d+\.[0-9a-f]{32}-delete\Z", re.ASCII)
 
 
 def refuse_bad_name(name: str) -> None:
@@ -34,7 +34,10 @@ def refuse_bad_name(name: str) -> None:
         (not name, "the empty string is not allowed"),
         (name in (".", ".."), "'.' and '..' are not allowed"),
         (len(name) > _MAX_LENGTH, f"its length, {len(name)}, is over {_MAX_LENGTH}"),
-        (not _LEGAL.fullmatch(name), "it has characters other than ASCII letters, digits, '.', '_' and '-'"),
+        (
+            not _LEGAL_NAME.fullmatch(name),
+            "it has characters other than ASCII letters, digits, '.', '_' and '-'",
+        ),
         (name == CLUSTER_METADATA, "it is reserved for the cluster's metadata log"),
     )
     for is_broken, reason in rules:
@@ -45,8 +48,8 @@ def refuse_bad_name(name: str) -> None:
 
 
 def refuse_collision(name: str, others: Iterable[str]) -> None:
-    """Raises InvalidTopicError where another name differs only in '.' and '_': their metrics would
-    collide."""
+    """Raises InvalidTopicError if one of ``others`` differs from ``name`` only in '.' and '_': Kafka's
+    metrics replace '.' by '_', so the two topics would have the same."""
     for other in others:
         if other != name and other.replace(".", "_") == name.replace(".", "_"):
             raise InvalidTopicError(
@@ -56,9 +59,9 @@ def refuse_collision(name: str, others: Iterable[str]) -> None:
 
 
 def new_id(random_bytes: RandomBytes) -> str:
-    """A fresh id for a topic, a directory or a cluster: 22 characters, no '-' in front."""
+    """A new id for a topic, a directory or a cluster: 22 characters, not beginning with '-'."""
     while True:
-        # Version 4 sets bits that Kafka's reserved ids, 0 and 1, do not have.
+        # A UUID of version 4 is never one of Kafka's reserved ids, 0 and 1: it has version bits.
         number = uuid.UUID(bytes=random_bytes(16), version=4)
         text = base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -71,14 +74,14 @@ def partition_metadata(topic_id: str) -> bytes:
 
 
 def deleted_directory(topic_partition: TopicPartition, random_bytes: RandomBytes) -> str:
-    """The name that a deleted partition's directory has until it is removed; a long topic's is cut off."""
+    """The name that a deleted partition's directory has until it is removed. A long topic name is cut off."""
     suffix = f"-{topic_partition.partition}.{random_bytes(16).hex()}-delete"
     return topic_partition.topic[: _MAX_FILE_NAME_LENGTH - len(suffix)] + suffix
 
 
 def is_deleted_directory(name: str) -> bool:
-    """Is it the directory of a partition that was deleted?"""
-    return _DELETED.match(name) is not None
+    """Is ``name`` that of a deleted partition's directory?"""
+    return _DELETED_DIRECTORY.match(name) is not None
 
 
 # Pulsar's names of topics and namespaces, and the topics here that they name (``TopicName``,
@@ -89,12 +92,13 @@ def is_deleted_directory(name: str) -> bool:
 #     persistent://tenant/namespace/name                the topic tenant.namespace.name
 #     persistent://public/default/name                  the topic name
 #     persistent://tenant/namespace/name-partition-3    its partition 3
-#     persistent://tenant-namespace/name                as the first, split at the hyphen that fits a topic
+#     persistent://tenant-namespace/name                as the first, split at a hyphen so that a topic fits
 #     name                                              the topic of that name here
 #
-# A namespace is the text ``tenant/namespace``. A topic is in the namespace that its first two words name, one
-# without two dots in ``public/default``. So tenants and namespaces have no dots here, and
-# ``persistent://public/default/com.acme.users`` is the same topic as ``persistent://com/acme/users``.
+# A namespace is the text ``tenant/namespace``. The parts of a topic name before the first and the second dot
+# are its tenant and its namespace; a name with fewer dots is in ``public/default``. So tenants and namespaces
+# have no dots here, and ``persistent://public/default/com.acme.users`` is the topic
+# ``persistent://com/acme/users``, too.
 
 NAMESPACE_KEYS = ("compactionThreshold",)
 """The policies that a namespace can set for its topics."""
@@ -115,8 +119,8 @@ def refuse_bad_namespace(name: str) -> None:
 
 def namespace_of(topic: str) -> str:
     """The namespace that a topic is in."""
-    words = topic.split(".", 2)
-    return f"{words[0]}/{words[1]}" if len(words) == 3 and all(words) else DEFAULT_NAMESPACE
+    parts = topic.split(".", 2)
+    return f"{parts[0]}/{parts[1]}" if len(parts) == 3 and all(parts) else DEFAULT_NAMESPACE
 
 
 def persistent_name(topic: str) -> str:
@@ -127,11 +131,11 @@ def persistent_name(topic: str) -> str:
 
 
 def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions among ``existing`` that a name stands for: all of a topic, or the one that is named.
+    """The partitions among ``existing`` that the name ``text`` stands for: all of a topic, or a single one.
 
-    A topic of exactly that name comes first, so that ``odd-partition-1`` may be a topic. Raises UsageError
-    for a text that is not the name of a persistent topic, and for a short form that matches several topics;
-    UnknownTopicError.
+    If a topic has exactly that name, the name is the topic's, even if it ends like ``-partition-1``. Raises
+    UsageError for a text that is not the name of a persistent topic, and for a short form that matches
+    several topics; UnknownTopicError.
     """
     names, existing = list(dict.fromkeys(_possible_names(text))), list(existing)
     matching = [topic_partition for topic_partition in existing if topic_partition.topic in names]
@@ -162,18 +166,18 @@ def _possible_names(text: str) -> Iterator[str]:
             f"{text!r} is not persistent: a topic that is not stored cannot be compacted",
             advice="pass the name of a persistent topic",
         )
-    words = rest.split("/")
-    if f"{scheme}://" != _SCHEME or not 2 <= len(words) <= 3 or not all(words):
+    parts = rest.split("/")
+    if f"{scheme}://" != _SCHEME or not 2 <= len(parts) <= 3 or not all(parts):
         raise UsageError(
             f"{text!r} is not a topic name of Pulsar's",
             advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
         )
-    *namespace, name = words
+    *namespace, name = parts
     if len(namespace) == 2:
         refuse_bad_namespace("/".join(namespace))
         yield _topic_name("/".join(namespace), name)
         return
-    # ``tenant-namespace``: split at each of its hyphens, then unsplit.
+    # ``tenant-namespace``: split at each of its hyphens in turn; then not split, as a namespace of its own.
     for hyphen in re.finditer("-", namespace[0]):
         split = f"{namespace[0][: hyphen.start()]}/{namespace[0][hyphen.end() :]}"
         if _NAMESPACE.fullmatch(split):
@@ -182,12 +186,14 @@ def _possible_names(text: str) -> Iterator[str]:
 
 
 def _topic_name(namespace: str, name: str) -> str:
+    """The name here of Pulsar's topic ``name`` in ``tenant/namespace``."""
     return name if namespace == DEFAULT_NAMESPACE else f"{namespace.replace('/', '.')}.{name}"
 
 
 @contextlib.contextmanager
 def bad_settings_are_invalid_config(path: str) -> Iterator[None]:
-    """A UsageError about a setting becomes Kafka's InvalidConfigError, about ``path`` if it names none."""
+    """Raises a UsageError of the block again as Kafka's InvalidConfigError; ``path`` says whose settings
+    these are, if the error does not."""
     try:
         yield
     except UsageError as error:
@@ -201,9 +207,10 @@ def bad_settings_are_invalid_config(path: str) -> Iterator[None]:
 def altered_texts(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], source: str
 ) -> dict[str, str]:
-    """Settings as texts, after some were set and others removed under any of their names.
+    """The settings ``before`` (name → text), after those in ``set_to`` were set and those in ``remove``
+    removed. A setting may have several names; any of them will do.
 
-    ``source``: whose settings they are. Raises InvalidConfigError for an unknown or invalid one.
+    ``source``: whose settings they are, for errors. Raises InvalidConfigError for an unknown or invalid one.
     """
     with bad_settings_are_invalid_config(source):
         parse_topic_config(set_to, source)
@@ -215,7 +222,7 @@ def altered_texts(
 def altered_policies(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], namespace: str
 ) -> dict[str, str]:
-    """A namespace's policies after some were set and others removed. Raises InvalidConfigError."""
+    """A namespace's policies, altered as by ``altered_texts``. Raises InvalidConfigError."""
     remove, source = tuple(remove), f"namespace {namespace}"
     after = altered_texts(before, set_to, remove, source)
     not_allowed = sorted(key for key in (*set_to, *remove) if key not in NAMESPACE_KEYS)

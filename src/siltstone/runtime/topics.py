@@ -1,8 +1,8 @@
 """Creates, changes, deletes and lists topics, with their settings.
 
 Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on the
-partitions: the next start completes a change that a crash interrupted. Errors are Kafka's, by their codes: 3
-unknown, 17 bad name or collision, 36 exists, 37 bad number of partitions, 40 bad settings.
+partitions: the next start completes a change that a crash interrupted. Errors have Kafka's codes: 3 unknown
+topic, 17 invalid name or collision, 36 topic exists, 37 invalid number of partitions, 40 invalid settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.metadata_log import ClusterSettings, metadata_directory, node_id_of, read_cluster_settings
 from siltstone.log.names import TopicPartition
 from siltstone.log.retention import find_policy
-from siltstone.runtime.served_directory import NO_DIRECTORY, RESTART, ServedDirectory
+from siltstone.runtime.served_directory import NO_DIRECTORY, OPEN_AGAIN, ServedDirectory
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -52,40 +52,40 @@ if TYPE_CHECKING:
 
 # The registry of topics that were created or altered with Siltstone: the file ``siltstone-topics.json``.
 #
-# Kafka keeps this in its metadata log; a log directory that Siltstone serves alone has none. The file is in
-# the root of every log directory, where a broker ignores files (an unknown *folder* would stop it)::
+# Kafka keeps this in its metadata log; a log directory that only Siltstone uses has none. The file is in the
+# root of every log directory. A broker ignores files there; at a folder that it does not know it would stop::
 #
 #     {"version": 1, "generation": 7,
 #      "topics": {"users": {"id": "kLhQkZ_dTQCU8PsWACbD0Q", "partitions": [0, 1], "unmade": [1],
 #                           "config": {"retention.ms": "1"}}},
 #      "deleted": {"old": ["DNBQGazITYep2N_VW9ngBQ"]},
-#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out where there are none
+#      "namespaces": {"public/default": {"compactionThreshold": "100000000"}}}   left out if there are none
 #
 # The copy with the highest generation counts: a directory that was offline has an older one. A change is
-# written to all copies before it is acknowledged and before partition directories are changed, so a start can
-# complete it: it creates partitions that are listed as unmade, and removes those of topics (by id) that are
-# listed as deleted. A partition that was created once and is in none of the directories is not created again:
-# its directory may be one that was not passed this time. A topic that is on disk and not in the file has the
-# settings of its broker (see ``TopicSettings``).
+# written to all copies before it is acknowledged and before partition directories change, so the next start
+# can complete it. It creates the partitions that are listed as ``unmade`` (not created yet), and removes
+# those of the topics (by id) that are listed as ``deleted``. A partition that was created once and is in no
+# directory is not created again: it may be in a log directory that is not opened this time. A topic that is
+# on disk and not in the file has the settings of its broker (see ``TopicSettings``).
 
 TOPICS_FILE = "siltstone-topics.json"
 
 
 class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic: its id ("" where Kafka gave it none), its partitions' numbers, its settings as texts.
+    """One topic: its id ("" if Kafka gave it none), the numbers of its partitions, its settings as texts.
 
-    ``unmade``: the partitions whose directories may not exist yet because of a crash.
+    ``uncreated``: the partitions that are still to be created; a crash may have come between.
     """
 
     topic_id: str = msgspec.field(name="id")
     partitions: tuple[int, ...]
-    unmade: tuple[int, ...]
+    uncreated: tuple[int, ...] = msgspec.field(name="unmade")
     config: Mapping[str, str]
 
     def describe(
         self, name: str, *, created_by_siltstone: bool, offline: tuple[int, ...] = ()
     ) -> TopicDescription:
-        """The topic of this entry; see ``TopicDescription``."""
+        """This entry as the description of topic ``name``; see ``TopicDescription``."""
         return TopicDescription(
             name=name,
             topic_id=self.topic_id or None,
@@ -97,10 +97,10 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """The content of the file. A change makes a new registry with the next generation.
+    """The content of the file. Each change makes a new registry with the next ``generation``.
 
-    ``deleted``: by name, the ids of deleted topics of which directories may be left. ``namespaces``: the
-    policies of Pulsar's namespaces, by ``tenant/namespace``, as texts.
+    ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
+    ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text).
     """
 
     generation: int
@@ -125,9 +125,10 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
-        """A topic's entry with its partitions on disk (``partitions``: directories by partition) added.
+        """A topic's entry, with those of its partitions added that are on disk.
 
-        The entry of a topic that is not listed has no settings. Raises UnknownTopicError.
+        ``partitions``: the directory of each partition on disk, of all topics. A topic that the registry does
+        not list gets an entry without settings. Raises UnknownTopicError if it has no partition either.
         """
         paths = {
             topic_partition.partition: partitions[topic_partition]
@@ -140,7 +141,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if not paths:
             raise UnknownTopicError(f"topic {name!r} does not exist here")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
-        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), unmade=(), config={})
+        return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
     def has_deleted(self, topic_partition: TopicPartition, directory: Path) -> bool:
         """Is this the directory of a topic that was deleted? Raises CorruptFileError."""
@@ -148,7 +149,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return ids is not None and (read_topic_id(directory) or "") in ids
 
     def encode(self) -> bytes:
-        """The file as bytes. By ``json``, since a text may hold bytes that are no UTF-8, as surrogates."""
+        """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
+        UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
         if not self.namespaces:
             del document["namespaces"]
@@ -156,6 +158,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def _readable_topic_id(directory: Path) -> str | None:
+    """The topic id in a partition's directory, None without one or if its file is damaged."""
     with contextlib.suppress(CorruptFileError):
         return read_topic_id(directory)
     return None
@@ -165,9 +168,9 @@ NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 
 
 def load_registry(directories: Iterable[Path]) -> tuple[TopicRegistry, list[Path]]:
-    """The newest copy in these directories, and the directories whose copy is missing or older.
+    """The newest copy of the registry, and the directories whose copy is missing or older.
 
-    A damaged copy counts as missing. Raises CorruptFileError when all are damaged, OSError.
+    A damaged copy counts as missing. Raises CorruptFileError if copies are damaged and none is left, OSError.
     """
     copies: dict[Path, TopicRegistry] = {}
     missing: list[Path] = []
@@ -194,36 +197,36 @@ def write_registry(directory: Path, registry: TopicRegistry) -> None:
     files.replace(directory / TOPICS_FILE, registry.encode())
 
 
-# The settings of topics: for an open ``LogManager``, for a snapshot of stopped directories, for a cleaning.
+# The settings of topics: for an open ``LogManager``, for read-only directories, for a cleaning.
 #
-# A topic that is listed in ``siltstone-topics.json`` has the settings listed there; any other those of the
-# broker's ``__cluster_metadata-0``, which is only read.
+# A topic in ``siltstone-topics.json`` has the settings that are listed there. Any other topic has those of
+# the broker's metadata log ``__cluster_metadata-0``, which is only read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """Ids and settings of topics, out of Siltstone's registry (``listed``), else out of the broker's
-    metadata.
+    """Ids and settings of topics, from Siltstone's registry, or else from the broker's metadata log.
 
-    ``cluster``: the metadata, None without one. ``broker``: the broker's settings in force, with those that
-    were set at run time.
+    ``listed``: the topics of the registry. ``cluster``: what the metadata log says, None without one.
+    ``broker``: the broker's settings, with those that were set at run time.
     """
 
     listed: Mapping[str, TopicEntry] = field(default_factory=dict)
     cluster: ClusterSettings | None = None
     broker: Config = field(default_factory=Config)
 
-    def brokers_id(self, name: str) -> str | None:
-        """The id of a topic in the metadata, None where there is none."""
+    def broker_topic_id(self, name: str) -> str | None:
+        """The id of a topic in the broker's metadata log, None if it has none."""
         return None if self.cluster is None else self.cluster.topic_id(name)
 
     def knows(self, name: str) -> bool:
-        """Is the topic listed, or in the metadata?"""
-        return name in self.listed or self.brokers_id(name) is not None
+        """Is the topic in the registry or in the broker's metadata log?"""
+        return name in self.listed or self.broker_topic_id(name) is not None
 
-    def is_made_here(self, name: str) -> bool:
-        """Was the topic created with Siltstone, rather than listed because its settings were altered?"""
-        return name in self.listed and (self.listed[name].topic_id or None) != self.brokers_id(name)
+    def is_created_here(self, name: str) -> bool:
+        """Was the topic created with Siltstone? (A broker's topic is listed, too, once it was altered
+        here.)"""
+        return name in self.listed and (self.listed[name].topic_id or None) != self.broker_topic_id(name)
 
     def overrides(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
@@ -232,17 +235,17 @@ class TopicSettings:
             return self.listed[name].config
         if self.cluster is None:
             return {}
-        supported = self.cluster.own(name)
+        supported = self.cluster.known_overrides(name)
         return {key: text for key, text in self.cluster.overrides(name).items() if key in supported}
 
     def config_of(self, name: str) -> Config:
         """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
         if name in self.listed:
-            return self.broker.over(parse_topic_config(self.listed[name].config, TOPICS_FILE))
+            return self.broker.with_topic_layer(parse_topic_config(self.listed[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
 
     def topic_mismatch(self, name: str, directory: Path) -> str | None:
-        """Why a directory is no partition of the topic that has its name; None where it is.
+        """Why a directory does not belong to the topic of its name; None if it does.
 
         Raises CorruptFileError for a damaged ``partition.metadata``.
         """
@@ -254,13 +257,12 @@ class TopicSettings:
         return f"its topic id is {topic_id}, but {TOPICS_FILE} has {listed_id} for its name"
 
 
-def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
-    """The broker's metadata log, read before its directories are opened for changes; None where they have
-    none.
+def read_broker_settings(directories: Sequence[LogDirectory]) -> ClusterSettings | None:
+    """Read the broker's metadata log, before its directories are opened for changes; None if they have none.
 
-    Where it cannot be read, nothing is opened: with Kafka's default settings, retention would delete all
-    records of a compacted topic that are older than a week. Raises DirectoryRefusedError where it is damaged,
-    or is there twice.
+    If it cannot be read, nothing may be opened: with Kafka's default settings, retention would delete all
+    records of a compacted topic that are older than a week. Raises DirectoryRefusedError if it is damaged, or
+    in two directories.
     """
     try:
         holder = metadata_directory(directories)
@@ -279,14 +281,16 @@ def read_brokers_topics(directories: Sequence[LogDirectory]) -> ClusterSettings 
 
 
 _logger = logging.getLogger("siltstone")
+_NO_TOPIC = ""
+"""For ``Topics.log_config``: no topic has this name, so the settings are the broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic: its id (None where Kafka gave it none), partitions, own settings as texts.
+    """A topic: its id (None if Kafka gave it none), the numbers of its partitions, its own settings as texts.
 
-    ``offline``: partitions that are not served now. ``created_by_siltstone``: Siltstone lists the topic, so
-    its settings are those, and there is no other replica.
+    ``offline``: partitions that are not served now. ``created_by_siltstone``: Siltstone's registry lists the
+    topic, so the settings are the registry's, and there is no other replica.
     """
 
     name: str
@@ -303,7 +307,10 @@ class TopicDescription:
 def refuse_new_topic(
     name: str, others: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
 ) -> None:
-    """Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError."""
+    """Check a topic that is to be created; ``others``: the names of all existing topics.
+
+    Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError.
+    """
     refuse_bad_name(name)
     if name in others:
         raise TopicExistsError(f"topic {name!r} already exists")
@@ -315,12 +322,12 @@ def refuse_new_topic(
     _refuse_bad_settings(name, overrides, broker)
 
 
-def refuse_fewer_partitions(name: str, have: int, count: int) -> None:
-    """Raises InvalidPartitionsError unless ``count`` is more than a topic has."""
-    if count <= have:
+def refuse_fewer_partitions(name: str, current: int, count: int) -> None:
+    """Raises InvalidPartitionsError unless ``count`` is more than the ``current`` number of partitions."""
+    if count <= current:
         raise InvalidPartitionsError(
-            f"topic {name!r} has {have} partitions already, so {count} would not add any",
-            advice=f"pass at least {have + 1}",
+            f"topic {name!r} has {current} partitions already, so {count} would not add any",
+            advice=f"pass at least {current + 1}",
         )
 
 
@@ -336,24 +343,25 @@ def altered_settings(
 def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config) -> None:
     source = f"topic {name}"
     with bad_settings_are_invalid_config(source):
-        config = refuse_contradictions(broker.over(parse_topic_config(overrides, source)))
+        config = refuse_contradictions(broker.with_topic_layer(parse_topic_config(overrides, source)))
     find_policy(LogConfig.of(config).retention_policy)
 
 
 class Topics:
     """The topics of a ``LogManager``.
 
-    ``_cluster``: the broker's metadata, None without one. ``_has_owner``: a broker has used the directories.
-    ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``: a cache, by
-    topic. ``_new_ids``: ids of topics of which a single partition is open, so that they are in no registry.
+    ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
+    directories. ``_outdated``: directories whose copy of the registry is missing or older. ``_log_configs``:
+    a cache, by topic. ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``);
+    the registry does not list them.
 
     A change of topics goes step by step::
 
-        check ─► write the registry to every directory, durably ─► change the partitions ─► write what is left
+        check ─► write the registry to every directory, durably ─► change the partitions ─► write it again
 
-    A crash in between is completed by the next start: ``exclude_partitions`` deletes, ``complete_start``
-    creates. In Kafka the controller writes the metadata log, and ``TopicConfigHandler``, ``LogManager``
-    (``getOrCreateLog``, ``asyncDelete``) follow.
+    The second write lists the partitions as created. After a crash between the two the next start completes
+    the change: ``exclude_partitions`` deletes, ``complete_start`` creates. In Kafka the controller writes the
+    metadata log, and ``TopicConfigHandler`` and ``LogManager`` (``getOrCreateLog``, ``asyncDelete``) follow.
     """
 
     def __init__(self, manager: LogManager) -> None:
@@ -361,7 +369,7 @@ class Topics:
         self._registry = NO_TOPICS
         self._outdated: list[Path] = []
         self._cluster: ClusterSettings | None = None
-        self._has_owner = False
+        self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
         self._new_ids: dict[str, str] = {}
 
@@ -370,21 +378,21 @@ class Topics:
     def load(self) -> None:
         """Read the registry, and the broker's metadata. Raises CorruptFileError, DirectoryRefusedError."""
         directories = [served.directory for served in self._manager.serving()]
-        self._cluster = read_brokers_topics(directories)
-        self._has_owner = self._cluster is not None or any(one.properties() for one in directories)
+        self._cluster = read_broker_settings(directories)
+        self._is_used_by_broker = self._cluster is not None or any(
+            directory.properties() for directory in directories
+        )
         self._registry, self._outdated = load_registry(directory.path for directory in directories)
 
     def exclude_partitions(self, served: ServedDirectory) -> None:
-        """Delete partitions of deleted topics and exclude those of other topics, before a directory's logs
-        are opened.
-
-        Raises StorageError.
+        """Delete the partitions of deleted topics, and exclude those with another topic id than their
+        topic's, before a directory's logs are opened. Raises StorageError.
         """
         for topic_partition in list(served.directory.partitions):
             path = served.partition_path(topic_partition)
             try:
                 if self._registry.has_deleted(topic_partition, path):
-                    delay_ms = self.log_config("").file_delete_delay_ms
+                    delay_ms = self.log_config(_NO_TOPIC).file_delete_delay_ms
                     self._manager.delete_partition(served, topic_partition, delay_ms)
                     continue
                 reason = self._topic_settings.topic_mismatch(topic_partition.topic, path)
@@ -394,7 +402,8 @@ class Topics:
                 served.exclude(topic_partition, reason)
 
     def complete_start(self) -> None:
-        """Create partitions that are listed and missing, and update older copies of the registry."""
+        """Create the partitions that are listed as uncreated, update older copies of the registry, and
+        schedule the removal of deleted directories."""
         manager = self._manager
         if manager.only is not None:
             return
@@ -406,14 +415,14 @@ class Topics:
             for excluded in served.directory.passed_over:
                 path = served.path / excluded.path.rpartition("/")[2]
                 if is_deleted_directory(path.name):
-                    manager.upkeep.remove_later(served, path, self.log_config("").file_delete_delay_ms)
-        # An unmade partition may be in a directory that is offline.
+                    manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
+        # An uncreated partition may exist in a directory that is offline.
         if manager.offline:
             return
         for name, entry in self._registry.topics.items():
-            if entry.unmade:
+            if entry.uncreated:
                 try:
-                    self._make(name, entry)
+                    self._create_listed(name, entry)
                 except DirectoryRefusedError as error:
                     _logger.warning("%s. The partition of topic %s is created at the next start", error, name)
 
@@ -421,7 +430,7 @@ class Topics:
 
     @property
     def _topic_settings(self) -> TopicSettings:
-        """The program's settings of the broker, over those that were set at the broker at run time."""
+        """The settings of topics and of the broker; the program's ``config`` overrides the metadata log's."""
         broker = self._manager.config
         if self._cluster is not None:
             broker = self._cluster.effective_broker_config(broker)
@@ -432,26 +441,27 @@ class Topics:
         return self._topic_settings.config_of(name)
 
     def log_config(self, name: str) -> LogConfig:
-        """A topic's settings as its log uses them; retention by time only if a setting says so.
+        """A topic's settings as its log uses them. A ``name`` without a topic gets the broker's.
 
-        The ``server.properties`` of a broker, or metadata in a directory that was not named, may have another
-        ``retention.ms`` than Kafka's default of 7 days. Where neither is known, the default would delete
-        records that the broker keeps, so the log's retention is unlimited. Raises UsageError.
+        Retention by time applies to a broker's topic only if a setting says so. The broker's
+        ``server.properties``, or a metadata log in a directory that is not open, may set another
+        ``retention.ms`` than Kafka's default of 7 days. While they are unknown, the default would delete
+        records that the broker keeps, so the retention is unlimited. Raises UsageError.
         """
         settings = self._topic_settings
-        name = name if settings.knows(name) else ""
+        name = name if settings.knows(name) else _NO_TOPIC
         if name not in self._log_configs:
             config = settings.config_of(name)
-            is_known = config.setting("retention.ms").origin is not ConfigSource.DEFAULT_CONFIG
+            is_known = config.setting("retention.ms").config_source is not ConfigSource.DEFAULT_CONFIG
             is_known = is_known or bool(config.layer(ConfigSource.STATIC_BROKER_CONFIG))
             log_config = LogConfig.of(config)
-            if self._has_owner and not (is_known or settings.is_made_here(name)):
+            if self._is_used_by_broker and not (is_known or settings.is_created_here(name)):
                 log_config = replace_fields(log_config, retention_ms=-1)
             self._log_configs[name] = log_config
         return self._log_configs[name]
 
     def forget_settings(self) -> None:
-        """The broker's settings have changed: compute the topics' again."""
+        """Forget the cached settings of topics: the broker's settings have changed."""
         self._log_configs = {}
 
     # Listing
@@ -486,12 +496,12 @@ class Topics:
         return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
 
     def _entry(self, name: str) -> TopicEntry:
-        """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
+        """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
         entry = self._registry.entry(name, self._on_disk())
         return replace(entry, config=self._topic_settings.overrides(name))
 
     def id_of(self, name: str) -> str | None:
-        """The topic id for a new partition of a topic."""
+        """The topic id to write into a new partition of a topic, None without one."""
         if self._manager.only is not None and name not in self._registry.topics:
             return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
         with contextlib.suppress(UnknownTopicError):
@@ -503,14 +513,15 @@ class Topics:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> TopicDescription:
-        """Create a topic; ``partitions``: default ``num.partitions``; ``config``: texts by Kafka's names.
+        """Create a topic. ``partitions``: how many, by default ``num.partitions``; ``config``: its own
+        settings as texts, by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
-        DirectoryRefusedError where a file or a link has a partition's name.
+        DirectoryRefusedError if a file or a link has the name of a partition's directory.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             names, overrides = self.names(), dict(config or {})
-            if name not in names and self._topic_settings.brokers_id(name) is not None:
+            if name not in names and self._topic_settings.broker_topic_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} already exists in the broker's metadata, and has no partition here",
                     advice="create its partitions one by one with LogManager.get_or_create",
@@ -518,8 +529,8 @@ class Topics:
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
             refuse_new_topic(name, names, count, overrides, self._topic_settings.broker)
             topic_id = new_id(self._manager.random_bytes)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=overrides)
-            self._add(name, entry, range(count))
+            entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=overrides)
+            self._add_partitions(name, entry, range(count))
             return self.describe(name)
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
@@ -527,36 +538,38 @@ class Topics:
 
         Raises UnknownTopicError, InvalidPartitionsError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
             refuse_fewer_partitions(name, len(entry.partitions), count)
-            more = [number for number in range(count) if number not in entry.partitions]
-            self._add(name, entry, more)
+            new_numbers = [number for number in range(count) if number not in entry.partitions]
+            self._add_partitions(name, entry, new_numbers)
             return self.describe(name)
 
-    def _add(self, name: str, entry: TopicEntry, more: Iterable[int]) -> None:
-        more = tuple(more)
-        self._manager.refuse_occupied_paths(name, more)
-        numbers = tuple(sorted((*entry.partitions, *more)))
-        entry = replace(entry, partitions=numbers, unmade=(*entry.unmade, *more))
-        # 1. Durable first, listed as unmade: after a crash the next start creates what is missing. 2. The
-        # directories and logs. 3. Listed as made, so that a directory that is lost later is not made anew.
-        self._write(self._registry.with_topic(name, entry))
-        self._make(name, entry)
+    def _add_partitions(self, name: str, entry: TopicEntry, new_numbers: Iterable[int]) -> None:
+        """Add partitions with the numbers ``new_numbers`` to a topic's entry, and create them."""
+        new_numbers = tuple(new_numbers)
+        self._manager.refuse_occupied_paths(name, new_numbers)
+        numbers = tuple(sorted((*entry.partitions, *new_numbers)))
+        entry = replace(entry, partitions=numbers, uncreated=(*entry.uncreated, *new_numbers))
+        # 1. List the partitions as uncreated, durably: after a crash the next start creates those that are
+        # missing. 2. Create directories and logs. 3. List them as created: a partition that gets lost later
+        # is not created again.
+        self._write_registry(self._registry.with_topic(name, entry))
+        self._create_listed(name, entry)
 
-    def _make(self, name: str, entry: TopicEntry) -> None:
-        """Create a listed topic's unmade partitions, then list them as made: after a crash between the two
-        the next start checks them again."""
+    def _create_listed(self, name: str, entry: TopicEntry) -> None:
+        """Create the uncreated partitions of a listed topic, then list them as created. After a crash between
+        the two the next start finds those that exist."""
         existing = {
             topic_partition for served in self._manager.serving() for topic_partition in served.all_partitions
         }
-        for topic_partition in (TopicPartition(name, number) for number in entry.unmade):
+        for topic_partition in (TopicPartition(name, number) for number in entry.uncreated):
             if topic_partition not in existing:
                 self._manager.create_partition(topic_partition)
-        self._write(self._registry.with_topic(name, replace(entry, unmade=())))
+        self._write_registry(self._registry.with_topic(name, replace(entry, uncreated=())))
 
-    def add(self, topic_partition: TopicPartition) -> None:
-        """Create one partition, and its topic where that is new. Raises as ``create`` does."""
+    def add_partition(self, topic_partition: TopicPartition) -> None:
+        """Create one partition, and its topic if that is new. Raises what ``create`` raises."""
         if self._manager.only is not None:
             if topic_partition != self._manager.only:
                 raise UnknownTopicError(
@@ -572,30 +585,30 @@ class Topics:
         else:
             refuse_bad_name(topic_partition.topic)
             refuse_collision(topic_partition.topic, names)
-            topic_id = self._topic_settings.brokers_id(topic_partition.topic) or new_id(
+            topic_id = self._topic_settings.broker_topic_id(topic_partition.topic) or new_id(
                 self._manager.random_bytes
             )
-            own = self._topic_settings.overrides(topic_partition.topic)
-            entry = TopicEntry(topic_id=topic_id, partitions=(), unmade=(), config=own)
+            overrides = self._topic_settings.overrides(topic_partition.topic)
+            entry = TopicEntry(topic_id=topic_id, partitions=(), uncreated=(), config=overrides)
         if topic_partition.partition < 0:
             raise InvalidPartitionsError(
                 f"topic {topic_partition.topic!r} cannot have a partition {topic_partition.partition}",
                 advice="pass at least 0",
             )
-        self._add(topic_partition.topic, entry, [topic_partition.partition])
+        self._add_partitions(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
-        """Set some of a topic's settings and remove others; they apply at once, segment sizes at the next
-        roll.
+        """Set the settings in ``set_to`` (name → text) and remove those in ``remove``. They apply at once,
+        segment sizes at the next roll.
 
-        Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError where
-        the topic's other settings are in metadata that is not in these directories.
+        Raises UnknownTopicError, InvalidConfigError, StorageError; DirectoryRefusedError if the topic's other
+        settings are in a metadata log that is not in these directories.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry = self._entry(name)
-            if self._has_owner and self._cluster is None and name not in self._registry.topics:
+            if self._is_used_by_broker and self._cluster is None and name not in self._registry.topics:
                 raise DirectoryRefusedError(
                     f"the other settings of topic {name!r} are in the broker's metadata log, which none of "
                     "the directories has",
@@ -605,7 +618,7 @@ class Topics:
             overrides = altered_settings(
                 name, entry.config, set_to or {}, remove, self._topic_settings.broker
             )
-            self._write(self._registry.with_topic(name, replace(entry, config=overrides)))
+            self._write_registry(self._registry.with_topic(name, replace(entry, config=overrides)))
             self._log_configs.pop(name, None)
             self._manager.settings_changed(name)
             return self.describe(name)
@@ -616,22 +629,20 @@ class Topics:
         Partitions in a directory that is offline are deleted at the next start that has it. Raises
         UnknownTopicError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             entry, delay_ms = self._entry(name), self.log_config(name).file_delete_delay_ms
-            # 1. Durable first, by its id: after a crash the next start deletes what is left. 2. Each
-            # partition is closed and its directory renamed; if one disk fails, the others go on. 3. The id
-            # leaves the list once no directory is missing.
-            self._write(self._registry.without_topic(name, entry.topic_id))
+            # 1. List the topic's id as deleted, durably: after a crash the next start deletes the partitions
+            # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
+            # the others. 3. Forget the id, unless a directory is offline.
+            self._write_registry(self._registry.without_topic(name, entry.topic_id))
             for served in self._manager.serving():
-                partitions = [*served.logs, *served.refused]
-                for topic_partition in (
-                    topic_partition for topic_partition in partitions if topic_partition.topic == name
-                ):
-                    with contextlib.suppress(StorageError):
-                        self._manager.delete_partition(served, topic_partition, delay_ms)
+                for topic_partition in [*served.logs, *served.refused]:
+                    if topic_partition.topic == name:
+                        with contextlib.suppress(StorageError):
+                            self._manager.delete_partition(served, topic_partition, delay_ms)
             self._log_configs.pop(name, None)
-            # In memory only: the file lists the ids until its next change, which does no harm, since ids are
-            # unique.
+            # In memory only. The file lists the id until its next change, which does no harm: no other topic
+            # has this id.
             if not self._manager.offline:
                 self._registry = replace(self._registry, deleted={})
 
@@ -645,20 +656,19 @@ class Topics:
     def alter_namespace(
         self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
     ) -> dict[str, str]:
-        """Set some of a namespace's policies and remove others, durably; they apply at once.
+        """Set a namespace's policies in ``set_to`` (name → text) and remove those in ``remove``, durably.
 
         Raises UsageError for a bad name, InvalidConfigError, StorageError.
         """
-        with self._manager.changing:
+        with self._manager.creation_or_deletion_lock:
             refuse_bad_namespace(name)
             before = self._registry.namespaces.get(name, {})
             policies = altered_policies(before, set_to or {}, remove, name)
-            self._write(self._registry.with_namespace(name, policies))
+            self._write_registry(self._registry.with_namespace(name, policies))
             return policies
 
-    def _write(self, registry: TopicRegistry) -> None:
-        """Write the registry to every directory in service, durably. Raises StorageError when there is
-        none."""
+    def _write_registry(self, registry: TopicRegistry) -> None:
+        """Write the registry to every directory in service, durably. Raises StorageError if none is left."""
         if self._manager.only is not None:
             raise DirectoryRefusedError(
                 "topics cannot be changed while a single partition is open",
@@ -669,5 +679,5 @@ class Topics:
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         if not self._manager.serving():
-            raise StorageError(NO_DIRECTORY, advice=RESTART)
+            raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
         self._registry = registry

@@ -1,8 +1,8 @@
 """Periodic maintenance of open logs: retention, flushes, checkpoints, removal of deleted files.
 
-The tasks and their periods are those that Kafka's ``LogManager.startup`` schedules; they begin
+Kafka's ``LogManager.startup`` schedules the same tasks with the same periods, the first run
 ``log.initial.task.delay.ms`` after the start. Each task covers all logs. A disk error takes the log's
-directory offline, and the task continues with the other directories.
+directory offline, and the task goes on with the other directories.
 
 ::
 
@@ -23,7 +23,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from siltstone.base import files
 from siltstone.base.clock import Clock
@@ -32,43 +32,53 @@ from siltstone.base.errors import SiltstoneError, StorageError
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import Decision, decide, segment_metadata
+from siltstone.log.retention import Deletion, segment_metadata, segments_to_delete
 from siltstone.runtime.served_directory import ServedDirectory
 
 if TYPE_CHECKING:
     from siltstone.runtime.manager import LogManager
 
 # ``Scheduler.tick(now_ms)`` runs the tasks that are due and returns their names; nothing runs between ticks.
-# A task that was due several times runs once. ``Ticker`` calls ``tick`` from a thread (Kafka's
-# ``KafkaScheduler``); tests call it themselves.
+# A task that was due several times runs once. ``Ticker`` is the thread that calls ``tick`` (Kafka's
+# ``KafkaScheduler``); tests call ``tick`` themselves.
 
 Action = Callable[[], object]
 Period = Callable[[], int]
-"""The period in ms as of now; read again after every run of the task."""
+"""Returns the current period in ms; called at every run of the task, since settings may change."""
 
 _MAX_WAIT_SECONDS = 60.0
 
 
+class _Task(NamedTuple):
+    """A task that waits until ``due_ms``. ``period`` is None for a task that runs once."""
+
+    due_ms: int
+    name: str
+    action: Action
+    period: Period | None
+
+
 class Scheduler:
-    """Tasks by the time at which they are due, ms. Thread-safe."""
+    """Runs tasks at their times. Thread-safe. ``changed`` is set when a task was scheduled or hastened."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
-        self._waiting: list[tuple[int, str, Action, Period | None]] = []
+        self._waiting: list[_Task] = []
         self.changed = threading.Event()
 
     def schedule(self, name: str, action: Action, *, due_ms: int, period: Period | None = None) -> None:
-        """Run ``action`` at ``due_ms``, and from then on once a period if there is one."""
+        """Run ``action`` at ``due_ms``; with a ``period``, once in every period from then on."""
         with self._lock:
-            self._waiting.append((due_ms, name, action, period))
+            self._waiting.append(_Task(due_ms, name, action, period))
         self.changed.set()
 
     def hasten(self, name: str, due_ms: int) -> None:
         """Run the periodic task ``name`` at ``due_ms`` at the latest."""
         with self._lock:
             self._waiting = [
-                (min(task[0], due_ms), *task[1:]) if task[1] == name else task for task in self._waiting
+                task._replace(due_ms=min(task.due_ms, due_ms)) if task.name == name else task
+                for task in self._waiting
             ]
         self.changed.set()
 
@@ -76,10 +86,10 @@ class Scheduler:
     def next_ms(self) -> int | None:
         """When the next task is due, None when there is none."""
         with self._lock:
-            return min((task[0] for task in self._waiting), default=None)
+            return min((task.due_ms for task in self._waiting), default=None)
 
     def tick(self, now_ms: int) -> list[str]:
-        """Run the tasks that are due, in order of time; their names.
+        """Run the tasks that are due, in order of time, and return their names.
 
         When a task raises, the others still run; the first error is raised at the end.
         """
@@ -87,13 +97,13 @@ class Scheduler:
         errors: list[Exception] = []
         with self._ticking:
             with self._lock:
-                due = sorted((task for task in self._waiting if task[0] <= now_ms), key=lambda task: task[0])
-                self._waiting = [task for task in self._waiting if task[0] > now_ms]
-            for due_ms, name, action, period in due:
+                due = [task for task in self._waiting if task.due_ms <= now_ms]
+                self._waiting = [task for task in self._waiting if task.due_ms > now_ms]
+            for due_ms, name, action, period in sorted(due, key=lambda task: task.due_ms):
                 ran.append(name)
                 if period is not None:
-                    # Scheduled before it runs, so that its action may hasten it; at a multiple of the period,
-                    # so that missed runs are not made up for.
+                    # The next run is scheduled before this one begins: the action may hasten it. It is the
+                    # first that is still to come: runs that were missed are not made up for.
                     period_ms = max(period(), 1)
                     missed = (now_ms - due_ms) // period_ms
                     self.schedule(name, action, due_ms=due_ms + (missed + 1) * period_ms, period=period)
@@ -113,12 +123,12 @@ class Ticker:
         self._tick = tick
         self._scheduler = scheduler
         self._clock = clock
-        self._stopped = False
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="siltstone-ticker", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopped:
+        while not self._is_stopped:
             self._scheduler.changed.clear()
             try:
                 self._tick()
@@ -126,15 +136,15 @@ class Ticker:
                 _logger.exception(
                     "A periodic task failed; it runs again when it is due, and the others run on"
                 )
-            due = self._scheduler.next_ms
-            wait = _MAX_WAIT_SECONDS if due is None else max(due - self._clock.now_ms(), 0) / 1000
-            if not self._stopped:
-                # A bound, since the clock may be set back.
+            next_ms = self._scheduler.next_ms
+            wait = _MAX_WAIT_SECONDS if next_ms is None else max(next_ms - self._clock.now_ms(), 0) / 1000
+            if not self._is_stopped:
+                # Bounded: if the clock is set back meanwhile, the computed time is too long.
                 self._scheduler.changed.wait(min(wait, _MAX_WAIT_SECONDS))
 
     def stop(self) -> None:
-        """End the thread after the tick that runs."""
-        self._stopped = True
+        """End the thread, after a tick that is in progress."""
+        self._is_stopped = True
         self._scheduler.changed.set()
         self._thread.join()
 
@@ -142,14 +152,16 @@ class Ticker:
 RETENTION, FLUSH, PRODUCERS = "retention", "flush", "expire-producers"
 RECOVERY_POINTS, LOG_STARTS = "checkpoint-recovery-points", "checkpoint-log-starts"
 UNLINK, REMOVE = "unlink-deleted-files", "remove-deleted-directory"
+"""Names of the tasks, which ``tick`` returns."""
 _logger = logging.getLogger("siltstone")
 
 
 class Upkeep:
-    """The periodic tasks over the directories of a manager."""
+    """The periodic tasks of a ``LogManager``, for all its logs and directories."""
 
     def __init__(self, manager: LogManager) -> None:
-        self._cleaning, self._logs, self._serving = manager.cleaning, manager.logs, manager.serving
+        self._cleaning_states = manager.cleaning_states
+        self._logs, self._serving = manager.logs, manager.serving
         self._scheduler, self._clock = manager.scheduler, manager.clock
         config, now_ms = manager.config, self._clock.now_ms()
         self._flush_interval_ms = config.integer("log.flush.scheduler.interval.ms")
@@ -166,25 +178,25 @@ class Upkeep:
         self._scheduler.schedule(FLUSH, self.flush_due, due_ms=flush_ms, period=self._flush_period)
 
     def settings_changed(self, config: LogConfig) -> None:
-        """A log was opened, or has these settings now: it may have to be flushed earlier."""
+        """A log was opened, or has new settings (``config``): the next flush may be due earlier."""
         if 0 < config.flush_ms < LONG_MAX:
             self._scheduler.hasten(FLUSH, self._clock.now_ms() + config.flush_ms)
 
     def _flush_period(self) -> int:
-        """The scheduler's interval, or the shortest ``flush.ms`` of a log where that is shorter.
+        """``log.flush.scheduler.interval.ms``, or the shortest ``flush.ms`` of a log if that is shorter.
 
-        Kafka uses the interval, which is endless by default: a topic's ``flush.ms`` then only counts when
-        records are appended, and the last records of a log are never flushed.
+        Kafka uses the former alone, which is endless by default. A topic's ``flush.ms`` then counts only
+        at appends, and the last records of a log are never flushed.
         """
         periods = (log.config.flush_ms for _, log in self._logs() if log.config.flush_ms > 0)
         return min(self._flush_interval_ms, min(periods, default=LONG_MAX))
 
     @contextlib.contextmanager
     def guarded(self, served: ServedDirectory) -> Iterator[None]:
-        """Errors of the disk in the block take the directory offline; a full disk is only logged."""
+        """An error of the disk in the block takes the directory offline; other errors are only logged."""
         try:
             yield
-        # A log that went offline takes its directory along; one that only met a full disk does not.
+        # If a log went offline, so does its directory. After a full disk the log is not offline.
         except StorageError as error:
             _logger.warning("Maintenance of a log failed: %s", error)
             self.take_failed_offline()
@@ -201,16 +213,16 @@ class Upkeep:
 
     # The tasks
 
-    def delete_old_segments(self) -> dict[str, tuple[Decision, ...]]:
+    def delete_old_segments(self) -> dict[str, tuple[Deletion, ...]]:
         """Apply retention to every log; the decisions by partition.
 
-        As in ``LogManager.cleanupLogs`` each log is paused for its retention, since a cleaning that started
-        meanwhile would plan with segments that retention deletes. A log that is being cleaned is skipped: the
+        As in ``LogManager.cleanupLogs`` the cleaning of each log is paused meanwhile: a cleaning that began
+        then would plan with segments that retention deletes. A log that is being cleaned is skipped: the
         cleaner applies retention after the cleaning.
         """
         deleted = {}
         for served, log in self._logs():
-            if not self._cleaning.try_pause(log.topic_partition):
+            if not self._cleaning_states.try_pause(log.topic_partition):
                 continue
             try:
                 with self.guarded(served):
@@ -218,23 +230,24 @@ class Upkeep:
                     if decisions:
                         deleted[str(log.topic_partition)] = decisions
             finally:
-                self._cleaning.resume(log.topic_partition)
+                self._cleaning_states.resume(log.topic_partition)
         return deleted
 
-    def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Decision, ...]:
-        """Apply retention to one log that is paused, or under the caller's claim.
+    def delete_old_segments_of(self, served: ServedDirectory, log: PartitionLog) -> tuple[Deletion, ...]:
+        """Apply retention to one log, of which the cleaning is paused or the caller has the claim.
 
-        Raises StorageError, InvalidConfigError for an unknown policy, LedgerError for a damaged ledger: its
-        records may be left in the originals only.
+        Raises StorageError; InvalidConfigError for an unknown policy; LedgerError for a damaged compacted
+        ledger: the log may have the only copy of its records.
         """
-        decisions: tuple[Decision, ...] = ()
-        # Read before the log's lock is taken: a horizon that rises meanwhile would only allow more.
-        retain_from = LedgerStore(log.directory).held_horizon() if log.config.deletes else None
+        decisions: tuple[Deletion, ...] = ()
+        # The horizon of a compacted ledger: retention keeps all records above. It is read before the log's
+        # lock is taken; it only rises, which would let retention delete more.
+        retain_from = LedgerStore(log.directory).first_needed_offset() if log.config.deletes else None
 
-        def count(view: LogView) -> int:
-            # Called under the lock of the log's segments: what is counted is what is deleted.
+        def count_expired(view: LogView) -> int:
+            # Called under the lock of the log's segments, so that exactly the counted segments are deleted.
             nonlocal decisions
-            decisions = decide(
+            decisions = segments_to_delete(
                 segment_metadata(view, with_times=log.config.deletes),
                 now_ms=self._clock.now_ms(),
                 config=log.config,
@@ -245,7 +258,9 @@ class Upkeep:
             return len(decisions)
 
         if log.offline is None:
-            self.unlink_later(served, log.delete_prefix(count), log.config.file_delete_delay_ms)
+            self.unlink_later(
+                served, log.delete_oldest_segments(count_expired), log.config.file_delete_delay_ms
+            )
         return decisions
 
     def unlink_later(self, served: ServedDirectory, paths: Sequence[Path], delay_ms: int) -> None:
@@ -274,8 +289,8 @@ class Upkeep:
         """Flush the logs whose ``flush.ms`` has passed."""
         now_ms = self._clock.now_ms()
         for served, log in self._logs():
-            waited = now_ms - log.flushed_ms
-            if log.log_end_offset > log.recovery_point and waited >= log.config.flush_ms < LONG_MAX:
+            unflushed_ms = now_ms - log.flushed_ms
+            if log.log_end_offset > log.recovery_point and unflushed_ms >= log.config.flush_ms < LONG_MAX:
                 with self.guarded(served):
                     log.flush()
 
@@ -284,7 +299,7 @@ class Upkeep:
         self._for_each_directory(ServedDirectory.write_recovery_points)
 
     def write_log_starts(self) -> None:
-        """Write the log starts of all logs."""
+        """Write the log start offsets of all logs."""
         self._for_each_directory(ServedDirectory.write_log_starts)
 
     def _for_each_directory(self, write: Callable[[ServedDirectory], None]) -> None:

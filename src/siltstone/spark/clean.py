@@ -1,17 +1,20 @@
-"""The cleaner's engine on Spark: the steps of ``compaction.work`` as stages of DataFrames.
+"""The cleaner's engine on Spark: runs the steps of ``compaction.work`` as stages of DataFrames.
 
 ::
 
-    input splits ─ extract ─► entries ─ bucket ─► merge ─► retained offsets ─ group ─► rewrite ─► reports
-                                                                            or    ─► gather  ─► files
-    a wave's groups, with their files of retained offsets ─► rewrite ─► reports
+    splits ─ extract ─► key entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
+                                                                                    or ─► gather  ─► files
+    groups of a wave, with their files of retained offsets ─► rewrite ─► reports
 
 One task cleans a small log, or several; all small logs of a run are a few jobs. A large log takes the stages
-above: in one job or, if its groups go in waves, in a job that gathers the retained offsets and a job for each
-wave. A log with few dirty keys takes the broadcast join. ``jobs`` runs a job's stages, with shuffles or in a
-barrier stage. Tasks get their input as plain data in the function, so only entries, retained offsets and
-reports are exchanged. Each task verifies that the segments are those that were planned with, so that a
-repeated task cannot mix them with segments that were swapped in meanwhile.
+above: in one job or, if its segment groups go in waves, in a job that gathers the retained offsets in files
+and then a job for each wave. A log with few dirty keys takes the broadcast join. ``jobs`` runs the stages of
+a job, with shuffles or in a barrier stage.
+
+The functions that run in tasks end in ``_task``. Their ``inputs`` are those of all tasks of the stage, as
+plain data that Spark ships with the function; a row of ``batches`` has the number of an input. So tasks
+exchange only key entries, retained offsets and reports. Each task checks that the segments are those that
+were planned: a repeated task cannot mix them with segments that were swapped in meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +32,12 @@ from pyspark.sql import SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.compaction import broadcast
-from siltstone.compaction.broadcast import CLEAN_SHARE, dirty_splits, merge_group_reports, should_broadcast
+from siltstone.compaction.broadcast import (
+    MIN_CLEAN_TO_DIRTY_RATIO,
+    dirty_splits,
+    merge_group_reports,
+    should_broadcast,
+)
 from siltstone.compaction.engine import (
     bucket_count,
     clean_in_one_task,
@@ -41,12 +49,12 @@ from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
-    RETAINED_BYTES,
+    RETAINED_OFFSET_BYTES,
     GroupReport,
     LogReport,
     RetainedFile,
     remove_staged,
-    rewrite_from,
+    rewrite_from_file,
     rewrite_group,
     write_retained,
 )
@@ -62,54 +70,56 @@ from siltstone.compaction.work import (
     splits_by_task,
     transaction_state_by_group,
 )
-from siltstone.log.transactions import NOTHING, Carried
+from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, one_ahead, run_in_barrier
+from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, run_in_barrier, run_jobs_overlapped
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
     engine_errors,
-    finer_buckets,
     is_alive,
     merge_shape,
-    runs_of,
+    neighbours,
+    smaller_buckets,
     task_numbers,
 )
 
-# The broadcast join on Spark: clean records' keys are looked up in an offset map of the dirty section.
+# The broadcast join on Spark: tasks look up the keys of clean records in an offset map of the dirty section.
 #
 # ::
 #
-#     in a barrier     dirty segments ─► entries, to every task ─► a map each ─► groups rewritten ─► reports
-#     with shuffles    dirty segments ─► entries ─► driver: a map, broadcast ─► groups rewritten ─► reports
+#     barrier stage    dirty segments ─► entries, to every task ─► each builds the map, rewrites groups
+#     two jobs         dirty segments ─► entries ─► map on the driver, broadcast ─► groups rewritten
 #
-# In a barrier stage each worker begins with groups of its own, and goes on with those that are not claimed.
-# The pieces are ``compaction.broadcast``'s.
+# In a barrier stage each worker begins with its own groups, and then takes groups that no worker has claimed.
+# ``compaction.broadcast`` does the work.
 
-Runs = Sequence[Sequence[int]]
+Groups = Sequence[Sequence[int]]
+"""Neighbouring groups for each task, by their index in ``work.groups``."""
 Claim = Callable[[int], bool]
 """Claims a group for this worker; False if another worker has it."""
 
 
 def dirty_task(
-    work: LogWork, parts: Sequence[Sequence[InputSplit]], lookups: int, batches: Batches
+    work: LogWork, inputs: Sequence[Sequence[InputSplit]], lookup_tasks: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names some neighbouring splits: yields their dirty entries for all tasks of the next stage.
-    The first row's task also sends a row to each of the ``lookups`` tasks."""
+    """Read neighbouring splits, and send their dirty entries to every task of the next stage.
+
+    The task of input 0 also sends a row to each of the ``lookup_tasks``, which tells it its number."""
     for number in task_numbers(batches):
         extracted = Extracted()
-        for blob in broadcast.dirty_entries(work, parts[number], extracted):
+        for blob in broadcast.dirty_entries(work, inputs[number], extracted):
             yield entries_row(blob, ALL).batch()
         extracted.summaries = []
         yield report_row(rows.EXTRACTED, extracted, ALL).batch()
         if number == 0:
-            yield from (Row(target=run, kind=rows.TRIGGER).batch() for run in range(lookups))
+            yield from (Row(target=task, kind=rows.TRIGGER).batch() for task in range(lookup_tasks))
 
 
-def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
-    """The reports and the entries of the tasks that read dirty segments."""
+def _dirty_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
+    """The sum of the reports, and the entries, of the tasks that read dirty segments."""
     extracted = Extracted()
     for row in arrived:
         if row.kind == rows.EXTRACTED:
@@ -118,38 +128,41 @@ def _dirty(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
 
 
 def shared_lookup_task(
-    work: LogWork, shared: Broadcast[broadcast.OffsetMap], parts: Runs, batches: Batches
+    work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: Groups, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names some neighbouring groups, which are rewritten by the shared map."""
+    """Rewrite neighbouring groups by the map that the driver has broadcast."""
     for number in task_numbers(batches):
-        yield from _looked_up(work, shared.value, parts[number])
+        yield from _clean_groups_by_map(work, shared.value, inputs[number])
 
 
-def lookup_task(work: LogWork, parts: Runs, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Build the map of the dirty entries that arrive, rewrite its own groups, and then those of other
-    workers that are not claimed, from the end. If reading failed or found transactions, only report that."""
+def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Build the offset map from the dirty entries that arrive, and rewrite the groups that ``claim`` grants.
+
+    The task begins with its own groups, and then tries those of other tasks from the end, where these come
+    last. If reading failed or found transactions, it only reports that."""
     arrived = list(rows_of(batches))
-    (own,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
-    extracted, entries = _dirty(arrived)
-    if extracted.failure is not None or extracted.transactional:
+    (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
+    extracted, entries = _dirty_entries(arrived)
+    if extracted.failure is not None or extracted.has_transactions:
         yield report_row(rows.EXTRACTED, extracted).batch()
         return
     offset_map = broadcast.OffsetMap.of(entries)
     yield report_row(rows.MERGED, LogReport(name=work.name, dirty_keys=len(offset_map))).batch()
-    others = [group for run in parts if run is not parts[own] for group in run]
-    yield from _looked_up(work, offset_map, filter(claim, [*parts[own], *reversed(others)]))
+    others = [group for groups in inputs if groups is not inputs[index] for group in groups]
+    yield from _clean_groups_by_map(work, offset_map, filter(claim, [*inputs[index], *reversed(others)]))
 
 
-def _looked_up(
+def _clean_groups_by_map(
     work: LogWork, offset_map: broadcast.OffsetMap, groups: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
+    """Rewrite groups by the offset map; yields a report for each."""
     buffers = Buffers()
     for group in groups:
-        done = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
-        yield report_row(rows.JOINED, done, group).batch()
+        report = broadcast.clean_group(work, work.groups[group], offset_map, attempt_name(), buffers)
+        yield report_row(rows.JOINED, report, group).batch()
 
 
-def _joined(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
+def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
     """The log's report from the tasks of a barrier stage; None if the log has transactions."""
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
@@ -159,27 +172,29 @@ def _joined(work: LogWork, reports: Sequence[Row]) -> LogReport | None:
     return merge_group_reports(work, keys, groups)
 
 
-_TASK_BYTES = 1 << 30
+_EXTRACT_TASK_BYTES = 1 << 30
+"""The most bytes of a log for a task that extracts entries."""
 _WHOLE_TASK_BYTES = 256 << 20
+"""About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
 _JOBS, _LOGS_PER_JOB = 4, 16
-"""Up to so many jobs of at least so many logs."""
+"""Small logs go in up to ``_JOBS`` jobs, of at least ``_LOGS_PER_JOB`` logs each."""
 
 
-def clean_whole_task(parts: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Each row names a few logs, which this task cleans one after another."""
+def clean_whole_task(inputs: Sequence[Sequence[LogWork]], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Clean a few whole logs, one after another."""
     buffers = Buffers()
     for number in task_numbers(batches):
-        for work in parts[number]:
-            done = clean_in_one_task(work, attempt_name(), buffers)
-            yield report_row(rows.REPORT, done).batch()
+        for work in inputs[number]:
+            report = clean_in_one_task(work, attempt_name(), buffers)
+            yield report_row(rows.REPORT, report).batch()
 
 
 def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork]]:
     """Distribute logs over tasks, the largest first, so that no core waits long at the end.
 
-    There are a few tasks for each worker, more if a task would have over 256 MiB, which it may have to
-    repeat.
+    Each worker gets a few tasks. It gets more if a task would have over 256 MiB: a task that fails is
+    repeated as a whole.
     """
     ordered = sorted(works, key=lambda work: -work.size)
     size = sum(work.size for work in works)
@@ -188,15 +203,15 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
 
 
 def extract_task(
-    work: LogWork, parts: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
+    work: LogWork, inputs: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names some splits: yields their entries, summaries of transactions, and a report."""
+    """Read splits; yields their key entries by bucket, summaries of their transactions, and a report."""
     for number in task_numbers(batches):
         extracted = Extracted()
-        for blob in extract(work, parts[number], buckets, entry_capacity(work), extracted):
+        for blob in extract(work, inputs[number], buckets, entry_capacity(work), extracted):
             yield entries_row(blob).batch()
         for summary in extracted.summaries:
-            yield array_row(rows.SUMMARY, 0, summary).batch()
+            yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
         extracted.summaries = []
         yield report_row(
             rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
@@ -206,197 +221,210 @@ def extract_task(
 
 
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Merge the entries of buckets into retained offsets by group; reports pass through.
+    """Merge the key entries of buckets into retained offsets by group; pass reports on.
 
-    The first bucket's task also computes the state of transactions where each group starts.
+    The task of bucket 0 also computes the state of transactions in which each group starts.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    done = LogReport(name=work.name)
+    report = LogReport(name=work.name)
     for row in rows_of(batches):
         if row.kind == rows.TRIGGER:
             yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
         elif row.kind == rows.REPORT:
             yield row.batch()
-        elif row.kind == rows.SUMMARY:
-            done.extracted.summaries.append(row.array(np.int64, 3).copy())
+        elif row.kind == rows.TRANSACTION_SUMMARY:
+            report.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
             blob = entries_of(row, buckets)
             blobs.setdefault(blob.bucket, []).append(blob)
-    for group, carried in transaction_state_by_group(work, done.extracted).items():
-        yield report_row(rows.CARRIED, carried, group).batch()
+    for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
+        yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
     for bucket in sorted(blobs):
         retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
-        done.dirty_keys += retained.dirty_keys
+        report.dirty_keys += retained.dirty_keys
         for group, offsets in retained_by_group(work, retained):
-            done.retained_counts[group] = done.retained_counts.get(group, 0) + len(offsets)
+            report.retained_counts[group] = report.retained_counts.get(group, 0) + len(offsets)
             for row in array_rows(rows.RETAINED, group, offsets):
                 yield row.batch()
-    yield report_row(rows.REPORT, done).batch()
+    yield report_row(rows.REPORT, report).batch()
 
 
 def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rewrite groups by the retained offsets that arrive; reports pass through.
+    """Rewrite groups by the retained offsets that arrive; pass reports on.
 
-    A group without retained offsets has to be rewritten, too: ``rows.TRIGGER`` makes sure that it has a row.
+    A group without retained offsets has to be rewritten, too, so ``merge_task`` sends each group an empty
+    row.
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, carried: Carried) -> LogReport:
-        rewritten = rewrite_group(work, group, retained, attempt_name(), carried, buffers)
+    def rewrite(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
+        rewritten = rewrite_group(work, group, retained, attempt_name(), transaction_state, buffers)
         return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
 
 
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Write the retained offsets that arrive to a file for each group; reports pass through."""
+    """Write the retained offsets that arrive to a file for each group; pass reports on."""
 
-    def gather(group: Group, retained: Offsets, carried: Carried) -> LogReport:
+    def gather(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
         return LogReport(
-            name=work.name, files=[write_retained(work, group, retained, attempt_name(), carried)]
+            name=work.name, files=[write_retained(work, group, retained, attempt_name(), transaction_state)]
         )
 
     return _by_group(work, batches, gather)
 
 
 def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, Carried], LogReport]
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState], LogReport]
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each group's retained offsets and initial state of transactions; yields its report.
+    """Call ``clean`` with each group's retained offsets and the state of transactions in which it starts.
 
-    Other rows pass through.
+    Yields the reports of ``clean``, and passes other rows on.
     """
     retained: dict[int, list[Offsets]] = {}
-    carried: dict[int, Carried] = {}
+    transaction_state: dict[int, TransactionState] = {}
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
-        elif row.kind == rows.CARRIED:
-            carried[row.target] = report_of(row, Carried)
+        elif row.kind == rows.TRANSACTION_STATE:
+            transaction_state[row.target] = report_of(row, TransactionState)
         else:
             yield row.batch()
     for group in sorted(retained):
-        offsets, over = np.concatenate(retained.pop(group)), carried.get(group, NOTHING)
-        yield report_row(rows.REPORT, clean(work.groups[group], offsets, over)).batch()
+        offsets, state = np.concatenate(retained.pop(group)), transaction_state.get(group, NO_TRANSACTIONS)
+        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state)).batch()
 
 
 def rewrite_from_files_task(
     work: LogWork, wave: Sequence[tuple[Group, RetainedFile]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a group of a wave, which is rewritten from its file of retained offsets."""
+    """Rewrite groups of a wave from their files of retained offsets."""
     buffers = Buffers()
     for number in task_numbers(batches):
         group, file = wave[number]
-        report = rewrite_from(work, group, file, attempt_name(), buffers)
+        report = rewrite_from_file(work, group, file, attempt_name(), buffers)
         yield report_row(rows.REPORT, report).batch()
 
 
 class SparkEngine(SparkWorkers):
-    """Spreads cleanings over the workers of a session.
+    """The cleaner's engine (``compaction.engine.Engine``) on the workers of a session.
 
-    ``clean_share``: how many times the bytes of the dirty segments the clean ones must have for a broadcast
+    ``min_clean_to_dirty_ratio``: the least bytes of clean segments for a byte of dirty ones, for a broadcast
     join.
     """
 
-    def __init__(self, session: SparkSession, *, clean_share: float = CLEAN_SHARE, **options: Any) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        min_clean_to_dirty_ratio: float = MIN_CLEAN_TO_DIRTY_RATIO,
+        **options: Any,
+    ) -> None:
         super().__init__(session, **options)
-        self._clean_share = clean_share
+        self._clean_share = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean a few logs in each task, since a task costs Spark some 80 ms. Many logs are several jobs:
-        while one runs the caller swaps the logs of the one before. The logs of a failed job are done again by
-        halves. Raises EngineError if there is only one log and its job fails, or Spark is gone."""
-        parts = distribute_logs(works, self._parallelism)
-        jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(parts)))
-        again: list[LogWork] = []
+        """Clean logs, a few in each task, since a task costs Spark some 80 ms.
+
+        Many logs are several jobs: while one runs, the caller swaps the logs of the one before. The logs of a
+        failed job are cleaned again in halves. Raises EngineError if there is only one log and its job fails,
+        or if Spark is gone."""
+        inputs = distribute_logs(works, self._parallelism)
+        jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(inputs)))
+        logs_to_repeat: list[LogWork] = []
 
         def clean(number: int) -> list[LogReport]:
-            tasks = parts[number::jobs]
+            tasks = inputs[number::jobs]
             try:
-                return self._clean_parts(tasks)
+                return self._clean_in_one_job(tasks)
             except EngineError:
                 if len(works) == 1 or not is_alive(self._session):
                     raise
-                again.extend(work for part in tasks for work in part)
+                logs_to_repeat.extend(work for part in tasks for work in part)
                 return []
 
-        for reports in one_ahead(self._session, clean, jobs):
+        for reports in run_jobs_overlapped(self._session, clean, jobs):
             yield from reports
-        yield from self._clean_apart(again)
+        yield from self._clean_by_halves(logs_to_repeat)
 
-    def _clean_parts(self, parts: Sequence[Sequence[LogWork]]) -> list[LogReport]:
-        names = [work.name for part in parts for work in part]
+    def _clean_in_one_job(self, inputs: Sequence[Sequence[LogWork]]) -> list[LogReport]:
+        names = [work.name for part in inputs for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
-        size = sum(work.size for part in parts for work in part)
-        reports = self._run_numbered(title, len(parts), clean_whole_task, parts, size=size)
+        size = sum(work.size for part in inputs for work in part)
+        reports = self._run_numbered(title, len(inputs), clean_whole_task, inputs, size=size)
         return [report_of(row, LogReport) for row in reports]
 
-    def _clean_apart(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean the logs of a failed job by halves, until a job with one log fails: that is its failure."""
+    def _clean_by_halves(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
+        """Clean the logs of a failed job in halves, and so on; a job with one log that fails is that log's
+        failure."""
         for half in (works[: len(works) // 2], works[len(works) // 2 :]):
             if not half:
                 continue
             try:
-                reports = self._clean_parts(distribute_logs(half, self._parallelism))
+                reports = self._clean_in_one_job(distribute_logs(half, self._parallelism))
             except EngineError as error:
                 if not is_alive(self._session):
                     raise
                 if len(half) > 1:
-                    yield from self._clean_apart(half)
+                    yield from self._clean_by_halves(half)
                 else:
                     yield LogReport(name=half[0].name, extracted=Extracted(failure=failure_of(error)))
             else:
                 yield from reports
 
-    def clean_spread(self, work: LogWork) -> LogReport:
+    def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
-        done = self._clean_spread(work)
-        if self._may_be_miscut(work, done.extracted):
-            for group in done.groups:
+        report = self._clean_spread(work)
+        if self._may_be_miscut(work, report.extracted):
+            for group in report.groups:
                 remove_staged(group)
-            done = self._clean_spread(replace(work, may_cut=False))
-        return done
+            report = self._clean_spread(replace(work, may_cut=False))
+        return report
 
     def _may_be_miscut(self, work: LogWork, extracted: Extracted) -> bool:
-        """May a cut inside a segment be the reason for the failure, since no batch begins there?"""
+        """May a cut inside a segment have caused the failure? A wrong index leads to cuts within a batch."""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
-        return are_cut(self._parts(work)) or are_cut(dirty_splits(work, self._parallelism))
+        return are_cut(self._splits_of_tasks(work)) or are_cut(dirty_splits(work, self._parallelism))
 
     def _clean_spread(self, work: LogWork) -> LogReport:
-        # Without a barrier stage a SparkContext broadcasts the map.
+        # The broadcast join may need a SparkContext, which Spark Connect does not have.
         if should_broadcast(work, self._clean_share) and not is_connect(self._session):
             joined = self._broadcast_join(work)
             if joined is not None:
                 return joined
-        done = _summed_up(work, self._by_group(work, rewrite_task))
-        done.groups.sort(key=lambda group: group.group)
-        return done
+        report = _summed_report(work, self._by_group(work, rewrite_task))
+        report.groups.sort(key=lambda group: group.group_index)
+        return report
 
     def _broadcast_join(self, work: LogWork) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
         dirty = dirty_splits(work, self._parallelism) or [[]]
         sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
-        parts = runs_of(sizes, min(len(sizes), self._parallelism))
+        inputs = neighbours(sizes, min(len(sizes), self._parallelism))
         if self._uses_barrier(work.size):
             stages = (
-                Stage(function=dirty_task, arguments=(work, dirty, len(parts)), tasks=len(dirty)),
-                Stage(function=lookup_task, arguments=(work, parts), tasks=len(parts), claims=True),
+                Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
+                Stage(function=lookup_task, arguments=(work, inputs), tasks=len(inputs), needs_claim=True),
             )
             job = Job(stages=stages, title=work.name, staging=work.staging, size=work.size)
             reports = run_in_barrier(self._session, job, self._progress)
             if reports is not None:
-                return _joined(work, reports)
-        return self._join_in_two_jobs(work, dirty, parts)
+                return _broadcast_join_report(work, reports)
+        return self._join_in_two_jobs(work, dirty, inputs)
 
     def _join_in_two_jobs(
-        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], parts: Runs
+        self, work: LogWork, dirty: Sequence[Sequence[InputSplit]], inputs: Groups
     ) -> LogReport | None:
-        """The driver builds the map in one job, and broadcasts it for the next."""
-        extracted, entries = _dirty(self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0))
+        """The broadcast join in two jobs: the driver builds the map from the first one's entries, and
+        broadcasts it for the second. None if the log has transactions."""
+        extracted, entries = _dirty_entries(
+            self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0)
+        )
         if extracted.failure is not None:
             return LogReport(name=work.name, extracted=extracted)
-        if extracted.transactional:
+        if extracted.has_transactions:
             return None
         offset_map = broadcast.OffsetMap.of(entries)
         with engine_errors(work.name):
@@ -404,32 +432,32 @@ class SparkEngine(SparkWorkers):
         try:
             reports = self._run_numbered(
                 work.name,
-                len(parts),
+                len(inputs),
                 shared_lookup_task,
                 work,
                 shared,
-                parts,
+                inputs,
                 size=work.size,
                 is_rewriting=True,
             )
         finally:
-            with contextlib.suppress(Exception):  # it goes with Spark, too
+            with contextlib.suppress(Exception):  # Spark may be gone, and the broadcast with it.
                 shared.destroy()
         return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
-    def gather(self, work: LogWork) -> LogReport:
-        """Merge one log on all workers; its retained offsets go into files, one a group."""
-        done = _summed_up(work, self._by_group(work, gather_task))
-        if self._may_be_miscut(work, done.extracted):
-            done = _summed_up(work, self._by_group(replace(work, may_cut=False), gather_task))
-        return done
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
+        """Find the retained offsets of one log on all workers, and write them to a file for each group."""
+        report = _summed_report(work, self._by_group(work, gather_task))
+        if self._may_be_miscut(work, report.extracted):
+            report = _summed_report(work, self._by_group(replace(work, may_cut=False), gather_task))
+        return report
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
     ) -> list[GroupReport]:
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
-        tasks = self._rewriting_tasks(work, groups)
+        tasks = self._rewrite_task_count(work, groups)
         reports = self._run_numbered(
             work.name,
             len(wave),
@@ -440,39 +468,42 @@ class SparkEngine(SparkWorkers):
             size=wave_bytes(work, groups),
             is_rewriting=True,
         )
-        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group)
+        return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group_index)
 
     def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
-        """Run the three stages; ``task`` is the last one, which gets retained offsets by group."""
+        """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
+        reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
         entry_bytes = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
-        buckets = finer_buckets(buckets, tasks, entry_bytes)
-        parts = self._parts(work)
+        buckets = smaller_buckets(buckets, tasks, entry_bytes)
+        inputs = self._splits_of_tasks(work)
         stages = (
-            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
-            Stage(function=task, arguments=(work,), tasks=self._rewriting_tasks(work, work.groups)),
+            Stage(function=task, arguments=(work,), tasks=self._rewrite_task_count(work, work.groups)),
         )
         return self._run(stages, work.name, work.staging, work.size)
 
-    def _parts(self, work: LogWork) -> list[list[InputSplit]]:
-        """The input splits of each extracting task."""
-        tasks = max(self._parallelism, math.ceil(work.size / _TASK_BYTES))
-        return splits_by_task(work.segments, work.end, tasks, may_cut=work.may_cut and not work.message_sets)
+    def _splits_of_tasks(self, work: LogWork) -> list[list[InputSplit]]:
+        """The input splits of each task that extracts entries."""
+        tasks = max(self._parallelism, math.ceil(work.size / _EXTRACT_TASK_BYTES))
+        return splits_by_task(
+            work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
+        )
 
-    def _rewriting_tasks(self, work: LogWork, groups: Sequence[Group]) -> int:
-        """A task costs Spark some 80 ms: as many as there are cores, unless the retained offsets that each
-        holds would take more than half of its memory."""
+    def _rewrite_task_count(self, work: LogWork, groups: Sequence[Group]) -> int:
+        """How many tasks rewrite the groups. A task costs Spark some 80 ms, so there are as many as cores, or
+        more if the retained offsets of a task would take more than half of its memory."""
         span = sum(group.end_offset - group.base_offset for group in groups)
-        minimum = math.ceil(2 * span * RETAINED_BYTES / work.limits.memory_bytes)
+        minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
         return min(len(groups), max(self._parallelism, minimum))
 
 
-def _summed_up(work: LogWork, reports: Iterable[Row]) -> LogReport:
-    """A log's report from the reports of its job's tasks."""
-    done = LogReport(name=work.name)
+def _summed_report(work: LogWork, reports: Iterable[Row]) -> LogReport:
+    """The report of a log: the sum of its tasks' reports."""
+    report = LogReport(name=work.name)
     for row in reports:
-        done.add(report_of(row, LogReport))
-    done.extracted.failure = done.extracted.failure or check_keyless(work, done.extracted)
-    return done
+        report.add(report_of(row, LogReport))
+    report.extracted.failure = report.extracted.failure or check_keyless(work, report.extracted)
+    return report

@@ -1,12 +1,16 @@
-"""Side-by-side compaction on Spark: spreads the pieces of ``siltstone.compaction.ledger`` over tasks.
+"""Side-by-side compaction on Spark: runs the steps of ``siltstone.compaction.ledger`` in tasks.
 
 ::
 
-    sources ─ extract ─► entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
-    merge of runs: buckets of keys, and groups of segments, each a task of one stage ─► reports
+    sources ─ extract ─► key entries ─ by bucket ─► merge ─► retained offsets ─ by group ─► rewrite ─► reports
+    merge of runs: a task for each bucket of keys and for each group of segments, in one stage ─► reports
 
-A small tail is compacted in one task. A bucket's task reads the older runs' key indexes; the offsets that
-they lose travel to the driver as rows of their own.
+Few new records are compacted in one task. The task of a bucket reads its part of the key indexes of the
+ledger's older runs. It sends the offsets in these runs that new records supersede to the driver, as rows of
+their own.
+
+The functions that run in tasks end in ``_task``. A row of ``batches`` has the number of an input, or a
+bucket's or group's data.
 """
 
 from __future__ import annotations
@@ -22,52 +26,58 @@ from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.ledger.compactor import compact_in_process
 from siltstone.compaction.ledger.keys import PARTITIONS
-from siltstone.compaction.ledger.staging import merge_group, merge_keys, rewrite_group
+from siltstone.compaction.ledger.staging import merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
-    Compacted,
+    CompactionReport,
     CompactionWork,
     Source,
     bucket_count,
-    by_group,
     extract,
     merge_bucket,
+    offsets_by_group,
 )
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.jobs import SparkWorkers, attempt_name
 from siltstone.spark.rows import Row, array_row, array_rows, report_of, report_row, rows_of
-from siltstone.spark.tasks import Batches, merge_shape, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, merge_shape, neighbours, task_numbers
 
-_TASK_BYTES = 1 << 30
+_EXTRACT_TASK_BYTES = 1 << 30
+"""The most bytes of new records for a task that extracts entries."""
 _SMALL_MERGE_BYTES = 64 << 20
+"""Runs of up to so many bytes are merged in one task."""
+_WORD_BYTES = 8
 
 
 def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Compact the whole tail in the task of the only row."""
+    """Compact all new records in one task; its only row has the number 0."""
     for _ in task_numbers(batches):
-        yield from _report(compact_in_process(work, attempt_name()))
+        yield from _report_rows(compact_in_process(work, attempt_name()))
 
 
 def extract_task(
-    work: CompactionWork, parts: Sequence[Sequence[int]], buckets: int, batches: Batches
+    work: CompactionWork, source_lists: Sequence[Sequence[int]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Extract neighbouring sources, named by each row: their entries and keyless offsets, and a report."""
+    """Read neighbouring sources; yields key entries, the offsets of keyless records, and a report.
+
+    A row has the number of a list in ``source_lists``, which has indexes in ``work.sources``."""
     for number in task_numbers(batches):
-        done = Compacted()
-        for output in extract(work, parts[number], buckets, done.extracted):
+        report = CompactionReport()
+        for output in extract(work, source_lists[number], buckets, report.extracted):
             if isinstance(output, EntryBlob):
                 yield entries_row(output).batch()
             else:
-                yield from _to_groups(work, output, done)
-        yield from _report(done)
+                yield from _to_groups(work, output, report)
+        yield from _report_rows(report)
         if number == 0:
             yield from (Row(target=bucket, kind=rows.TRIGGER).batch() for bucket in range(buckets))
 
 
 def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Merge buckets: their entries become retained offsets by group; all other rows pass through.
+    """Merge the key entries of buckets into retained offsets by group; pass other rows on.
 
-    A bucket without entries has a part of the key index, too: a ``TRIGGER`` row makes each reach a task.
+    A bucket without entries has a part of the key index all the same, so ``extract_task`` sends an empty row
+    (``TRIGGER``) to each.
     """
     blobs: dict[int, list[EntryBlob]] = {}
     for row in rows_of(batches):
@@ -78,94 +88,95 @@ def merge_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator
         else:
             yield row.batch()
     for bucket in sorted(blobs):
-        done, retained = merge_bucket(work, blobs.pop(bucket), bucket, buckets, attempt_name())
-        yield from _to_groups(work, retained, done)
-        yield from _report(done)
+        report, retained = merge_bucket(work, blobs.pop(bucket), bucket, buckets, attempt_name())
+        yield from _to_groups(work, retained, report)
+        yield from _report_rows(report)
 
 
-def _to_groups(work: CompactionWork, retained: Int64, done: Compacted) -> Iterator[pa.RecordBatch]:
-    """Send retained offsets to their groups' tasks, and count them in ``done``."""
-    for group, offsets in by_group(work.groups, retained):
-        done.retained[group] = done.retained.get(group, 0) + len(offsets)
+def _to_groups(work: CompactionWork, retained: Int64, report: CompactionReport) -> Iterator[pa.RecordBatch]:
+    """Send retained offsets to their groups' tasks, and count them in ``report``."""
+    for group, offsets in offsets_by_group(work.groups, retained):
+        report.retained[group] = report.retained.get(group, 0) + len(offsets)
         yield from (row.batch() for row in array_rows(rows.RETAINED, group, offsets))
 
 
 def rewrite_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rewrite groups: their retained offsets become staged segments; all other rows pass through."""
+    """Write a staged segment for each group from its retained offsets; pass other rows on."""
     retained: dict[int, list[Int64]] = {}
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.int64).copy())
         else:
             yield row.batch()
-    for group, parts in sorted(retained.items()):
-        offsets = np.concatenate(parts)
-        yield from _report(rewrite_group(work, work.groups[group], offsets, attempt_name()))
+    for group, arrays in sorted(retained.items()):
+        offsets = np.concatenate(arrays)
+        yield from _report_rows(rewrite_group(work, work.groups[group], offsets, attempt_name()))
 
 
 def merge_runs_task(work: CompactionWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Merge runs: each row names a bucket of keys, or with a larger number a group of segments."""
+    """Merge runs of a ledger: a row's number is a bucket of keys, or ``buckets`` + a group of segments."""
     for number in task_numbers(batches):
         if number < buckets:
-            yield from _report(merge_keys(work, number, buckets, attempt_name()))
+            yield from _report_rows(merge_key_indexes(work, number, buckets, attempt_name()))
         else:
-            yield from _report(merge_group(work, work.groups[number - buckets], attempt_name()))
+            yield from _report_rows(merge_group(work, work.groups[number - buckets], attempt_name()))
 
 
-def _report(done: Compacted) -> Iterator[pa.RecordBatch]:
+def _report_rows(report: CompactionReport) -> Iterator[pa.RecordBatch]:
     """Send a report to the driver: its arrays in rows of their own, the rest as JSON."""
-    for summary in done.extracted.summaries:
-        yield array_row(rows.SUMMARY, 0, summary).batch()
-    for run, parts in done.superseded.items():
-        for offsets in parts:
+    for summary in report.extracted.summaries:
+        yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
+    for run, arrays in report.superseded.items():
+        for offsets in arrays:
             yield from (row.batch() for row in array_rows(rows.SUPERSEDED, run, offsets))
-    report = replace(done, extracted=replace(done.extracted, summaries=[]), superseded={})
-    yield report_row(rows.MERGED, report).batch()
+    without_arrays = replace(report, extracted=replace(report.extracted, summaries=[]), superseded={})
+    yield report_row(rows.MERGED, without_arrays).batch()
 
 
 class SparkCompactionEngine(SparkWorkers):
-    """Spreads a compaction over a session's workers."""
+    """The engine of side-by-side compaction on the workers of a session."""
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        """Compact a tail: the ``whole`` of it in one task, or over all workers in one job."""
-        if whole:
-            return _compacted(self._run_numbered(work.name, 1, compact_whole_task, work))
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        """Compact new records in one job: ``in_one_task``, otherwise on all workers."""
+        if in_one_task:
+            return _sum_of_reports(self._run_numbered(work.name, 1, compact_whole_task, work))
         min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
-        entry_bytes = 8 * work.words * (work.end - work.first)
+        entry_bytes = _WORD_BYTES * work.words * (work.end_offset - work.first_offset)
         buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
-        parts = self._parts(work.sources)
-        groups = max(1, min(len(work.groups), self._parallelism))
+        source_lists = self._source_lists(work.sources)
+        rewrite_tasks = max(1, min(len(work.groups), self._parallelism))
         stages = (
-            Stage(function=extract_task, arguments=(work, parts, buckets), tasks=len(parts)),
+            Stage(function=extract_task, arguments=(work, source_lists, buckets), tasks=len(source_lists)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=min(tasks, buckets)),
-            Stage(function=rewrite_task, arguments=(work,), tasks=groups),
+            Stage(function=rewrite_task, arguments=(work,), tasks=rewrite_tasks),
         )
-        return _compacted(self._run(stages, work.name, work.settings.staging, work.size))
+        return _sum_of_reports(self._run(stages, work.name, work.settings.staging, work.size))
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
-        """Merge runs into one, in one job, and in one task where they are small."""
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
+        """Merge runs of a ledger into one, in one job; small runs in one task."""
         workers = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
-        buckets = 1 << (workers - 1).bit_length()
-        numbers = buckets + len(work.groups)
-        tasks = 1 if workers == 1 else numbers
-        return _compacted(self._run_numbered(work.name, numbers, merge_runs_task, work, buckets, tasks=tasks))
+        buckets = 1 << (workers - 1).bit_length()  # a power of two, at least ``workers``
+        inputs = buckets + len(work.groups)
+        tasks = 1 if workers == 1 else inputs
+        reports = self._run_numbered(work.name, inputs, merge_runs_task, work, buckets, tasks=tasks)
+        return _sum_of_reports(reports)
 
-    def _parts(self, sources: Sequence[Source]) -> list[list[int]]:
-        """Neighbouring sources of about the same size in all, a list for each extracting task."""
+    def _source_lists(self, sources: Sequence[Source]) -> list[list[int]]:
+        """For each task that extracts entries, the indexes of neighbouring sources of about the same size."""
         sizes = [source.length for source in sources]
-        tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _TASK_BYTES)))
-        return runs_of(sizes, tasks) or [[]]
+        tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
+        return neighbours(sizes, tasks) or [[]]
 
 
-def _compacted(reports: Iterable[Row]) -> Compacted:
-    """Add up the reports of a job."""
-    done = Compacted()
+def _sum_of_reports(reports: Iterable[Row]) -> CompactionReport:
+    """The sum of the reports of a job's tasks."""
+    report = CompactionReport()
     for row in reports:
         if row.kind == rows.SUPERSEDED:
-            done.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
-        elif row.kind == rows.SUMMARY:
-            done.extracted.summaries.append(row.array(np.int64, 3).copy())
+            report.superseded.setdefault(row.target, []).append(row.array(np.int64).copy())
+        elif row.kind == rows.TRANSACTION_SUMMARY:
+            report.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
-            done.add(report_of(row, Compacted))
-    return done
+            report.add(report_of(row, CompactionReport))
+    return report

@@ -1,13 +1,14 @@
-"""PySpark's daemon for Python workers, which has imported what our tasks need before it forks them.
+"""PySpark's daemon, which forks Python workers, with what tasks need imported before it forks.
 
-Spark ends a Python worker that had nothing to do for a minute. The next one, forked by PySpark's own daemon,
-imports everything anew, which takes longer than cleaning a gigabyte; one that is forked here has it already,
-and all share that memory.
+Spark ends a Python worker that has had nothing to do for a minute. If PySpark's own daemon forks the next
+worker, that worker imports everything again, which takes longer than cleaning a gigabyte. A worker that is
+forked here has the modules already, and all workers share their memory.
 
-A fork copies one thread, and the locks of all others as they are: PySpark's daemon imports nothing for that
-reason. So this one keeps libraries from starting threads and counts its threads. If there is more than one,
-or the number is unknown, it executes PySpark's daemon instead. Local masters only: an executor elsewhere may
-have another Siltstone, or none.
+A fork copies only the thread that calls it, but also locks that other threads hold, which nobody then
+releases. For that reason PySpark's daemon imports nothing. This daemon keeps libraries from starting threads,
+and counts its threads. If there is more than one, or the number is unknown, it executes PySpark's daemon
+instead. It runs on local masters only: an executor on another machine may have another version of Siltstone,
+or none.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from pathlib import Path
 from pyspark import daemon
 
 WORKER = "pyspark.worker"
-"""The module that runs tasks. PySpark's other worker modules plan reads; they are forked without imports."""
-THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
+imports."""
+SINGLE_THREAD_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Settings that keep numpy's and Arrow's libraries from starting threads when they are loaded."""
 PRELOADED = (
     "pandas",
@@ -37,59 +39,65 @@ PRELOADED = (
     "siltstone.spark.compact",
     "siltstone.spark.verify",
 )
-"""What tasks import; imported after ``THREADLESS`` is set, since the libraries read it."""
+"""What tasks import; imported after ``SINGLE_THREAD_SETTINGS`` are set, since the libraries read them."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
-_TRIM_BYTES = 128 << 20
+_TRIM_BYTES, _MMAP_BYTES = 128 << 20, 32 << 20
+"""glibc returns memory at the top of the heap beyond the first, and an allocation over the second, at
+once."""
 
 
 def keep_memory() -> None:
-    """Let this process, and those forked from it, keep up to 128 MiB that they have freed: the arrays of a
-    window are allocated and freed hundreds of times, and the system would clear the memory each time."""
+    """Let this process, and those forked from it, keep up to 128 MiB of freed memory for later allocations.
+
+    The arrays of a window are allocated and freed hundreds of times. The system would clear memory that is
+    returned to it each time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
-def forget_archives() -> None:
-    """Forget the importers of archives. A worker of PySpark's invalidates each importer as it starts, and
-    there is one for every package in ``pyspark.zip``, which then reads all 1,500 names again. A later import
-    from there makes a new importer, from ``zipimport``'s own cache."""
+def forget_zip_importers() -> None:
+    """Remove the importers of zip archives from Python's cache.
+
+    A worker of PySpark invalidates each importer as it starts. Each package in ``pyspark.zip`` has an
+    importer, which would then read all 1,500 names of the archive again. A later import from the archive
+    makes a new importer, from the cache of ``zipimport``."""
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimport.zipimporter):
             del sys.path_importer_cache[path]
 
 
-def _rehearse() -> int:
-    """Clean something small, so that kernels are loaded; then the number of this process's threads.
+def _warm_up() -> int:
+    """Clean a small log, so that the kernels are loaded; returns the number of threads of this process.
 
-    Raises OSError without a temporary folder, or if the number is not known.
+    Raises OSError without a temporary folder, or if the number is unknown.
     """
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
     with files.temporary_directory("siltstone-rehearsal-") as folder:
-        engine.clean_small_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
+        engine.clean_warm_up_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
     threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
     if threads is None:
         raise OSError("/proc/self/status does not tell the number of threads")
     return int(threads[1])
 
 
-def get_ready() -> bool:
-    """Import and load what tasks need; False when this process must not be forked."""
+def preload() -> bool:
+    """Import and load what tasks need; False if this process must not be forked then."""
     before = dict(os.environ)
-    os.environ.update(THREADLESS)
+    os.environ.update(SINGLE_THREAD_SETTINGS)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # the other one is Spark's
+        with contextlib.redirect_stdout(sys.stderr):  # Spark reads this process's standard output.
             for name in PRELOADED:
                 importlib.import_module(name)
-            return _rehearse() == 1
+            return _warm_up() == 1
     except Exception:
         return False
     finally:
-        for name in THREADLESS:
+        for name in SINGLE_THREAD_SETTINGS:
             os.environ.pop(name)
         os.environ.update(before)
 
@@ -97,10 +105,11 @@ def get_ready() -> bool:
 def main() -> None:
     """Run PySpark's daemon with the arguments that Spark gives it."""
     if sys.argv[1:] == [WORKER]:
-        if not get_ready():
+        if not preload():
             os.execv(sys.executable, [sys.executable, "-m", daemon.__name__, *sys.argv[1:]])
         keep_memory()
-        forget_archives()
+        forget_zip_importers()
+        # A collection in a worker must not write to the objects that it shares with this process.
         gc.collect()
         gc.freeze()
     daemon.manager()

@@ -1,8 +1,9 @@
-"""Observing logs for ``explain`` on Spark, with DataFrames only, so that Spark Connect works as well.
+"""Observes logs for ``siltstone explain`` on Spark, with DataFrames only, so that it also runs on Spark
+Connect.
 
 ::
 
-    spark.range ─ observe_task ─► entries, reports ─ by log and bucket ─► count_keys_task ─► reports
+    segments ─ observe_task ─► key entries, reports ─ by log and bucket ─► count_keys_task ─► reports
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from siltstone.compaction.work import LogWork
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.jobs import bytes_by_tasks
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
-from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, runs_of, task_numbers
+from siltstone.spark.tasks import Batches, all_or_each, by_bucket, neighbours, run_by_bucket, task_numbers
 
 Works = Sequence[tuple[LogWork, Bins]]
+"""Each log, and the bins of its histograms."""
 _BUCKET_BYTES = 512 << 20
-_SMALL_BYTES = 64 << 20
+_TASK_BYTES = 64 << 20
+"""About so many bytes of segments for a task; a log of up to so many has one bucket."""
 
 
 def observe_task(
-    works: Works, runs: Sequence[tuple[int, Sequence[int]]], buckets: Sequence[int], batches: Batches
+    works: Works, segment_lists: Sequence[tuple[int, Sequence[int]]], buckets: Sequence[int], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names some neighbouring segments of a log: yields entries by bucket, and a report."""
+    """Read neighbouring segments of a log; yields key entries by bucket, and a report.
+
+    A row of ``batches`` has the index of a (log, segments) in ``segment_lists``; ``log`` is an index into
+    ``works`` and ``buckets``, the number of buckets of each log."""
     for number in task_numbers(batches):
-        log, segments = runs[number]
+        log, segments = segment_lists[number]
         work, bins = works[log]
         statistics = LogStatistics()
         try:
@@ -46,9 +52,9 @@ def observe_task(
 
 
 def count_keys_task(works: Works, top: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Count the keys of buckets; reports pass through.
+    """Count the keys of buckets, and find the ``top`` most frequent; passes reports on.
 
-    Raises ValueError when a blob lost or gained a byte on its way.
+    Raises ValueError if a blob lost or gained bytes on its way.
     """
 
     def count(log: int, bucket: int, parts: list[Words]) -> LogStatistics:
@@ -71,8 +77,9 @@ class SparkObserver:
         return SparkEngine(self._session, tasks=self._workers, progress=self._progress)
 
     def __call__(self, works: Works, top: int) -> dict[str, LogStatistics]:
-        """All logs in one job; where it fails, each in one of its own. Raises EngineError when Spark is
-        gone."""
+        """Observe all logs in one job and, if that fails, each log in a job of its own.
+
+        Raises EngineError if Spark is gone."""
         return all_or_each(
             self._session,
             works,
@@ -81,25 +88,28 @@ class SparkObserver:
         )
 
     def _observe(self, works: Works, top: int) -> dict[str, LogStatistics]:
-        runs = [(log, run) for log, (work, _) in enumerate(works) for run in self._runs(work)]
+        segment_lists = [
+            (log, part) for log, (work, _) in enumerate(works) for part in self._segment_lists(work)
+        ]
         buckets = [self._buckets(work) for work, _ in works]
         statistics = {work.name: LogStatistics() for work, _ in works}
-        if not runs:
+        if not segment_lists:
             return statistics
-        first = functools.partial(observe_task, list(works), runs, buckets)
+        first = functools.partial(observe_task, list(works), segment_lists, buckets)
         second = functools.partial(count_keys_task, list(works), top)
-        shape = (len(runs), len(runs), self._workers)
+        inputs = len(segment_lists)
+        shape = (inputs, inputs, self._workers)  # inputs, tasks of the first stage, tasks of the second
         size = sum(work.size for work, _ in works)
-        read = bytes_by_tasks(self._session, len(runs) + self._workers, size)
+        read = bytes_by_tasks(self._session, inputs + self._workers, size)
         with report_progress(self._progress, "statistics", size, read):
-            for log, part in run_bucketed(self._session, "explain", *shape, first, second, LogStatistics):
+            for log, part in run_by_bucket(self._session, "explain", *shape, first, second, LogStatistics):
                 statistics[works[log][0].name].merge(part, top)
         return statistics
 
     def _buckets(self, work: LogWork) -> int:
-        small = work.size <= _SMALL_BYTES
-        return buckets_of(work, _BUCKET_BYTES, 1 if small else self._workers)
+        is_small = work.size <= _TASK_BYTES
+        return buckets_of(work, _BUCKET_BYTES, 1 if is_small else self._workers)
 
-    def _runs(self, work: LogWork) -> list[list[int]]:
-        """Neighbouring segments, about 64 MiB in each list."""
-        return runs_of([segment.size for segment in work.segments], math.ceil(work.size / _SMALL_BYTES))
+    def _segment_lists(self, work: LogWork) -> list[list[int]]:
+        """The indexes of neighbouring segments, about 64 MiB in each list."""
+        return neighbours([segment.size for segment in work.segments], math.ceil(work.size / _TASK_BYTES))

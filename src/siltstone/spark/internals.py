@@ -1,8 +1,9 @@
-"""What Siltstone uses of PySpark and Py4J beyond their public interfaces: all of it, and nothing elsewhere.
+"""All uses of PySpark and Py4J beyond their public interfaces.
 
-Each use is a row of ``USED``: where it is, how its source must read, and what it is for.
-``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to ``CHECKED``. With a new
-release: let that test pass, run ``tests/spark``, then add the versions to ``CHECKED``.
+Each use is a row of ``PRIVATE_USES``: a class or function of theirs, what its source must contain, the
+purpose. ``tests/spark/test_internals.py`` holds the installed PySpark to these rows and to
+``CHECKED_VERSIONS``. With a new release: let that test pass, run ``tests/spark``, then add the versions to
+``CHECKED_VERSIONS``.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ import pyspark.java_gateway
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-CHECKED = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
-"""Versions that all rows were checked with."""
+CHECKED_VERSIONS = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
+"""The versions with which all rows of ``PRIVATE_USES`` were checked."""
 DAEMON_SETTING = "spark.python.daemon.module"
 """Spark's undocumented setting for the module that forks Python workers."""
 WORKER_EXITED = "Python worker exited unexpectedly"
-"""Spark's words for a worker that was killed."""
+"""Spark's message for a worker that was killed."""
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property with the id that a stream keeps over restarts from its checkpoint."""
+"""Spark's local property with the id of a stream, which stays the same over restarts from its checkpoint."""
 
 
-USED = {
+PRIVATE_USES = {
     "pyspark.core.context:SparkContext": {
         "_gateway: ClassVar[Optional[JavaGateway]] = None": "Java's process, also after its death",
         "_jvm: ClassVar[Optional[JVMView]] = None": "cleared, so that another Java can be started",
         '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
     },
     "pyspark.core.context:SparkContext._ensure_initialized": {
-        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret",
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
         "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
@@ -50,24 +51,25 @@ USED = {
         '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
     },
     "pyspark.sql.session:SparkSession.Builder": {
-        "self._options: Dict[str, Any] = {}": "the settings that Java is started with",
+        "self._options: Dict[str, Any] = {}": "the settings that Java is started with"
     },
     "pyspark.daemon": {
-        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument",
+        "worker_module = importlib.import_module(sys.argv[1])": "spark.daemon looks at the same argument"
     },
     "pyspark.daemon:manager": {"": "spark.daemon is this function with imports before it"},
     "pyspark.worker:main": {"": "imported before workers are forked"},
     "pyspark.sql.worker.plan_data_source_read": {
         'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
             "the source's reader passes for one without pushFilters where pushing is off"
-        ),
+        )
     },
     "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
     "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},
     "py4j.protocol:Py4JNetworkError": {"": "an error of a Java that is gone is told by its name"},
     "py4j.protocol:Py4JError": {"": "an error of a Java that is gone is told by its name"},
 }
-"""By module, class or function: what its source holds ("": it is there), and what it is used for."""
+"""By module, class or function: what its source must contain ("": nothing, it must exist), and the
+purpose."""
 
 
 def gateway() -> Any:
@@ -77,13 +79,14 @@ def gateway() -> Any:
 
 
 def java_process() -> subprocess.Popen[bytes] | None:
-    """That Java process, alive or not; None before it is started, or where another program started it."""
+    """The Java process of ``gateway``, alive or not; None before its start, or if another program started
+    it."""
     process: subprocess.Popen[bytes] | None = getattr(gateway(), "proc", None)
     return process
 
 
 def forget_java() -> None:
-    """Let PySpark start another Java with the next session: this one is gone."""
+    """Make PySpark forget a Java process that is gone, so that the next session starts another one."""
     with contextlib.suppress(Exception):
         gateway().shutdown()
     context: Any = SparkContext
@@ -93,7 +96,7 @@ def forget_java() -> None:
 
 
 def start_java(builder: SparkSession.Builder) -> None:
-    """Start Java with the builder's settings, and no session yet."""
+    """Start Java with the builder's settings, without a session."""
     context: Any = SparkContext
     options: Any = builder
     context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
@@ -101,12 +104,12 @@ def start_java(builder: SparkSession.Builder) -> None:
 
 @contextlib.contextmanager
 def starting_java(started: Callable[[subprocess.Popen[bytes]], None]) -> Iterator[None]:
-    """Within, PySpark starts Java in a process group of its own, and ``started`` is told the process."""
+    """Within, PySpark starts Java in a process group of its own, and calls ``started`` with the process."""
     module: Any = pyspark.java_gateway
     popen = module.Popen
 
-    def start(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = popen(*arguments, **named, process_group=0)
+    def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = popen(*arguments, **keywords, process_group=0)
         started(process)
         return process
 
@@ -124,8 +127,8 @@ def java_context(session: SparkSession) -> Any:
 
 
 def running_session() -> SparkSession | None:
-    """The session that this process has already, in whatever thread; None without one. Java is not asked: it
-    may be gone."""
+    """The session that this process has already, in any thread; None without one. Its Java may be gone: it is
+    not asked."""
     internals: Any = SparkSession
     session: SparkSession | None = internals._instantiatedSession
     context: Any = None if session is None else session.sparkContext
@@ -133,7 +136,7 @@ def running_session() -> SparkSession | None:
 
 
 def temporary_folder(session: SparkSession) -> str:
-    """Where the application's temporary files are."""
+    """The application's folder for temporary files."""
     internals: Any = session.sparkContext
     return str(internals._temp_dir)
 
@@ -142,11 +145,11 @@ def silence_accumulators(session: SparkSession, is_silent: Callable[[], bool]) -
     """Keep PySpark's server for accumulators from printing a traceback while ``is_silent``."""
     internals: Any = session.sparkContext
     server = internals._accumulatorServer
-    tell = server.handle_error
+    print_error = server.handle_error
 
-    def handle_error(*given: object) -> None:
+    def handle_error(*arguments: object) -> None:
         if not is_silent():
-            tell(*given)
+            print_error(*arguments)
 
     server.handle_error = handle_error
 

@@ -1,10 +1,11 @@
-"""Jobs of the cleaner and the compactor: stages of Arrow rows, their reports, and progress.
+"""Jobs of the cleaner and the compactor: runs stages of tasks that exchange Arrow rows, and returns reports.
 
 ::
 
-    with shuffles      a Spark stage for each of ours, shuffles between them: any master, repeated by task
-    in a barrier       one Spark stage, whose tasks exchange rows through files (``spark.exchange``): local
-                       masters, logs up to ``BARRIER_BYTES``, nothing else running
+    with shuffles    a Spark stage for each stage, and shuffles between them: on any master; Spark repeats
+                     single tasks
+    in a barrier     one Spark stage for all, whose tasks exchange rows through files (``spark.exchange``):
+                     on local masters, for logs up to ``BARRIER_BYTES``, if no other job runs
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_re
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import Result, engine_errors, in_worker, one_after_another, run_job
+from siltstone.spark.tasks import Result, engine_errors, in_worker, run_job, run_jobs_in_thread
 
 BARRIER_BYTES = 16 << 30
-"""The most bytes of a log for a barrier stage, which has to begin again when a worker dies."""
+"""A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
+"""Seconds between reports of progress; and the longest wait for the last report."""
 
 
 def attempt_name() -> str:
-    """A random name for an attempt of a task."""
+    """A random name for an attempt of a task, which is part of the names of its files."""
     return secrets.token_hex(8)
 
 
-def stage(
+def stage_over(
     frame: DataFrame,
     function: Callable[..., Iterator[pa.RecordBatch]],
     *arguments: object,
     barrier: bool = False,
 ) -> DataFrame:
-    """Run ``function(*arguments, batches)`` in each task of ``frame``."""
+    """A DataFrame that calls ``function(*arguments, batches)`` with the rows of each partition of
+    ``frame``."""
     task = functools.partial(in_worker, function, *arguments)
     return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
 
-def numbered(
+def stage_over_numbers(
     session: SparkSession,
     count: int,
     function: Callable[..., Iterator[pa.RecordBatch]],
@@ -57,15 +60,17 @@ def numbered(
     tasks: int | None = None,
     barrier: bool = False,
 ) -> DataFrame:
-    """Run ``function(*arguments, batches)`` over ``count`` numbers, by default in a task for each."""
-    return stage(session.range(0, count, 1, tasks or count), function, *arguments, barrier=barrier)
+    """A DataFrame that calls ``function(*arguments, batches)`` with the numbers 0 to ``count`` - 1 as rows.
+
+    ``tasks``: they are spread over so many tasks; by default each number has a task of its own."""
+    return stage_over(session.range(0, count, 1, tasks or count), function, *arguments, barrier=barrier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Stages over one log of ``size`` bytes; the rows of the last stage are reports.
+    """The stages that a log of ``size`` bytes goes through; the rows of the last stage are reports.
 
-    ``staging``: a folder in which only its tasks create files, None if they create none.
+    ``staging``: the folder in which its tasks, and nobody else, create files; None if they create none.
     """
 
     stages: Sequence[Stage]
@@ -75,11 +80,10 @@ class Job:
 
 
 class SparkWorkers:
-    """The workers of a session, over which an engine spreads its work.
+    """The base of engines that run their work on a session.
 
-    ``tasks``: how many a job is cut into, by default Spark's parallelism (how many run at one time:
-    ``slots``). ``buckets``: the least of a merge. Logs of up to ``barrier_bytes`` go through one barrier
-    stage where that is possible.
+    ``tasks``: how many tasks a job has, by default Spark's parallelism. ``buckets``: how many a merge has at
+    least. Logs of up to ``barrier_bytes`` go through one barrier stage if that is possible.
     """
 
     def __init__(
@@ -93,21 +97,21 @@ class SparkWorkers:
     ) -> None:
         self._session, self._progress = session, progress
         self._min_buckets, self._barrier_bytes = buckets, barrier_bytes
-        # Not how many run at one time: ``slots``.
+        # The parallelism may differ from the number of tasks that run at one time (``task_slots``).
         cores = workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
         self._parallelism = tasks or cores
 
     @property
     def workers(self) -> int:
-        """How many tasks a job has."""
+        """How many tasks a job has. (A worker of a barrier stage is one of them.)"""
         return self._parallelism
 
     def _uses_barrier(self, size: int) -> bool:
         return can_use_barrier(self._session, size, self._barrier_bytes)
 
     def _run(self, stages: Sequence[Stage], title: str, staging: str | None, size: int) -> list[Row]:
-        """The reports of a job over ``size`` bytes, in a barrier stage if that is possible and succeeds.
-        Raises EngineError when the job fails."""
+        """Run a job over ``size`` bytes, in a barrier stage if possible, and with shuffles if that does not
+        succeed. Returns its reports. Raises EngineError if the job fails."""
         job = Job(stages=stages, title=title, staging=staging, size=size)
         reports = run_in_barrier(self._session, job, self._progress) if self._uses_barrier(size) else None
         return run_with_shuffles(self._session, job, self._progress) if reports is None else reports
@@ -122,17 +126,18 @@ class SparkWorkers:
         size: int = 0,
         is_rewriting: bool = False,
     ) -> list[Row]:
-        """Run ``function`` over ``count`` numbers; its rows are reports. ``size``, ``is_rewriting``: for the
-        progress (``report_progress``). Raises EngineError when the job fails."""
-        frame = functools.partial(numbered, self._session, count, function, *arguments, tasks=tasks)
+        """Run a job of one stage (``stage_over_numbers``). Returns its reports. ``size``, ``is_rewriting``:
+        for the progress (``report_progress``). Raises EngineError if the job fails."""
+        frame = functools.partial(stage_over_numbers, self._session, count, function, *arguments, tasks=tasks)
         done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
         with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
             return collect(self._session, frame, title)
 
 
 def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
-    """Are all workers on this machine and idle, and is ``size`` within the limit ``maximum``? Raises
-    EngineError when Spark is gone."""
+    """Is the master local, does no other job run, and is ``size`` at most ``maximum``?
+
+    Raises EngineError if Spark is gone."""
     if size > maximum or is_connect(session):
         return False
     with engine_errors("asking Spark what it does"):
@@ -140,11 +145,11 @@ def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYT
         return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
 
 
-def slots(session: SparkSession) -> int:
-    """How many tasks run at one time, 0 if Spark does not say.
+def task_slots(session: SparkSession) -> int:
+    """How many tasks can run at one time, 0 if Spark does not say.
 
-    A barrier stage of more than these would wait for ever. ``spark.default.parallelism`` may be set to
-    anything, ``spark.task.cpus`` and a task's other resources leave fewer tasks than there are cores.
+    A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
+    ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
     """
     try:
         context = java_context(session)
@@ -155,17 +160,17 @@ def slots(session: SparkSession) -> int:
 
 
 def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
-    """Run each stage as a stage of Spark's, with shuffles between them. Raises EngineError.
+    """Run each stage as a Spark stage, with shuffles between them. Returns the reports. Raises EngineError.
 
     A row goes to the task ``target % tasks`` of the next stage, as in the exchange through files.
     """
     first, *others = job.stages
 
     def frames() -> DataFrame:
-        frame = numbered(session, first.tasks, first.function, *first.arguments)
+        frame = stage_over_numbers(session, first.tasks, first.function, *first.arguments)
         for stage_after in others:
             task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
-            frame = stage(
+            frame = stage_over(
                 frame.repartitionById(stage_after.tasks, task), stage_after.function, *stage_after.arguments
             )
         return frame
@@ -178,22 +183,25 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
 def run_in_barrier(
     session: SparkSession, job: Job, progress: Progress | None, memory_bytes: int = MEMORY_BYTES
 ) -> list[Row] | None:
-    """Run all stages in one barrier stage (``exchange``). None if a worker aborted or died (staged files are
-    removed then), or if it is unknown how many tasks run at one time."""
-    # A worker for each task of the largest stage, but no more than run at one time: a barrier stage with more
-    # tasks would wait for ever.
-    workers = min(slots(session), max(stage.tasks for stage in job.stages))
+    """Run all stages in one barrier stage (``exchange``), and return the reports.
+
+    None if a worker aborted or died, after which staged files are removed; or if it is unknown how many tasks
+    can run at one time."""
+    # A worker for each task of the largest stage, but no more than can run at one time.
+    workers = min(task_slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
     with files.temporary_directory("siltstone-rows-", temporary_folder(session)) as folder:
         arguments = (tuple(job.stages), workers, folder, memory_bytes)
 
-        frame = functools.partial(numbered, session, workers, barrier_task, *arguments, barrier=True)
+        frame = functools.partial(
+            stage_over_numbers, session, workers, barrier_task, *arguments, barrier=True
+        )
         done = functools.partial(bytes_read_by, workers, Path(folder))
         reports = None
         with contextlib.suppress(EngineError), report_progress(progress, job.title, job.size, done):
             reports = collect(session, frame, job.title)
-    # The folder is gone: a worker that is still waiting stops. Only then are staged files removed.
+    # The folder is removed, so a worker that still waits stops. Staged files can be removed only after that.
     if reports is not None and all(row.kind != FAILED for row in reports):
         return reports
     if job.staging is not None:
@@ -203,12 +211,14 @@ def run_in_barrier(
     return None
 
 
-def one_ahead(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
-    """``one_after_another``; a single job needs no thread."""
+def run_jobs_overlapped(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
+    """The results of jobs 0, 1, …: each job runs while the caller works on the result of the one before.
+
+    A single job runs in the caller's thread."""
     if jobs == 1:
         yield job(0)
     else:
-        yield from one_after_another(session, job, jobs)
+        yield from run_jobs_in_thread(session, job, jobs)
 
 
 def collect(session: SparkSession, frame: Callable[[], DataFrame], title: str) -> list[Row]:

@@ -1,6 +1,6 @@
-"""``siltstone.read``: a log as a DataFrame, with Python's values as options.
+"""``siltstone.read``: a log as a DataFrame, with options as Python values.
 
-It imports nothing of a Spark that runs here: the session may be a Connect client's.
+The session may be one of Spark Connect, so this module needs no Java and no ``SparkContext``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def read(
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
 
-    ``topic``: one, or several separated by commas; all by default. ``as_of``: an offset (int), or a time
-    (ISO text or datetime, UTC where it has no zone). The other options are the data source's by their own
-    names or as Python writes them (``min_partitions``), with Python's values: ``True``, ``["key", "value"]``,
-    ``{"users": {"0": 5}}``. Wrong ones are Spark's AnalysisException with Siltstone's words in it.
+    ``topic``: one, or several separated by commas; all by default. ``as_of``: an offset (int), or a time (ISO
+    text or datetime, UTC where it has no zone). The other options are those of the data source, under their
+    own names (``minPartitions``) or in snake case (``min_partitions``). Their values are Python's: ``True``,
+    ``["key", "value"]``, ``{"users": {"0": 5}}``. For a wrong option Spark raises AnalysisException, with
+    Siltstone's message.
     """
-    raw_options = {_camel(name): _text(value) for name, value in options.items() if value is not None}
+    raw_options = {_camel_case(name): _text(value) for name, value in options.items() if value is not None}
     if topic is not None:
         raw_options["subscribe"] = topic
     if as_of is not None:
@@ -38,11 +39,12 @@ def read(
     return spark.read.format("siltstone").options(**raw_options).load(os.fspath(path))
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
 
 
 def _text(value: Any) -> str:
+    """A Python value as the text of an option."""
     if isinstance(value, bool | Mapping):
         return json.dumps(value)
     if isinstance(value, datetime):

@@ -1,8 +1,9 @@
-"""The rows that tasks exchange, and send to the driver: few and large ones.
+"""The rows that tasks send each other and the driver: few and large ones.
 
-A row carries a packed array (entries and offsets: at most 32 MiB), a report as JSON, or nothing where it
-only makes a bucket or a group reach its task. An array's ``count`` is checked on arrival: one that lost or
-gained a byte on its way fails its task. Nothing of the cleaner is imported here.
+A row has a packed array (of key entries or offsets, at most 32 MiB), or a report as JSON. A row without
+either only makes a task work on a bucket or group for which no other row arrives. The receiver checks an
+array's ``count``: if an array lost or gained bytes on its way, its task fails. ``verify`` uses this module,
+and shares no code with the cleaner, so nothing of the cleaner is imported here.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ _SCALARS = (
 )
 ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
-"""Spark's type; a text would be parsed for each stage."""
-BLOB_BYTES = 32 << 20
+"""``ARROW_SCHEMA`` as Spark's type. A schema as text (DDL) would be parsed again for each stage."""
+BLOB_BYTES_MAX = 32 << 20
 """The largest blob of offsets in one row."""
+# The kinds of rows.
 ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
+"""Key entries: of ``explain`` and ``verify``; of a log's dirty section; of its clean section."""
 RETAINED, SUPERSEDED = "retained", "superseded"
-SUMMARY, CARRIED = "summary", "carried"
+"""Offsets: that a group retains; of a ledger's run that later records supersede."""
+TRANSACTION_SUMMARY, TRANSACTION_STATE = "summary", "carried"
+"""The transactions of an input split; the open and aborted transactions where a group starts."""
 TRIGGER = "trigger"
 """A row that makes a task of the next stage do its work even without other rows."""
 EXTRACTED, MERGED, JOINED, REPORT = "extracted", "merged", "joined", "report"
+"""Reports: of a stage that extracts entries, that merges them, of a broadcast join; of any other task."""
 ALL = -1
 """The target of a row for every task of the next stage."""
 FAILED = "failed"
@@ -48,8 +54,10 @@ Report = TypeVar("Report")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: ``target`` is the bucket, group or list of groups that it goes to (task ``target`` modulo the
-    number of tasks; ``ALL``: each task), ``log`` the number of its log, in a job of several."""
+    """One row. ``target``: the bucket, group or task that it is for. It goes to task ``target`` modulo the
+    number of tasks, or to each task (``ALL``). ``count``: the length of the array in ``blob``;
+    ``base_offset``: added to the relative offsets in key entries; ``log``: the number of the row's log, in a
+    job of several logs."""
 
     target: int
     kind: str = ""
@@ -68,9 +76,9 @@ class Row:
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def array(self, dtype: npt.DTypeLike, words: int = 1) -> npt.NDArray[Any]:
-        """The blob's array again, [count] or [count, words]; it holds as long as the batch does.
+        """The array in the blob, not copied: shape [count], or [count, words] for several words an item.
 
-        Raises ValueError when its size is not its count's.
+        It is valid as long as the batch of the row. Raises ValueError if its size does not fit ``count``.
         """
         values = np.frombuffer(self.blob, dtype)
         if len(values) != self.count * words:
@@ -79,41 +87,42 @@ class Row:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """The rows of Arrow batches; blobs are views that keep a batch's memory."""
+    """The rows of Arrow batches; blobs are views of a batch's memory, which they keep alive."""
     for batch in batches:
-        for i in range(batch.num_rows):
-            values = {name: batch.column(name)[i].as_py() for name, _ in _SCALARS}
-            yield Row(**values, blob=memoryview(batch.column("blob")[i].as_buffer()))
+        for row in range(batch.num_rows):
+            values = {name: batch.column(name)[row].as_py() for name, _ in _SCALARS}
+            yield Row(**values, blob=memoryview(batch.column("blob")[row].as_buffer()))
 
 
 def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: int = 0, log: int = 0) -> Row:
-    """An array as a row; ``count`` is its length. It is not copied."""
+    """A row with an array, which is not copied; ``count`` is its length."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return Row(target=target, kind=kind, base_offset=base_offset, count=len(array), blob=data, log=log)
 
 
 def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]:
-    """An array of one dimension as rows of ``BLOB_BYTES`` at most; none for an empty one."""
-    step = BLOB_BYTES // array.itemsize
+    """An array of one dimension in rows of at most ``BLOB_BYTES_MAX``; no row for an empty array."""
+    step = BLOB_BYTES_MAX // array.itemsize
     for start in range(0, len(array), step):
         yield array_row(kind, target, array[start : start + step])
 
 
 def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:
-    """A row with a report, which is a dataclass or a dictionary, as JSON.
+    """A row with a report, a dataclass or a dictionary, as JSON.
 
-    ``json`` writes it, since msgspec's encoder raises for a path that is not UTF-8.
+    ``json`` encodes it, since msgspec's encoder raises for a path that is not UTF-8.
     """
     return Row(target=target, kind=kind, report=json.dumps(msgspec.to_builtins(report)), log=log)
 
 
-def report_of(row: Row, kind: type[Report]) -> Report:
+def report_of(row: Row, report_type: type[Report]) -> Report:
     """The row's report. Raises msgspec.ValidationError if it is of another type."""
-    return msgspec.convert(json.loads(row.report), kind, dec_hook=_counter, str_keys=True)
+    return msgspec.convert(json.loads(row.report), report_type, dec_hook=_decode_counter, str_keys=True)
 
 
-def _counter(kind: type, counts: Any) -> Any:
-    """A ``Counter``, which JSON has as an object. Raises NotImplementedError for another type."""
-    if typing.get_origin(kind) is not Counter:
-        raise NotImplementedError(kind)
+def _decode_counter(field_type: type, counts: Any) -> Any:
+    """msgspec's hook for types that it does not know: a ``Counter`` from JSON's object. Raises
+    NotImplementedError for other types."""
+    if typing.get_origin(field_type) is not Counter:
+        raise NotImplementedError(field_type)
     return Counter(counts)

@@ -1,7 +1,8 @@
-"""Spark sessions: Java is checked, Spark is quiet and on loopback, executors get the package.
+"""Starts and stops Spark sessions.
 
-``local[*]`` is the default. On any other master the executors are processes of their own, possibly on
-other machines: the package is shipped to them as a zip, and a probe shows whether they see the same files.
+The default master is ``local[*]``. On other masters, executors are processes of their own, possibly on other
+machines: they get this package as a zip, and a probe shows whether they see the same files. Before a start,
+Java's version is checked. Spark logs errors only and, on this machine, listens on loopback only.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from siltstone.spark.internals import java_process
 OLDEST_JAVA = 17
 _JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --engine process"
 TASK_ATTEMPTS = 3
-_END_SECONDS = 1.5
-"""Java gets so long to remove its folders; then it is killed."""
+_TERMINATE_SECONDS = 1.5
+"""How long a terminated Java may take to remove its temporary folders, before it is killed."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
-"""Java only moves our blobs: the optimising compiler takes far more time from the tasks than it saves, and
-to G1 every blob is a humongous object."""
+"""Java only moves rows from task to task. Its optimising compiler (C2) takes far more time from the tasks
+than it saves. Every blob would be a humongous object for its default garbage collector (G1)."""
 
 
 def java_command() -> str:
-    """The java that Spark would start. Raises EngineError with what to install."""
+    """The ``java`` that Spark would start. Raises EngineError, which says what to install."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else files.find_program("java")
     if command is None or files.find_program(command) is None:
@@ -52,16 +53,16 @@ def java_command() -> str:
 
 def java_version() -> str:
     """The output of ``java -version``. Raises EngineError for a Java that is too old for Spark 4."""
-    done = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    if done.returncode or version is None or int(version[1]) < OLDEST_JAVA:
-        lines = (done.stderr or done.stdout).strip().splitlines()
+    process = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', process.stderr + process.stdout)
+    if process.returncode or version is None or int(version[1]) < OLDEST_JAVA:
+        lines = (process.stderr or process.stdout).strip().splitlines()
         raise EngineError(
             f"this is not a Java that Spark can use; it says: {lines[0] if lines else 'nothing'}",
             path=java_command(),
             advice=_JAVA_ADVICE,
         )
-    return done.stderr + done.stdout
+    return process.stderr + process.stdout
 
 
 def is_local(master: str) -> bool:
@@ -76,9 +77,10 @@ def start_session(
     settings: dict[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``. Raises EngineError when Spark does not start, with its message.
+    """A session on ``master``. Raises EngineError with Spark's message if Spark does not start.
 
-    ``java_options`` stand in for those that make Java use the class archive, where there is one.
+    ``java_options``: in place of those that make Java use the class archive. ``settings``: Spark's, over
+    those of Siltstone.
     """
     version = java_version()
     options = class_archive.java_options(version) if java_options is None else java_options
@@ -90,7 +92,11 @@ def start_session(
         builder = builder.config(name, value)
     with files.temporary_file() as errors:
         try:
-            with files.redirect_errors(errors.fileno()), _own_handlers(), _no_orphans():
+            with (
+                files.redirect_standard_error(errors.fileno()),
+                _keep_sigint_handler(),
+                _java_in_own_process_group(),
+            ):
                 interruption.current().check()
                 session = _with_secret(builder, master).getOrCreate()
         except Exception as error:
@@ -104,7 +110,7 @@ def start_session(
                 reason, advice="check the address (--master), or pass --engine process"
             ) from None
     session.sparkContext.setLogLevel("ERROR")
-    # When Java is ended, PySpark's server for accumulators would print a traceback.
+    # PySpark's server for accumulators would print a traceback when an interrupt ends Java.
     internals.silence_accumulators(session, lambda: interruption.current().has_come)
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
@@ -112,9 +118,10 @@ def start_session(
 
 
 def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Builder:
-    """The builder, with a secret for ``local-cluster``, which has no other; on ``local`` Spark makes its own.
+    """The builder, with a secret for ``local-cluster``, for which Spark makes none as it does for ``local``.
 
-    Java is started first and sent the secret over its socket, since every user can read a command line.
+    Every user can read the command line of a process. So Java is started first, and then gets the secret over
+    its socket.
     """
     if not master.startswith("local-cluster"):
         return builder
@@ -123,7 +130,7 @@ def _with_secret(builder: SparkSession.Builder, master: str) -> SparkSession.Bui
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop a session, also one whose Java process is gone: the next one starts a process of its own.
+    """Stop a session, even if its Java process is gone. The next session can then start a Java process.
 
     PySpark keeps its connection to a dead Java process, and every later session would use it.
     """
@@ -131,13 +138,13 @@ def stop_session(session: SparkSession) -> None:
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         session.stop()
-    if process is None or (process.poll() is None and _answers(gateway)):
+    if process is None or (process.poll() is None and _java_answers(gateway)):
         return
-    _end(process)  # killed a moment ago it may still be on its way out
+    _terminate_java(process)  # A process that was just killed may not have ended yet.
     internals.forget_java()
 
 
-def _answers(gateway: Any) -> bool:
+def _java_answers(gateway: Any) -> bool:
     """Does the Java process behind a gateway answer?"""
     try:
         gateway.jvm.java.lang.System.currentTimeMillis()
@@ -147,8 +154,8 @@ def _answers(gateway: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Keep the program's SIGINT handler: PySpark replaces it by one that interrupts critical sections."""
+def _keep_sigint_handler() -> Iterator[None]:
+    """Put the program's SIGINT handler back: PySpark replaces it by one that interrupts critical sections."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -158,14 +165,16 @@ def _own_handlers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_orphans() -> Iterator[None]:
-    """Start Java in a process group with the scripts that start it. The group is killed if the start fails,
-    when it would wait for ever, and terminated when a command is interrupted."""
+def _java_in_own_process_group() -> Iterator[None]:
+    """Within, Java and the scripts that start it run in a process group of their own.
+
+    The group is killed if the start fails, since it would wait for ever, and terminated when an interrupt
+    ends the command."""
     started: list[subprocess.Popen[bytes]] = []
 
     def remember(process: subprocess.Popen[bytes]) -> None:
         started.append(process)
-        interruption.current().on_signal(lambda: _end(process))
+        interruption.current().on_signal(lambda: _terminate_java(process))
 
     try:
         with internals.starting_java(remember):
@@ -176,24 +185,24 @@ def _no_orphans() -> Iterator[None]:
         raise
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate Java, and the Python workers with it; kill it after ``_END_SECONDS``."""
+def _terminate_java(process: subprocess.Popen[bytes]) -> None:
+    """Terminate Java, and the Python workers with it; kill it after ``_TERMINATE_SECONDS``."""
     if process.poll() is not None:
         return
     _signal_group(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
+        process.wait(_TERMINATE_SECONDS)
     _signal_group(process, signal.SIGKILL)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signal the processes of a group whose first one is, or was, ``process``."""
+    """Send a signal to all processes of the group that ``process`` leads, or led before it ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 def _with_retries(master: str) -> str:
-    """A local master that repeats the task of a killed worker; by default it would not."""
+    """A local master with retries of tasks, in case a worker is killed; by default Spark has none there."""
     local = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{local[1] or 1},{TASK_ATTEMPTS}]" if local else master
 
@@ -217,10 +226,7 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
         "spark.authenticate": "true",
     }
     if is_local(master) or master.startswith("local-cluster"):
-        settings |= {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-        }
+        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if is_local(master):
         settings[internals.DAEMON_SETTING] = daemon.__name__
@@ -232,7 +238,7 @@ def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[
 
 
 def package_zip() -> str:
-    """The package as a zip that executors can import from; it goes when the process ends."""
+    """The path of a zip of this package, for executors; it is removed when the process ends."""
     folder = files.temporary_directory("siltstone-package-")
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "siltstone.zip"
@@ -240,14 +246,14 @@ def package_zip() -> str:
     return str(path)
 
 
-# A session for what needs DataFrames only: a master of one's own, or a Spark Connect server.
+# Sessions for ``explain`` and ``verify``, which need only DataFrames: on a master, or on a Spark Connect
+# server.
 #
-# ``explain`` and ``verify`` run on either. A Connect server has no ``SparkContext``: how many tasks go at one
-# time is read from its settings.
+# A session of Connect has no ``SparkContext``, so the number of tasks at one time is read from its settings.
 
-CONNECT = "sc://"
-_UNKNOWN = 8
-"""Tasks at one time if no setting says how many."""
+CONNECT_PREFIX = "sc://"
+_DEFAULT_WORKERS = 8
+"""The number of tasks at one time that is assumed if no setting has it."""
 
 
 def has_active_session() -> bool:
@@ -258,7 +264,7 @@ def has_active_session() -> bool:
 def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
     """A session on ``master``, or on the Connect server ``sc://host:port``, which must see the same files and
     have Siltstone installed. Raises EngineError."""
-    if not master.startswith(CONNECT):
+    if not master.startswith(CONNECT_PREFIX):
         return start_session(master, spill_folder=None if spill_folder is None else str(spill_folder))
     try:
         session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
@@ -274,67 +280,68 @@ def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
 
 
 def workers_of(session: SparkSession) -> int:
-    """About how many tasks go at one time, from the session's settings."""
+    """About how many tasks run at one time, by the session's settings."""
     master = session.conf.get("spark.master", None) or ""
     local = re.fullmatch(r"local(?:-cluster)?(?:\[(\*|\d+)(?:,.*)?\])?", master)
     if local is not None:
         count = local[1] or "1"
         return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
     parallelism = session.conf.get("spark.default.parallelism", None)
-    return int(parallelism) if parallelism else _UNKNOWN
+    return int(parallelism) if parallelism else _DEFAULT_WORKERS
 
 
 # The probe before a cleaning on a cluster: do executors share the file system and the user?
 #
-# The driver writes a nonce into the folder where tasks will write. Each task must read it from the same
-# inode, as the same user: else the driver could not rename the files that tasks stage.
+# The driver writes a nonce (a random number) into the folder where tasks will write. Each task must read it
+# from the same inode, as the same user. Otherwise the driver could not rename the files that tasks stage.
 
-_PROBES = 8
+_PROBE_TASKS = 8
 
 
-def _stat_in_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _probe_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: what it sees of the driver's file, as JSON."""
     for _ in batches:
         try:
-            facts = files.stat(path)
-            seen = {"nonce": files.read_bytes(path).hex(), "inode": facts.inode, "user": os.geteuid()}
+            status = files.stat(path)
+            answer = {"nonce": files.read_bytes(path).hex(), "inode": status.inode, "user": os.geteuid()}
         except OSError as error:
-            seen = {"error": error.strerror}
-        yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen)]})
+            answer = {"error": error.strerror}
+        yield pa.RecordBatch.from_pydict({"seen": [json.dumps(answer)]})
 
 
-def refuse_strange_executors(session: SparkSession, folder: Path) -> None:
+def refuse_unshared_executors(session: SparkSession, folder: Path) -> None:
     """Raises EngineError if an executor does not share the file system and the user."""
     path = folder / f".siltstone-probe-{secrets.token_hex(8)}"
     nonce = secrets.token_bytes(16)
     files.write_new(path, nonce)
     try:
-        wanted = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
-        frame = session.range(0, _PROBES, 1, _PROBES).mapInArrow(
-            functools.partial(_stat_in_task, str(path)), "seen string"
+        expected = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
+        frame = session.range(0, _PROBE_TASKS, 1, _PROBE_TASKS).mapInArrow(
+            functools.partial(_probe_task, str(path)), "seen string"
         )
-        strange = [row.seen for row in frame.collect() if json.loads(row.seen) != wanted]
+        differing = [row.seen for row in frame.collect() if json.loads(row.seen) != expected]
     finally:
         files.unlink(path)
-    if strange:
+    if differing:
         raise EngineError(
-            f"the executors do not share this folder with this machine and user ({strange[0]})",
+            f"the executors do not share this folder with this machine and user ({differing[0]})",
             path=folder,
             advice="clean with --master local[*], or with --out on storage that all executors share",
         )
 
 
-# Making the class archive: Spark cleans a small log, and Java writes the classes that it loaded for that.
+# The class archive: Spark cleans a small log, and Java then writes the classes that it has loaded for that.
 
 _DUMP_SECONDS_MAX = 600
-_MASTER = "local[2]"
-_MAKING = ".making"
+_ARCHIVE_MASTER = "local[2]"
+_UNFINISHED_SUFFIX = ".making"
 
 
-def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
-    """The class archive of this Java and this Spark, made unless it is there; None where it is switched off.
+def make_class_archive(clean_something: Callable[[SparkSession], None]) -> Path | None:
+    """Make the class archive of this Java and Spark if it is missing; None if archives are switched off.
 
-    ``use`` cleans something small. Only for a process that has not started Spark: its Java ends.
-    Raises EngineError when no archive comes of it, OSError when its folder cannot be written.
+    ``clean_something`` cleans a small log with the session. The process must not have started Spark before:
+    its Java ends here. Raises EngineError if Java writes no archive, OSError if the folder cannot be written.
     """
     version, archives = java_version(), class_archive.folder()
     if archives is None:
@@ -344,25 +351,25 @@ def make_class_archive(use: Callable[[SparkSession], None]) -> Path | None:
         return archive
     files.make_directory(archives, parents=True)
     for name in files.list_files(archives):
-        if name.endswith(_MAKING):  # of one that was killed
+        if name.endswith(_UNFINISHED_SUFFIX):  # left by a process that was killed
             files.unlink(archives / name)
-    making = archives / (secrets.token_hex(8) + _MAKING)
+    unfinished = archives / (secrets.token_hex(8) + _UNFINISHED_SUFFIX)
     try:
-        session = start_session(_MASTER, java_options=class_archive.dump_options(making))
+        session = start_session(_ARCHIVE_MASTER, java_options=class_archive.dump_options(unfinished))
         try:
-            use(session)
+            clean_something(session)
         finally:
             _end_java(session)
-        if not files.exists(making):
-            raise EngineError("Java wrote no class archive", path=making)
-        return class_archive.keep(making, version)
+        if not files.exists(unfinished):
+            raise EngineError("Java wrote no class archive", path=unfinished)
+        return class_archive.add(unfinished, version)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            files.unlink(making)
+            files.unlink(unfinished)
 
 
 def _end_java(session: SparkSession) -> None:
-    """Stop the session and wait for its Java, which writes the archive as it ends."""
+    """Stop the session and wait until its Java has ended, which writes the archive at its end."""
     process = java_process()
     session.stop()
     if process is None or process.stdin is None:

@@ -1,7 +1,7 @@
-"""Siltstone as a data source of Spark, ``format("siltstone")``: Spark's names for ``siltstone.tables``.
+"""Siltstone as a data source of Spark, ``format("siltstone")``: Spark's interfaces over ``siltstone.tables``.
 
-Spark finds ``SiltstoneSource`` by the top-level module ``pyspark_siltstone``. It plans a query in a process
-beside the driver, ships the reader or writer, and calls ``read`` and ``write`` in the tasks.
+Spark finds ``SiltstoneSource`` by the top-level module ``pyspark_siltstone``. Spark plans a query in a Python
+process beside the driver, ships the reader or writer to the tasks, and calls ``read`` or ``write`` there.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
 from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
-_METADATA = "siltstone"
+_METADATA_KEY = "siltstone"
 
 
 class SiltstoneSource(datasource.DataSource):
     """Log directories as tables; ``ReadOptions`` and ``WriteOptions`` list the options.
 
-    A table in Spark's catalog brings its location and options only when it is made (Spark 4.3: a query of it
-    comes with none of them). A query does bring the schema that we gave then: its metadata keeps them.
+    Spark passes the location and options of a table in its catalog only when the table is created (in Spark
+    4.3 a query of the table has none of them). A query has the schema that ``schema`` returned at that time,
+    so the options are stored in the metadata of the schema.
     """
 
     @classmethod
@@ -53,24 +54,25 @@ class SiltstoneSource(datasource.DataSource):
         return "siltstone"
 
     def schema(self) -> StructType:
-        """The schema of Spark's Kafka source, of the columns asked for."""
+        """The schema of the requested columns; for records, that of Spark's Kafka source."""
         try:
             options = ReadOptions.of(self.options)
         except UsageError as error:
-            # Spark does not say what a schema is for; the error that counts is that of a batch query.
+            # Spark does not say whether the schema is for a batch query or a stream. If the options fit
+            # neither, the error is that of a batch query.
             try:
-                options = ReadOptions.of(self.options, streaming=True)
+                options = ReadOptions.of(self.options, is_streaming=True)
             except UsageError:
                 raise error from None
         schema = from_arrow_schema(schema_of(options))
         raw_options = _lower_names(self.options)
         if "location" in raw_options and schema.fields:
-            schema.fields[0].metadata = {_METADATA: raw_options}
+            schema.fields[0].metadata = {_METADATA_KEY: raw_options}
         return schema
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
-        """For a batch query. Raises UsageError for a schema that is not the table's."""
-        options = ReadOptions.of(self._with_kept(schema))
+        """The reader of a batch query. Raises UsageError for a schema that is not the table's."""
+        options = ReadOptions.of(self._with_catalog_options(schema))
         own = from_arrow_schema(schema_of(options))
         if _columns(schema) != _columns(own):
             raise UsageError(
@@ -80,20 +82,21 @@ class SiltstoneSource(datasource.DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
-        """For ``readStream``."""
-        return StreamReader(ReadOptions.of(self._with_kept(schema), streaming=True))
+        """The reader of a ``readStream``."""
+        return StreamReader(ReadOptions.of(self._with_catalog_options(schema), is_streaming=True))
 
-    def _with_kept(self, schema: StructType) -> dict[str, str]:
-        """The query's options over those that its table was made with."""
-        kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA, {}) if schema.fields else {}
+    def _with_catalog_options(self, schema: StructType) -> dict[str, str]:
+        """The query's options, over those that its table in the catalog was created with."""
+        kept: dict[str, str] = schema.fields[0].metadata.get(_METADATA_KEY, {}) if schema.fields else {}
         return kept | _lower_names(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
-        """For ``df.write``. Raises UsageError, DirectoryLockedError, what opening a directory raises."""
+        """The writer of a ``df.write``. Raises UsageError, DirectoryLockedError, and what opening a directory
+        raises."""
         return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
-        """For ``df.writeStream``. Raises as ``writer`` does."""
+        """The writer of a ``df.writeStream``. Raises as ``writer`` does."""
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
@@ -105,17 +108,18 @@ def _columns(schema: StructType) -> list[tuple[str, DataType]]:
     return [(field.name, field.dataType) for field in schema.fields]
 
 
-# Spark's filters as a ``PushedFilters``: they only make a query read less, Spark applies all of them again.
+# Spark's filters become ``PushedFilters``. They only let a query read less: Spark applies all of them again.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def predicate_of(filters: Sequence[Filter]) -> PushedFilters:
-    """What all filters together leave; those that do not bound where a row may be are passed over."""
-    return functools.reduce(PushedFilters.__and__, map(_left_by, filters), NO_FILTERS)
+def pushed_filters_of(filters: Sequence[Filter]) -> PushedFilters:
+    """The topics, partitions, offsets and times to which all filters together restrict a query."""
+    return functools.reduce(PushedFilters.__and__, map(_pushed_filter_of, filters), NO_FILTERS)
 
 
-def _left_by(condition: Filter) -> PushedFilters:
+def _pushed_filter_of(condition: Filter) -> PushedFilters:
+    """The restriction by one filter of Spark; none for a filter on other columns or of another kind."""
     value: Any = getattr(condition, "value", None)
     match ".".join(getattr(condition, "attribute", ())).lower(), condition:
         case "topic", datasource.EqualTo() | datasource.EqualNullSafe():
@@ -127,9 +131,9 @@ def _left_by(condition: Filter) -> PushedFilters:
         case "partition", datasource.In():
             return PushedFilters(partitions=frozenset(value))
         case "offset", datasource.In() if numbers := [item for item in value if isinstance(item, int)]:
-            return PushedFilters(low=min(numbers), high=max(numbers) + 1)
+            return PushedFilters(start_offset=min(numbers), end_offset=max(numbers) + 1)
         case "offset", _ if isinstance(value, int):
-            return _offsets_left(condition, value)
+            return _pushed_offsets_of(condition, value)
         case (
             "timestamp",
             datasource.GreaterThan()
@@ -137,32 +141,33 @@ def _left_by(condition: Filter) -> PushedFilters:
             | datasource.EqualTo()
             | datasource.EqualNullSafe(),
         ) if isinstance(value, datetime) and value.tzinfo is not None:
-            # Only a lower bound helps: a log may hold early records anywhere.
-            return PushedFilters(from_ms=(value - _EPOCH) // timedelta(milliseconds=1))
+            # A latest time would restrict no offsets: an early record may be anywhere in a log.
+            return PushedFilters(from_timestamp_ms=(value - _EPOCH) // timedelta(milliseconds=1))
     return NO_FILTERS
 
 
-def _offsets_left(condition: Filter, value: int) -> PushedFilters:
+def _pushed_offsets_of(condition: Filter, value: int) -> PushedFilters:
     match condition:
         case datasource.EqualTo() | datasource.EqualNullSafe():
-            return PushedFilters(low=value, high=value + 1)
+            return PushedFilters(start_offset=value, end_offset=value + 1)
         case datasource.GreaterThan():
-            return PushedFilters(low=value + 1)
+            return PushedFilters(start_offset=value + 1)
         case datasource.GreaterThanOrEqual():
-            return PushedFilters(low=value)
+            return PushedFilters(start_offset=value)
         case datasource.LessThan():
-            return PushedFilters(high=value)
+            return PushedFilters(end_offset=value)
         case datasource.LessThanOrEqual():
-            return PushedFilters(high=value + 1)
+            return PushedFilters(end_offset=value + 1)
     return NO_FILTERS
 
 
-class _Pushing:
-    """``pushFilters`` that Spark does not refuse where pushing filters is off (the default).
+class _PushFilters:
+    """A ``pushFilters`` method that Spark also accepts if pushing filters is off (the default).
 
-    Spark plans a query in one of two ways. With ``spark.sql.python.filterPushdown.enabled`` it calls
-    ``pushFilters``. Without, it fails when the method is not the one of the base class, judged by its
-    ``__func__``: this one shows that, since to leave filters to Spark is all that it does in any case.
+    If ``spark.sql.python.filterPushdown.enabled`` is set, Spark calls ``pushFilters``. If not, Spark fails
+    unless the method's ``__func__`` is that of the base class, since filters that only a reader applies would
+    be lost. This reader leaves all filters to Spark, so nothing is lost: it shows the ``__func__`` of the
+    base class.
     """
 
     __func__: Any = staticmethod(datasource.DataSourceReader.pushFilters)
@@ -171,7 +176,7 @@ class _Pushing:
         self._reader = reader
 
     def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
-        self._reader.predicate = predicate_of(filters)
+        self._reader.pushed_filters = pushed_filters_of(filters)
         return filters
 
 
@@ -181,16 +186,16 @@ def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.Record
 
 
 class BatchReader(datasource.DataSourceReader):
-    """Reads a table. Filters are used to read less and are all left for Spark to apply."""
+    """Reads a table in a batch query. It uses filters to read less, and leaves all of them to Spark, too."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.predicate = NO_FILTERS
-        self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
+        self.pushed_filters = NO_FILTERS
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[InputPartition]:
-        """One a split; a split without pieces where there is nothing to read."""
-        splits = plan(self._options, self.predicate) or [TaskSplit(pieces=())]
+        """The splits of the table; an empty split if there is nothing to read, since Spark needs one."""
+        splits = plan(self._options, self.pushed_filters) or [TaskSplit(pieces=())]
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -210,17 +215,17 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     @cached_property
     def _follower(self) -> Follower:
-        """Made where it is needed: not in the tasks."""
+        """Created at its first use, on the driver: tasks do not need it."""
         return Follower(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new stream starts."""
-        return offsets_to_json(self._follower.initial())
+        return offsets_to_json(self._follower.initial_offsets())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next micro-batch, within the limit."""
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets_to_json(self._follower.latest(offsets_from_json(start), maximum))
+        return offsets_to_json(self._follower.next_end(offsets_from_json(start), maximum))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
@@ -228,15 +233,15 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if maximum is None else ReadMaxRows(maximum)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The logs' ends, for the query's progress."""
-        return offsets_to_json(self._follower.ends())
+        """The ends of the logs, for the progress of the query."""
+        return offsets_to_json(self._follower.log_ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave what is appended from now on to the next run."""
-        self._follower.stop_at_ends()
+        """Leave records that are appended from now on to the next run of the query."""
+        self._follower.stop_at_current_ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One a split."""
+        """The splits of a micro-batch."""
         return [
             InputPartition(split)
             for split in self._follower.splits(offsets_from_json(start), offsets_from_json(end))
@@ -247,13 +252,14 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return _read(partition, self._options)
 
 
-# Writing: tasks stage batches, the driver commits. Spark ships the writer to the tasks and to the commit; for
-# a stream's commit it makes another one, which knows only what the tasks' messages say.
+# Writing: tasks stage batches, the driver commits them. Spark ships the writer to the tasks, and to the
+# commit of a job. For a stream's commit Spark makes another writer, which knows only what the messages of
+# tasks have.
 
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task reports to the driver; ``query_id``: of a stream."""
+    """What one task reports to the driver; ``query_id``: the id of the stream, None for a job."""
 
     staged: StagedOutput
     query_id: str | None = None
@@ -268,6 +274,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 
 def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
+    """In a task: stage its rows."""
     freeze_imports()
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
@@ -276,7 +283,7 @@ def _stage(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
 
 
 def _staged_of(messages: Messages) -> list[StagedOutput]:
-    """What the tasks that ended have staged."""
+    """What the successful tasks have staged; the others have no message."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
@@ -306,7 +313,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         _refuse_overwrite(overwrite)
         self._write_id = options.write_id
-        self._plan = plan_write(options, schema.fieldNames(), streaming=True)
+        self._plan = plan_write(options, schema.fieldNames(), is_streaming=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: stage its rows."""
@@ -316,7 +323,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         """On the driver: append all that was staged of this micro-batch, once."""
         ids = (message.query_id for message in messages if isinstance(message, StagedMessage))
         staged = _staged_of(messages)
-        if any(file.records for file in staged):
+        if any(file.record_count for file in staged):
             write_id = self._write_id or next(filter(None, ids), None)
             if write_id is None:
                 raise UsageError("the stream has no id", advice="set the option writeId")

@@ -1,4 +1,4 @@
-"""Running tasks and jobs, for the cleaner, the compactor, ``explain`` and ``verify``.
+"""Runs tasks and jobs for the cleaner, the compactor, ``explain`` and ``verify``.
 
 ``verify`` shares no code with the cleaner, so this module imports nothing of ``compaction``.
 """
@@ -29,8 +29,10 @@ from siltstone.spark.internals import WORKER_EXITED, is_connect
 from siltstone.spark.rows import REPORT, SCHEMA, Report, report_of, report_row, rows_of
 
 Batches = Iterable[pa.RecordBatch]
+"""The input of a task's function."""
 Result = TypeVar("Result")
-_BUCKET_BYTES = 32 << 20
+_ENTRY_BYTES_PER_BUCKET = 32 << 20
+"""About the most bytes of key entries in a bucket, if ``smaller_buckets`` may choose."""
 WORKER_DIED_ADVICE = (
     "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
     "log.cleaner.io.buffer.size, or give the machine more memory"
@@ -39,14 +41,15 @@ JAVA_DIED_ADVICE = "run again; if the system killed it, give the machine more me
 
 
 def task_numbers(batches: Batches) -> Iterator[int]:
-    """The numbers of ``spark.range`` in a task's rows."""
+    """The numbers in the rows of ``spark.range`` that a task gets: each is the number of one of its
+    inputs."""
     for batch in batches:
         yield from batch.column("id").to_pylist()
 
 
 def freeze_imports() -> None:
-    """Freeze the objects of imported modules. PySpark collects garbage after each task, and going through the
-    objects of numba and pandas takes longer than many tasks."""
+    """Exempt the objects of imported modules from garbage collection. PySpark collects garbage after each
+    task, and going through the objects of numba and pandas takes longer than many tasks."""
     if not gc.get_freeze_count():
         gc.freeze()
 
@@ -54,63 +57,67 @@ def freeze_imports() -> None:
 def in_worker(
     function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task's function."""
+    """Run a task's function in a Python worker."""
     freeze_imports()
     return function(*arguments)
 
 
 def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
-    """(buckets, tasks) of a merge for which ``buckets`` are enough: those of a task take ``memory_bytes``.
+    """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
-    A task costs Spark some 80 ms, so one that is given several buckets, which it merges one after another,
-    beats several tasks. It holds the entries of all of them (of ``entry_bytes`` in all), so both it and the
-    merge of each may take half of the memory.
+    ``buckets``: enough for one bucket in a task; ``entry_bytes``: the key entries of all buckets. A task
+    costs Spark some 80 ms, so few tasks that merge several buckets, one after another, are faster than one
+    task for each. Such a task holds the entries of all its buckets. So its entries may take half of the
+    memory, and the merge of one bucket the other half: there are twice as many buckets.
     """
     if buckets <= workers:
         return buckets, buckets
     return 2 * buckets, min(2 * buckets, max(workers, math.ceil(2 * entry_bytes / memory_bytes)))
 
 
-def finer_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
-    """A larger number of buckets, a multiple of ``tasks``, so that each has about 32 MiB of entries: a merge
-    takes three and a half times as much memory, and a task merges its buckets one after another."""
-    return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _BUCKET_BYTES)))
+def smaller_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
+    """A number of buckets, at least ``buckets``, of which each has about 32 MiB of key entries.
+
+    The merge of a bucket takes three and a half times the memory of its entries, and a task merges its
+    buckets one after another, so smaller buckets take less memory. ``entry_bytes``: those of all buckets."""
+    return max(buckets, tasks * math.ceil(entry_bytes / (tasks * _ENTRY_BYTES_PER_BUCKET)))
 
 
-def runs_of(sizes: Sequence[int], tasks: int) -> list[list[int]]:
-    """Split the numbers of ``sizes`` into up to ``tasks`` lists of neighbours of about the same size."""
-    total, passed = sum(sizes), 0
-    runs: list[list[int]] = [[] for _ in range(tasks)]
-    for number, size in enumerate(sizes):
-        runs[min(tasks - 1, (passed + size // 2) * tasks // max(total, 1))].append(number)
-        passed += size
-    return [run for run in runs if run]
+def neighbours(sizes: Sequence[int], tasks: int) -> list[list[int]]:
+    """Distribute the indexes of ``sizes`` over up to ``tasks`` lists of neighbours of about the same size."""
+    total, bytes_before = sum(sizes), 0
+    lists: list[list[int]] = [[] for _ in range(tasks)]
+    for index, size in enumerate(sizes):
+        lists[min(tasks - 1, (bytes_before + size // 2) * tasks // max(total, 1))].append(index)
+        bytes_before += size
+    return [members for members in lists if members]
 
 
 @contextlib.contextmanager
 def engine_errors(title: str) -> Iterator[None]:
-    """Turn the failure of a job within the block into an EngineError, and an error that an interrupt caused
-    (PySpark raises one for the cancelled job) into a KeyboardInterrupt."""
+    """Turn the failure of a job within the block into an EngineError, or into a KeyboardInterrupt if an
+    interrupt was the cause (PySpark raises an error for the cancelled job)."""
     try:
         interruption.current().check()
         yield
     except Exception as error:
         if interruption.is_interrupt(error):
-            interruption.current().settle()
+            interruption.current().wait_for_callbacks()
             raise KeyboardInterrupt from error
         if isinstance(error, EngineError):
             raise
-        failed = job_error(title, error)
-        if failed is None:
+        engine_error = job_error(title, error)
+        if engine_error is None:
             raise
-        raise failed from error
+        raise engine_error from error
 
 
 def job_error(title: str, error: Exception) -> EngineError | None:
-    """The error of a failed job, in a line; None for an error that is not Spark's. ``title``: the log that
-    the job is for, or what it does."""
-    known = isinstance(error, (PySparkException, OSError, RuntimeError))
-    if not known and not type(error).__module__.startswith(("py4j", "grpc")):
+    """The EngineError for an error of Spark, in one line; None for an error that is not Spark's.
+
+    ``title``: the log that the job is for, or what the job does."""
+    is_known = isinstance(error, (PySparkException, OSError, RuntimeError))
+    if not is_known and not type(error).__module__.startswith(("py4j", "grpc")):
         return None
     lines = [line.strip() for line in str(error).strip().splitlines()]
     messages = [line for line in lines if not line.startswith(("at ", "... "))]
@@ -120,28 +127,29 @@ def job_error(title: str, error: Exception) -> EngineError | None:
     if WORKER_EXITED in str(error):
         reason += "; the system has probably killed the worker for lack of memory"
         advice = WORKER_DIED_ADVICE
-    elif _is_without_java(error):
+    elif _is_java_gone(error):
         reason = f"the Spark job failed: Spark's Java process has ended or was killed ({cause})"
         advice = JAVA_DIED_ADVICE
     return EngineError(reason, path=title, advice=advice)
 
 
-def _is_without_java(error: Exception) -> bool:
-    """Is it an error of Py4J without a Java process: its own, or a refused connection?"""
+def _is_java_gone(error: Exception) -> bool:
+    """Does the error mean that there is no Java process: an error of Py4J itself, or a lost connection?"""
+    # Py4J also reports exceptions of a running Java as Py4JError, and then with Java's trace.
     name = type(error).__name__
     if name == "Py4JError":
         return "Trace:" not in str(error)
     return name == "Py4JNetworkError" or isinstance(error, ConnectionError)
 
 
-# Running a job so that an interrupt ends the wait, and the job is cancelled.
+# An interrupt ends the wait for a job at once, and cancels the job.
 #
-# PySpark waits for a job in a ``finally``: the main thread would wait for the end of a job that was
-# interrupted, and raise its error. So another thread calls Java, and the main thread only waits.
+# PySpark waits for a job in a ``finally`` block. If the main thread ran the job, it would wait for its end
+# even after an interrupt. So another thread runs the job, and the main thread only waits for its result.
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Is the session not stopped, and does its Java process answer?"""
+    """Is the session running, and does its Java process or Connect server answer?"""
     try:
         if is_connect(session):
             return bool(session.range(1).count())
@@ -151,27 +159,28 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
-    """Run the DataFrame that ``job`` makes, and return its rows. Raises EngineError when the job fails, and
-    KeyboardInterrupt after an interrupt, when the job is cancelled."""
+    """Run the DataFrame that ``job`` makes, and return its rows.
+
+    Raises EngineError if the job fails, and KeyboardInterrupt after an interrupt, which cancels the job."""
     with engine_errors(title):
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
             return frame.toArrow()
-        (table,) = one_after_another(session, lambda _: frame.toArrow(), 1)
+        (table,) = run_jobs_in_thread(session, lambda _: frame.toArrow(), 1)
         return table
 
 
-def one_after_another(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
+def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
     """The results of jobs 0, 1, …, which run in another thread while the caller works on earlier results.
 
-    Raises what a job raised; no further job begins then. Nor does one when the caller stops iterating: the
-    job that runs is cancelled by its tag, and jobs of other threads go on.
+    Raises what a job raised; no further job begins then. If the caller stops iterating, the job that runs is
+    cancelled by its tag, and no further job begins. Jobs of other threads go on.
     """
     context, tag = session.sparkContext, f"siltstone-{secrets.token_hex(8)}"
     results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
     is_over = threading.Event()
 
-    def go() -> None:
+    def run_jobs() -> None:
         try:
             context.addJobTag(tag)
             for number in range(jobs):
@@ -181,32 +190,32 @@ def one_after_another(session: SparkSession, job: Callable[[int], Result], jobs:
         except BaseException as error:
             results.put(error)
 
-    left = jobs
+    jobs_left = jobs
     try:
-        InheritableThread(target=go, daemon=True).start()
-        while left:
+        InheritableThread(target=run_jobs, daemon=True).start()
+        while jobs_left:
             result = results.get()
-            left -= 1
+            jobs_left -= 1
             if isinstance(result, BaseException):
-                left = 0
+                jobs_left = 0
                 raise result
             yield result
     finally:
         is_over.set()
-        if left:
-            interruption.current().settle()
-            with contextlib.suppress(Exception):  # Spark may be gone
+        if jobs_left:
+            interruption.current().wait_for_callbacks()
+            with contextlib.suppress(Exception):  # Spark may be gone.
                 if not interruption.current().has_come:
                     context.cancelJobsWithTag(tag)
 
 
-# Jobs of two stages, entries by log and bucket and then reports: ``explain``'s and ``verify``'s.
+# The jobs of ``explain`` and ``verify``: the first stage reads logs, the second one works on keys by bucket.
 #
 # ::
 #
 #     spark.range ─ first task ─► entries, reports ─ by log and target ─► second task ─► reports
 #
-# DataFrames only, so a session of Spark Connect will do as well. Nothing of the cleaner is imported here.
+# These jobs use only DataFrames, so they also run on Spark Connect.
 
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 Log = TypeVar("Log")
@@ -215,10 +224,11 @@ Log = TypeVar("Log")
 def by_bucket(
     batches: Batches, words: int, report_on: Callable[[int, int, list[Words]], object]
 ) -> Iterator[pa.RecordBatch]:
-    """The second task: ``report_on(log, bucket, parts)`` makes the report on a bucket's entries, of ``words``
-    words each.
+    """The second stage's task: yields ``report_on(log, bucket, parts)`` for the entries of each bucket, and
+    passes reports on.
 
-    Reports pass through. Raises ValueError when a blob lost or gained a byte on its way.
+    ``words``: 64-bit words of an entry; ``parts``: arrays of entries, [count, words]. Raises ValueError if an
+    array lost or gained bytes on its way.
     """
     parts: dict[tuple[int, int], list[Words]] = {}
     for row in rows_of(batches):
@@ -231,7 +241,7 @@ def by_bucket(
         yield report_row(REPORT, report, bucket, log=log).batch()
 
 
-def run_bucketed(
+def run_by_bucket(
     session: SparkSession,
     title: str,
     numbers: int,
@@ -239,10 +249,12 @@ def run_bucketed(
     workers: int,
     first: Task,
     second: Task,
-    kind: type[Report],
+    report_type: type[Report],
 ) -> list[tuple[int, Report]]:
-    """Run both stages over ``range(numbers)``: (log, report of type ``kind``), in any order. Raises
-    EngineError."""
+    """Run both stages; returns (log, report) for each report, in any order. Raises EngineError.
+
+    ``numbers``: how many inputs the ``first`` stage has; ``tasks``: its tasks; ``workers``: the tasks of the
+    ``second`` stage; ``report_type``: the type of their reports."""
 
     def job() -> DataFrame:
         frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), SCHEMA)
@@ -250,7 +262,7 @@ def run_bucketed(
         return frame.mapInArrow(functools.partial(in_worker, second), SCHEMA)
 
     table = run_job(session, title, job)
-    return [(row.log, report_of(row, kind)) for row in rows_of(table.to_batches())]
+    return [(row.log, report_of(row, report_type)) for row in rows_of(table.to_batches())]
 
 
 def all_or_each(
@@ -259,8 +271,9 @@ def all_or_each(
     run: Callable[[Sequence[Log]], dict[str, Report]],
     failed: Callable[[Log, EngineError], dict[str, Report]],
 ) -> dict[str, Report]:
-    """``run`` all logs in one job and, if that fails, each log in a job of its own; ``failed`` makes the
-    result of a log whose own job fails. Raises EngineError when Spark is gone."""
+    """``run`` all logs in one job and, if that fails, each log in a job of its own. Returns results by name.
+
+    ``failed`` makes the result of a log whose own job fails. Raises EngineError if Spark is gone."""
     try:
         return run(logs)
     except EngineError as error:

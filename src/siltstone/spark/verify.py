@@ -1,11 +1,13 @@
-"""Runs the check of a cleaning on Spark: DataFrames only, so that a session of Spark Connect will do as well.
+"""Runs the checks of ``siltstone verify`` on Spark, with DataFrames only, so that they also run on Spark
+Connect.
 
 ::
 
-    spark.range(spans) ─ span_task ─► entries, reports ─ by target ─► bucket_task ─► reports
+    spans ─ span_task ─► key entries, reports ─ by log and bucket ─► check_bucket_task ─► reports
 
-A span is one segment of AFTER with what BEFORE has of its offsets. The rules are those of ``verify``; nothing
-of the cleaner is imported here either.
+``verify`` compares a log before a cleaning (BEFORE) with the log after it (AFTER). A span is one segment of
+AFTER and the segments of BEFORE with the same offsets. The rules are in ``siltstone.verify``. As there,
+nothing of the cleaner is imported here.
 """
 
 from __future__ import annotations
@@ -20,81 +22,90 @@ from pyspark.sql import SparkSession
 from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
-from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_bucketed, task_numbers
-from siltstone.verify.checking import Checked, SpanReport, bucket_count, check_span
+from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_by_bucket, task_numbers
+from siltstone.verify.checking import CheckedLogs, SpanReport, bucket_count, check_span
 from siltstone.verify.findings import Findings
 from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
 _SPANS_PER_TASK = 4
-_MIN_BUCKETS = 2
+_BUCKETS_MIN = 2
+_LARGE_LOG_BYTES = 64 << 20
+"""A larger log has at least a bucket of keys for each worker."""
+_ENTRY_WORDS = 3
+"""64-bit words of a key entry of ``verify.keys``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """A task's report: of a span, or of the keys of a bucket."""
+    """A task's report on a span, or on the keys of a bucket."""
 
     span: SpanReport | None = None
     keys: Findings | None = None
 
 
 def span_task(
-    pairs: Sequence[LogPair], spans: Sequence[tuple[int, Span]], minimum: int, batches: Batches
+    pairs: Sequence[LogPair], spans: Sequence[tuple[int, Span]], min_buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Each row names a span: its entries by bucket, and its report."""
+    """Check spans; yields the key entries of each by bucket, and a report.
+
+    A row of ``batches`` has the index of a (log, span) in ``spans``; ``log`` is an index into ``pairs``."""
     for number in task_numbers(batches):
         log, span = spans[number]
         report = SpanReport(number=span.number)
-        for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], minimum), report):
+        for bucket, entries in check_span(pairs[log], span, bucket_count(pairs[log], min_buckets), report):
             yield array_row(ENTRIES, bucket, entries, log=log).batch()
         yield report_row(REPORT, CheckReport(span=report), span.number, log=log).batch()
 
 
-def bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Checks the entries of each bucket; reports pass through.
+def check_bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Check the last value of each key, bucket by bucket; yields a report for each, and passes others on.
 
-    Raises ValueError when a blob lost or gained a byte on its way.
+    Raises ValueError if a blob lost or gained bytes on its way.
     """
 
     def check(log: int, bucket: int, parts: list[Words]) -> CheckReport:
         pair = pairs[log]
-        findings = check_bucket(parts, first_dirty=pair.first_dirty, was_cleaned=pair.was_cleaned)
+        findings = check_bucket(
+            parts, first_dirty_offset=pair.first_dirty_offset, was_cleaned=pair.was_cleaned
+        )
         return CheckReport(keys=findings)
 
-    return by_bucket(batches, 3, check)
+    return by_bucket(batches, _ENTRY_WORDS, check)
 
 
 class SparkChecker:
-    """Runs the parts of checks over a session's workers; ``workers``: about how many there are."""
+    """Runs checks on the workers of a session; ``workers``: about how many there are."""
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self._session = session
         self._workers = workers
 
-    def __call__(self, pairs: Sequence[LogPair]) -> Checked:
-        """All spans and all buckets in one job; where it fails, each log's in one of its own. Raises
-        EngineError when Spark is gone."""
+    def __call__(self, pairs: Sequence[LogPair]) -> CheckedLogs:
+        """Check all logs in one job and, if that fails, each log in a job of its own.
+
+        Raises EngineError if Spark is gone."""
         return all_or_each(
             self._session,
             pairs,
             self._check,
-            lambda pair, error: {pair.name: ([_unchecked(error)], Findings())},
+            lambda pair, error: {pair.name: ([_unchecked_report(error)], Findings())},
         )
 
-    def _check(self, pairs: Sequence[LogPair]) -> Checked:
+    def _check(self, pairs: Sequence[LogPair]) -> CheckedLogs:
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
         # The largest spans first: one that began last would run alone.
-        spans.sort(key=lambda item: -sum(pairs[item[0]].before[n].size for n in item[1].before))
-        checked: Checked = {pair.name: ([], Findings()) for pair in pairs}
+        spans.sort(key=lambda item: -sum(pairs[item[0]].before[segment].size for segment in item[1].before))
+        checked: CheckedLogs = {pair.name: ([], Findings()) for pair in pairs}
         if not spans:
             return checked
         tasks = min(len(spans), max(self._workers, len(spans) // _SPANS_PER_TASK))
-        large = any(sum(segment.size for segment in pair.before) > 1 << 26 for pair in pairs)
-        minimum = max(self._workers, _MIN_BUCKETS) if large else 1
-        first = functools.partial(span_task, list(pairs), spans, minimum)
-        second = functools.partial(bucket_task, list(pairs))
-        for log, report in run_bucketed(
-            self._session, "verify", len(spans), tasks, self._workers, first, second, CheckReport
+        has_large_log = any(sum(segment.size for segment in pair.before) > _LARGE_LOG_BYTES for pair in pairs)
+        min_buckets = max(self._workers, _BUCKETS_MIN) if has_large_log else 1
+        read_spans = functools.partial(span_task, list(pairs), spans, min_buckets)
+        check_buckets = functools.partial(check_bucket_task, list(pairs))
+        for log, report in run_by_bucket(
+            self._session, "verify", len(spans), tasks, self._workers, read_spans, check_buckets, CheckReport
         ):
             reports, key_findings = checked[pairs[log].name]
             if report.keys is not None:
@@ -104,7 +115,8 @@ class SparkChecker:
         return checked
 
 
-def _unchecked(error: EngineError) -> SpanReport:
-    findings = Findings(complete=False)
+def _unchecked_report(error: EngineError) -> SpanReport:
+    """The report on a log whose job failed."""
+    findings = Findings(is_complete=False)
     findings.add("unchecked", str(error))
     return SpanReport(number=0, findings=findings)

@@ -7,10 +7,11 @@
         for batch in read_split(split, options):      # pyarrow.RecordBatch, the schema of schema_of(options)
             ...
 
-``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts → checked values) · ``splits`` (which
-bytes of which files, cut for tasks) · ``reading`` (a split → Arrow batches, damage as rows) · ``arrow``
-(columns → Arrow) · ``file_tables`` · ``following`` (streams) · ``writing``, ``commit``. Nothing here
-imports pyspark: ``spark.source`` is the data source.
+``table`` (``schema_of``, ``plan``, ``read_split``) · ``options`` (texts become checked values) · ``splits``
+(which bytes of which files each task reads) · ``reading`` (a split becomes Arrow batches, and damage rows) ·
+``arrow`` (record columns become Arrow arrays) · ``file_tables`` (indexes, snapshots and checkpoints as rows)
+· ``following`` (streams) · ``writing`` (rows become batches) · ``commit`` (batches go into logs, once).
+Nothing here imports pyspark: ``spark.source`` is Spark's data source.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Records as Arrow arrays, with the columns of Spark's Kafka source; ``to_batches``, ``to_arrow`` read a log.
+"""Records as Arrow arrays, in the columns of Spark's Kafka source; ``to_batches``, ``to_arrow`` read a log.
 
 ::
 
@@ -47,17 +47,18 @@ from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import EARLIEST, HasView, LogReader, Polled, ReaderSettings, Start
+from siltstone.log.reading import EARLIEST, HasView, LogReader, PolledRecords, ReaderSettings, Start
 from siltstone.tables.options import VIEWS
 
-# Spans become Arrow's buffers, without a Python object for each record.
+# Spans become Arrow's buffers, without a Python object for each record. A span is a start and a size (-1:
+# null) in the bytes of a window.
 #
-# Arrow has byte strings as one buffer of bytes, int32 offsets into it (one more than strings), and one bit
-# for each string, which is 0 if it is null::
+# Arrow stores byte strings as one buffer of bytes, int32 offsets into it (one more than there are strings),
+# and one bit for each string, which is 0 if it is null::
 #
 #     spans  (start, size) …   ──►   validity  1 0 1     offsets  0 3 3 5     data  k e y v 2
 #
-# The spans are in one window of at most 2 GiB, so int32 offsets suffice.
+# A window has at most 2 GiB, so int32 offsets suffice.
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("element", HEADER))
@@ -65,20 +66,20 @@ HEADERS = pa.list_(pa.field("element", HEADER))
 
 @kernel
 def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -> None:
-    """Copy each span to ``offsets[row]`` in ``out``; a null (size -1) has no bytes."""
+    """Copy the bytes of each span into ``out`` at ``offsets[row]``; a null (size -1) has no bytes."""
     for row in range(len(start)):
         copy_bytes(data, start[row], size[row], out, offsets[row])
 
 
 @kernel
 def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
-    """Fill ``offsets`` with running sums, a 0 in front; returns (the sum of all, how many are null)."""
+    """Fill ``offsets`` with 0 and the running sums of ``size``; returns (the sum of all, the nulls)."""
     total = nulls = 0
     offsets[0] = 0
     for row in range(len(size)):
-        here = size[row]
-        nulls += here < 0
-        total += max(here, 0)
+        span_size = size[row]
+        nulls += span_size < 0
+        total += max(span_size, 0)
         offsets[row + 1] = total
     return total, nulls
 
@@ -93,7 +94,7 @@ def header_spans(
     value_start: Int32,
     value_size: Int32,
 ) -> None:
-    """Fill in the spans of all headers of all records, one after another."""
+    """Parse all records' headers, and fill in the spans of their keys and values: one row for each header."""
     # The decoder has checked that all headers are within their records: no bound is checked here.
     header = 0
     for row in range(len(headers_start)):
@@ -114,8 +115,8 @@ def _validity(is_null: Flags) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
 
 
-def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None = None) -> pa.Array:
-    """Spans as an Arrow array of ``kind``, binary by default; a size of -1 is null."""
+def bytes_array(data: Bytes, start: Int32, size: Int32, dtype: pa.DataType | None = None) -> pa.Array:
+    """Spans as an Arrow array of ``dtype``, binary by default; a size of -1 is null."""
     offsets = np.empty(len(size) + 1, np.int32)
     total, nulls = _running_sums(size, offsets)
     assert total < 1 << 31, "Arrow's offsets are int32"
@@ -123,11 +124,11 @@ def bytes_array(data: Bytes, start: Int32, size: Int32, kind: pa.DataType | None
     gather(data, start, size, offsets, out)
     validity = _validity(size < 0) if nulls else None
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.Array.from_buffers(kind or pa.binary(), len(size), buffers, nulls)
+    return pa.Array.from_buffers(dtype or pa.binary(), len(size), buffers, nulls)
 
 
 def headers_array(columns: RecordColumns) -> pa.Array:
-    """Each record's headers as a list of (key, value); null for a record without any, as Spark has it."""
+    """Each record's headers as a list of (key, value); null for a record without headers, as in Spark."""
     offsets = np.empty(len(columns) + 1, np.int32)
     total, _ = _running_sums(columns.header_count, offsets)
     spans = np.empty((4, total), np.int32)
@@ -150,39 +151,40 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
     return texts
 
 
-# The last record of each key over a whole log, its dirty section and its active segment included.
+# The last record of each key over a whole log: clean section, dirty section and active segment.
 #
-# Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice. A record with a key
-# takes at most 16 bytes of memory (if the entries of all keys fit twice into ``COLLECTED_BYTES``, each key
-# does, not each record), and 56 bytes while the entries are merged.
+# Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice: for the last offset
+# of each key, then for the records at these offsets. A key entry takes 16 bytes, and 56 bytes in the merge.
+# Entries are de-duplicated whenever they fill ``COLLECTED_BYTES``, so keys that repeat often take less
+# memory.
 
 COLLECTED_BYTES = 256 << 20
-"""Bytes of entries that are collected before they are de-duplicated."""
+"""Bytes of key entries that are collected before they are de-duplicated."""
 
 
-def latest_offsets(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) -> Int64:
+def last_offsets_of_keys(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) -> Int64:
     """Ascending offsets of the last record of each key that ``reader`` reads; tombstones count, records
     without a key do not."""
     collector = KeyCollector(
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
-        first_dirty=0,
+        first_dirty=0,  # all offsets count as dirty: each may be the last of its key
         buckets=1,
         capacity=collected_bytes // ENTRY_BYTES,
     )
-    blobs: list[EntryBlob] = []
+    entry_blobs: list[EntryBlob] = []
     for polled in reader:
-        blobs += (blob.copied() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
-    blobs += (blob.copied() for blob in collector.finish())
-    return np.sort(merge_bucket(blobs, 0, 1).offsets)
+        entry_blobs += (blob.copied() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
+    entry_blobs += (blob.copied() for blob in collector.finish())
+    return np.sort(merge_bucket(entry_blobs, 0, 1).offsets)
 
 
 BATCH_BYTES = 8 << 20
-"""Bytes of records in an Arrow batch, about, by default."""
+"""About so many bytes of records are in an Arrow batch, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 
 class TopicLog(HasView, Protocol):
-    """A log of a topic's partition, such as ``PartitionLog``; for a compacted view it has a ``directory``."""
+    """A partition's log, such as ``PartitionLog``. ``view="compacted"`` also needs its ``directory``."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -191,21 +193,22 @@ class TopicLog(HasView, Protocol):
 
 
 class RecordSource(NamedTuple):
-    """Where records come from: a partition, and for the column ``batch`` a file, and the byte of it from
-    which the batches' positions count."""
+    """Where records come from: their partition and, for the column ``batch``, their file.
+
+    ``origin``: the position in the file that position 0 of the batch headers stands for."""
 
     topic_partition: TopicPartition
     path: str = ""
     origin: int = 0
 
 
-def in_microseconds(time_ms: int) -> int:
-    """A time in ms as Arrow's microseconds; one out of their range becomes the nearest in it."""
+def to_microseconds(time_ms: int) -> int:
+    """A time in ms as Arrow's microseconds; one out of their range becomes the nearest possible time."""
     return min(max(time_ms, -_LARGEST_MS), _LARGEST_MS) * 1000
 
 
 def _timestamps(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
-    """Times in microseconds; those out of their range become the nearest in it."""
+    """The column ``timestamp`` in microseconds; a time out of their range becomes the nearest possible."""
     times = np.clip(columns.timestamp, -_LARGEST_MS, _LARGEST_MS) * 1000
     return pa.Array.from_buffers(TIMESTAMP, len(times), [None, pa.py_buffer(times)], 0)
 
@@ -216,9 +219,9 @@ def _timestamp_types(columns: Any, batches: BatchHeaders, source: RecordSource) 
     return pa.array(of_batch.astype(np.int32)[columns.batch])
 
 
-def _batch_structs(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
-    valid = np.ones(len(batches), np.bool_)  # a batch with a bad checksum is not decoded
-    return batch_structs(batches, valid, source, columns.batch, columns.offset)
+def _batch_column(columns: Any, batches: BatchHeaders, source: RecordSource) -> pa.Array:
+    are_valid = np.ones(len(batches), np.bool_)  # a batch with a bad checksum is not decoded
+    return batch_structs(batches, are_valid, source, columns.batch, columns.offset)
 
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -234,8 +237,8 @@ _DDL_TYPES = {
 
 
 def fields_of(ddl: str) -> dict[str, pa.DataType]:
-    """Columns by name from ``"offset long, codec string"``, with Spark's names of types."""
-    return {name: _DDL_TYPES[kind] for name, kind in (column.split() for column in ddl.split(","))}
+    """Arrow's types by column, from Spark's DDL such as ``"offset long, codec string"``."""
+    return {name: _DDL_TYPES[dtype] for name, dtype in (column.split() for column in ddl.split(","))}
 
 
 BATCH_COLUMN, BAD_COLUMN = "batch", "badBatch"
@@ -247,34 +250,38 @@ BATCH_FIELDS = pa.struct(
     ).items()
 )
 """``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
-_SNAKE_CASE = {re.sub("_([a-z])", lambda at: at[1].upper(), name): name for name in BATCH.names or ()}
-_HEADER_FIELDS = {field.name: _SNAKE_CASE[field.name] for field in BATCH_FIELDS if field.name in _SNAKE_CASE}
+_HEADER_FIELD = {re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()}
+_HEADER_FIELDS = {
+    field.name: _HEADER_FIELD[field.name] for field in BATCH_FIELDS if field.name in _HEADER_FIELD
+}
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
 
 
 def batch_structs(
-    batches: BatchHeaders, valid: Flags, source: RecordSource, rows: Int32, offsets: Int64
+    batches: BatchHeaders, are_valid: Flags, source: RecordSource, rows: Int32, offsets: Int64
 ) -> pa.Array:
-    """The ``batch`` column of records with these ``offsets``, which are of these ``rows`` of ``batches``;
-    ``valid``: does each batch's checksum hold?"""
+    """The column ``batch``: for each record a struct of its batch's header fields.
+
+    ``offsets``: each record's offset; ``rows``: the row of its batch in ``batches``; ``are_valid``: whether
+    the checksum of each batch holds."""
     attributes = batches["attributes"]
-    first = batches["base_sequence"][rows].astype(np.int64)
+    base_sequence = batches["base_sequence"][rows].astype(np.int64)
     # After the largest int32, a producer's numbers begin again at 0 (DefaultRecordBatch.incrementSequence).
-    sequence = (first + offsets - batches["base_offset"][rows]) & _SEQUENCE_MASK
-    sequence[first < 0] = -1
+    sequence = (base_sequence + offsets - batches["base_offset"][rows]) & _SEQUENCE_MASK
+    sequence[base_sequence < 0] = -1
     of_batch = {name: batches[key] for name, key in _HEADER_FIELDS.items()}
     of_batch |= {
         "position": batches["position"].astype(np.int64) + source.origin,
         "codec": _CODEC_NAMES[attributes & CODEC_MASK],
         "isTransactional": (attributes & TRANSACTIONAL_BIT) != 0,
         "isControl": (attributes & CONTROL_BIT) != 0,
-        "crcValid": valid,
+        "crcValid": are_valid,
     }
-    picked = pa.array(rows)
-    made = {name: pa.array(values).take(picked) for name, values in of_batch.items()}
-    made |= {"file": pa.repeat(pa.scalar(source.path), len(rows)), "sequence": pa.array(sequence)}
-    arrays = [made[field.name].cast(field.type) for field in BATCH_FIELDS]
+    row_indexes = pa.array(rows)
+    fields = {name: pa.array(values).take(row_indexes) for name, values in of_batch.items()}
+    fields |= {"file": pa.repeat(pa.scalar(source.path), len(rows)), "sequence": pa.array(sequence)}
+    arrays = [fields[field.name].cast(field.type) for field in BATCH_FIELDS]
     return pa.StructArray.from_arrays(arrays, fields=list(BATCH_FIELDS))
 
 
@@ -298,10 +305,10 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any, BatchHeaders, RecordSource
     "timestamp": (TIMESTAMP, _timestamps),
     "timestampType": (pa.int32(), _timestamp_types),
     "headers": (HEADERS, lambda columns, *_: headers_array(columns)),
-    BATCH_COLUMN: (BATCH_FIELDS, _batch_structs),
+    BATCH_COLUMN: (BATCH_FIELDS, _batch_column),
     BAD_COLUMN: (pa.string(), lambda columns, *_: pa.nulls(len(columns), pa.string())),
 }
-"""Each column's type, and the function that makes it of records, their batches and their source."""
+"""Each column's Arrow type, and the function that makes it from (record columns, batch headers, source)."""
 COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLUMN))
 """Every column of a record, in Spark's order."""
 COLUMNS_WITHOUT_RECORD_DATA = frozenset(
@@ -314,18 +321,20 @@ def schema(
     columns: Sequence[str] | None = None,
     *,
     include_headers: bool = False,
-    batch_metadata: bool = False,
-    quarantine: bool = False,
+    include_batch_metadata: bool = False,
+    quarantine_bad_batches: bool = False,
 ) -> pa.Schema:
-    """The schema of these columns, in this order; all but the headers by default. Raises UsageError."""
+    """The schema of these columns, in this order; by default all but ``headers``, ``batch`` and ``badBatch``.
+
+    Raises UsageError for a name that is unknown or repeated."""
     names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)
     names += ["headers"] if include_headers and "headers" not in names else []
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or len(set(names)) < len(names):
         reason = f"columns {', '.join(unknown or names)} are unknown, or named twice"
         raise UsageError(reason, advice=f"name each column once; there are {', '.join(COLUMNS)}")
-    names += [BATCH_COLUMN] if batch_metadata else []
-    names += [BAD_COLUMN] if quarantine else []
+    names += [BATCH_COLUMN] if include_batch_metadata else []
+    names += [BAD_COLUMN] if quarantine_bad_batches else []
     return pa.schema([(name, _COLUMNS[name][0]) for name in names])
 
 
@@ -353,32 +362,34 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets in ``[start, end)`` as Arrow batches of about ``batch_bytes`` of records.
 
-    ``start`` and ``end`` are the log's own by default. ``view``: "log", every record; "latest", the last
-    record of each key among them, without records that have no key (``tombstones``: "drop" or "keep" keys
-    whose last value is null), which reads twice; "compacted", the compacted ledger and the records after it
-    (``log.ledger.reading``). Only the requested columns are made. Raises UsageError and LedgerError at the
-    call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
+    ``start`` and ``end`` are those of the log by default. ``view``: "log", every record; "latest", the last
+    of these records of each key, which reads the log twice and leaves out records without a key
+    (``tombstones``: "drop" or "keep" keys whose last value is null); "compacted", the compacted ledger and
+    the records after it (``log.ledger.reading``). Only the requested columns are made. Raises UsageError and
+    LedgerError at the call; OffsetOutOfRangeError, CorruptRecordError and LedgerError while reading.
     """
-    wanted = schema(columns, include_headers=include_headers)
+    out_schema = schema(columns, include_headers=include_headers)
     if view not in VIEWS or tombstones not in ("drop", "keep"):
         advice = f"set view to {' or '.join(VIEWS)}, tombstones to drop or keep"
         raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
-    fixed, first = ReadOnlyLog(log.topic_partition, Path(), log.view), EARLIEST if start is None else start
+    snapshot, first = ReadOnlyLog(log.topic_partition, Path(), log.view), EARLIEST if start is None else start
     options: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
-    parts: Iterable[Polled]
+    parts: Iterable[PolledRecords]
     if view == "compacted":
-        parts = _compacted(log, first, options)
+        parts = _compacted_view(log, first, options)
     elif view == "latest":
-        parts = _latest(
-            LogReader(fixed, first, **options), LogReader(fixed, first, **options), tombstones == "keep"
+        parts = _last_of_keys(
+            LogReader(snapshot, first, **options), LogReader(snapshot, first, **options), tombstones == "keep"
         )
     else:
-        parts = LogReader(fixed, first, **options)
+        parts = LogReader(snapshot, first, **options)
     source = RecordSource(log.topic_partition)
     return (
         batch
         for polled in parts
-        for batch in record_batches(polled.columns, polled.batches, wanted, source, batch_bytes=batch_bytes)
+        for batch in record_batches(
+            polled.columns, polled.batches, out_schema, source, batch_bytes=batch_bytes
+        )
     )
 
 
@@ -386,42 +397,43 @@ def to_arrow(
     log: TopicLog, start: int | None = None, end: int | None = None, **options: Unpack[BatchOptions]
 ) -> pa.Table:
     """All of ``to_batches`` as one table, in chunks that may be more than 2 GiB together."""
-    wanted = schema(options.get("columns"), include_headers=options.get("include_headers", False))
-    return pa.Table.from_batches(to_batches(log, start, end, **options), wanted)
+    out_schema = schema(options.get("columns"), include_headers=options.get("include_headers", False))
+    return pa.Table.from_batches(to_batches(log, start, end, **options), out_schema)
 
 
-def _compacted(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[Polled]:
-    """The compacted view as it is now."""
+def _compacted_view(log: TopicLog, start: Start, options: ReaderSettings) -> Iterator[PolledRecords]:
+    """The records of the compacted ledger, then those after it, as they are now."""
     directory: object = getattr(log, "directory", None)
     if not isinstance(directory, Path):
         reason = "a log without a directory has no compacted view"
         raise UsageError(reason, path=str(log.topic_partition), advice="read it with another view")
-    while True:  # a ledger that was made after the log's view needs the newer view
-        view = log.view
+    while True:
+        log_view = log.view
         try:
             return _closing(
-                CompactedReader(ReadOnlyLog(log.topic_partition, directory, view), start, **options)
+                CompactedReader(ReadOnlyLog(log.topic_partition, directory, log_view), start, **options)
             )
         except LedgerError:
-            if log.view is view:
+            # A compaction may have written a ledger that goes beyond this view: try again with a newer view.
+            if log.view is log_view:
                 raise
 
 
-def _closing(reader: CompactedReader) -> Iterator[Polled]:
-    """All records of the reader, which is closed then, or after an error."""
+def _closing(reader: CompactedReader) -> Iterator[PolledRecords]:
+    """All records of the reader. It is closed after them, or after an error."""
     with reader:
         yield from reader
 
 
-def _latest(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[Polled]:
-    """Those records of the second reading that are the last of their keys in the first reading."""
-    retained = latest_offsets(first)
+def _last_of_keys(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[PolledRecords]:
+    """The last record of each key: the first reader finds their offsets, the second reads the records."""
+    retained = last_offsets_of_keys(first)
     for polled in second:
         rows = matching_rows(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]
         if len(rows):
-            yield Polled(columns=select(polled.columns, rows), batches=polled.batches)
+            yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
 
 
 def matching_rows(present: Int64, offsets: Int64) -> Int64:
@@ -434,17 +446,17 @@ def matching_rows(present: Int64, offsets: Int64) -> Int64:
 def record_batches(
     columns: Any,
     batches: BatchHeaders,
-    wanted: pa.Schema,
+    out_schema: pa.Schema,
     source: RecordSource,
     *,
     batch_bytes: int,
     rows_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Records, at least one, as Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows each:
-    decompressed records may be many times the size of the window.
+    """Split records (at least one) into Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows.
 
-    ``columns``: ``RecordColumns``, or others with the fields that the columns of ``wanted`` need; their
-    ``batch`` has rows of ``batches``. An Arrow batch has at most 2 GiB of keys, and of values.
+    ``columns``: ``RecordColumns``, or others with the fields that the columns of ``out_schema`` need;
+    ``columns.batch`` has the row in ``batches`` of each record. Decompressed records may be many times as
+    large as the window that they were read from. An Arrow batch has at most 2 GiB of keys, and of values.
     """
     count = len(columns)
     parts = 1 if rows_max is None else -(-count // rows_max)
@@ -453,7 +465,7 @@ def record_batches(
         # A new Arrow batch begins wherever the bytes up to a record pass a multiple of batch_bytes.
         batch_number = np.cumsum(columns.size, dtype=np.int64) // max(batch_bytes, 1)
         edges |= set((np.flatnonzero(np.diff(batch_number)) + 1).tolist())
-    for first, last in itertools.pairwise(sorted(edges)):
-        part = columns if last - first == count else select(columns, slice(first, last))
-        arrays = [_COLUMNS[name][1](part, batches, source) for name in wanted.names]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    for start, end in itertools.pairwise(sorted(edges)):
+        part = columns if end - start == count else select(columns, slice(start, end))
+        arrays = [_COLUMNS[name][1](part, batches, source) for name in out_schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=out_schema)

@@ -1,4 +1,4 @@
-"""The commit of a job or of a stream's micro-batch: staged batches are appended to their logs, once.
+"""The commit of a job or of a stream's micro-batch: appends the staged batches to their logs, exactly once.
 
 ::
 
@@ -6,21 +6,20 @@
     0  tasks stage batches in their files    none of them    the files are removed after a week
     1  lock the directory
     2  complete interrupted writes           theirs          step 2 of the next write continues
-    3  is a write with this id done?         then all of it  go to 7: nothing is appended
+    3  was this id written before?           then all of it  if so, go to 7: nothing is appended
     4  write the entry, durably (``Write``)  none            no entry: as 0; an entry: step 2 appends all
     5  append the batches, flush the logs    some, then all  step 2 appends the batches that are not there
        error: truncate the logs, remove the entry, raise
     6  write the entry as done, durably      all             step 3 recognises the id
     7  remove the staged files               all             the files are removed after a week
 
-Step 4 is the commit point. Before it, no batch of the write is in a log; once the entry is durable, all of
+Step 4 is the commit point. Before it, no batch of the write is in a log. Once the entry is durable, all of
 them will be, unless an error in step 5 removes all of them again. The entry has the end of each log before
-the write, and step 2 compares the staged batches with the log from there on, so it appends each batch once.
-The lock is held from 1 to 7, so the write is refused while a broker is live, and no other process appends in
-between.
+the write. Step 2 compares the staged batches with the log from there on, so it appends each batch once. The
+lock is held from 1 to 7: the write is refused while a broker runs, and no other process appends in between.
 
-The same protocol as a job commit of Spark's ``FileOutputCommitter`` (task attempts write files of their own,
-the driver commits those of successful attempts), with a log instead of a rename as the destination.
+This is the protocol of Spark's ``FileOutputCommitter``: task attempts write files of their own, and the
+driver commits those of successful attempts. Here the driver appends to logs instead of renaming files.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ from siltstone.base.records.layout import (
     PRODUCER_ID_POSITION,
     Bytes,
 )
-from siltstone.log.directory import has_own_folder
-from siltstone.log.fetch import Fetched
+from siltstone.log.directory import has_siltstone_folder
+from siltstone.log.fetch import FetchResult
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.partition import PartitionLog
 from siltstone.runtime.manager import LogManager
@@ -58,46 +57,48 @@ from siltstone.runtime.manager import LogManager
 #
 # ::
 #
-#     topic-N/.siltstone-writes/RUN/TASK-ATTEMPT.batches     batches one after another, base offsets 0
-#                                   TASK-ATTEMPT.directory   a row (``STAGED``) for each batch
+#     topic-N/.siltstone-writes/WRITE/TASK-ATTEMPT.batches     batches one after another, base offsets 0
+#                                     TASK-ATTEMPT.directory   the manifest: a row for each of the batches
 #
-#     STAGED   topic int32 | partition int32 | position int64 | size int32 | count int32      24 bytes, native
+#     row  topic int32 | partition int32 | position int64 | size int32 | record count int32   24 bytes, native
 #
-# An attempt makes both with O_EXCL under a name of its own and syncs them, so a late attempt can change only
-# its own files. Kafka's loader ignores folders in a partition's directory. A task reports its
-# ``StagedOutput`` to the driver; only files that the driver commits are appended.
+# An attempt creates both files with O_EXCL under a name of its own, and syncs them, so a late attempt can
+# change only its own files. Kafka's loader ignores folders in a partition's directory. A task reports its
+# ``StagedOutput`` to the driver, which appends the batches of those that it commits.
 
-STAGED = np.dtype(
+MANIFEST_ROW = np.dtype(
     [
         ("topic", np.int32),
         ("partition", np.int32),
         ("position", np.int64),
         ("size", np.int32),
-        ("count", np.int32),
+        ("record_count", np.int32),
     ],
     align=True,
 )
-"""One row for each staged batch; ``topic`` is an index into ``StagedOutput.topics``."""
+"""A staged batch: ``topic`` is an index into ``StagedOutput.topics``, ``position`` a byte of the ``.batches``
+file."""
 
 
 class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """The staged batches of one task; ``stem``: the path without its ending, "" if there are no records.
+    """The files of one task's staged batches; ``stem``: their path without its ending, "" if there are none.
 
-    ``size``: bytes of all batches; ``directory_crc``: CRC32C of the directory; files are appended in the
-    order of ``task``.
+    ``size``: bytes of all batches; ``manifest_crc``: CRC32C of the manifest. The commit appends the files in
+    the order of ``task``, the number of the task.
     """
 
     task: int
     stem: str = ""
     topics: tuple[str, ...] = ()
     size: int = 0
-    records: int = 0
-    directory_crc: int = 0
+    record_count: int = msgspec.field(name="records", default=0)
+    manifest_crc: int = msgspec.field(name="directory_crc", default=0)
 
-    def directory(self) -> npt.NDArray[np.void]:
-        """The rows of its batches. Raises CorruptFileError, DirectoryRefusedError for a missing file."""
+    def manifest(self) -> npt.NDArray[np.void]:
+        """Read the manifest: rows of ``MANIFEST_ROW``. Raises CorruptFileError if one of the two files was
+        changed, DirectoryRefusedError if one is missing."""
         if not self.stem:
-            return np.empty(0, STAGED)
+            return np.empty(0, MANIFEST_ROW)
         path = f"{self.stem}.directory"
         try:
             raw, size = files.read_bytes(path), files.stat(f"{self.stem}.batches").size
@@ -107,18 +108,18 @@ class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
                 path=error.filename,
                 advice="driver and tasks must share the file system; run the job again",
             ) from None
-        if crc32c(raw) != self.directory_crc:
+        if crc32c(raw) != self.manifest_crc:
             raise CorruptFileError(path, 0, "checksum does not match that of the task", advice=_WRITE_AGAIN)
         if size != self.size:
             reason = f"the file has {size} bytes, but the task wrote {self.size}"
             raise CorruptFileError(f"{self.stem}.batches", 0, reason, advice=_WRITE_AGAIN)
-        return np.frombuffer(raw, STAGED)
+        return np.frombuffer(raw, MANIFEST_ROW)
 
 
 class StagedWriter:
-    """Writes the files of one attempt; the first batch makes the folder. Use it as a context.
+    """Writes the files of one attempt of a task; the first batch creates the folder. Use it as a context.
 
-    If the context ends without ``finish``, by an error, the files are removed.
+    If the context ends without ``finish``, because of an error, it removes the files.
     """
 
     def __init__(self, stem: Path) -> None:
@@ -126,20 +127,20 @@ class StagedWriter:
         self._writer: files.Writer | None = None
         self._rows: list[tuple[int, int, int, int, int]] = []
 
-    def append(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
+    def append(self, topic: int, partition: int, batch: Bytes, record_count: int) -> None:
         """Append one batch. Raises OSError."""
         if self._writer is None:
-            _make_folder(self._stem.parent)
+            _make_staging_folder(self._stem.parent)
             self._writer = files.Writer(f"{self._stem}.batches")
-        self._rows.append((topic, partition, self._writer.size, len(batch), records))
+        self._rows.append((topic, partition, self._writer.size, len(batch), record_count))
         self._writer.write(batch)
 
     def finish(self, task: int, topics: tuple[str, ...]) -> StagedOutput:
-        """Make it durable. Raises OSError."""
+        """Write the manifest, and make both files durable. Raises OSError."""
         if self._writer is None:
             return StagedOutput(task=task)
-        directory = np.array(self._rows, STAGED)
-        raw = directory.tobytes()
+        manifest = np.array(self._rows, MANIFEST_ROW)
+        raw = manifest.tobytes()
         files.write_new(f"{self._stem}.directory", raw)
         self._writer.sync()
         files.sync_directory(self._stem.parent)
@@ -149,8 +150,8 @@ class StagedWriter:
             stem=str(self._stem),
             topics=topics,
             size=self._writer.size,
-            records=int(directory["count"].sum()),
-            directory_crc=crc32c(raw),
+            record_count=int(manifest["record_count"].sum()),
+            manifest_crc=crc32c(raw),
         )
         self._writer = None
         return staged
@@ -166,8 +167,8 @@ class StagedWriter:
                     files.unlink(f"{self._stem}.{kind}")
 
 
-def _make_folder(folder: Path) -> None:
-    has_own_folder(folder.parent.parent, folder.parent.name)
+def _make_staging_folder(folder: Path) -> None:
+    has_siltstone_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
             files.make_directory(path)
@@ -175,11 +176,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def staged_batches(staged: StagedOutput) -> Iterator[tuple[TopicPartition, Bytes, int]]:
-    """The batches in the order of writing: partition, bytes (writable, the caller's), number of records.
+    """The batches in the order in which the task wrote them: (partition, bytes, number of records).
 
-    Raises CorruptFileError, DirectoryRefusedError, OSError.
+    The caller may change the bytes. Raises CorruptFileError, DirectoryRefusedError, OSError.
     """
-    rows = staged.directory()
+    rows = staged.manifest()
     if not len(rows):
         return
     with files.Reader(f"{staged.stem}.batches") as reader:
@@ -192,29 +193,29 @@ def staged_batches(staged: StagedOutput) -> Iterator[tuple[TopicPartition, Bytes
 
 
 def remove_staged(folder: Path) -> None:
-    """Remove a run's folder if it exists, and its parent if that is empty then.
+    """Remove the staging folder of a write, and then its parent folder if that is empty.
 
-    Raises DirectoryRefusedError for a link, or a folder of another user, with its name.
+    Raises DirectoryRefusedError if the parent is a link or another user's.
     """
     with contextlib.suppress(FileNotFoundError):
-        has_own_folder(folder.parent.parent, folder.parent.name)
+        has_siltstone_folder(folder.parent.parent, folder.parent.name)
         files.remove_tree(folder)
     with contextlib.suppress(OSError):
         if not files.entries(folder.parent):
             files.remove_directory(folder.parent)
 
 
-# The writes to a directory: ``siltstone-writes.json`` in its root, which a broker ignores.
+# The writes to a log directory: ``siltstone-writes.json`` in it, which a broker ignores.
 #
 # ::
 #
 #     {"version": 1, "writes": [{"id": "backfill-7", "epoch": 3, "done": true, "at_ms": 1795000000000,
 #                                "ranges": {"users-0": [100, 250]}, "staged": []}]}
 #
-# An entry that is not ``done`` is the commit point of its write (step 4): it is durable before the first
-# batch is appended, and has the end of each log before the write (``ranges``) and the staged files. An entry
-# that is done tells a job that runs again with the same id that its records are in the logs. There is one
-# entry for each id; that of a stream has its newest epoch, since epochs ascend.
+# An entry that is not done is the commit point of its write (step 4). It is durable before the first batch is
+# appended, and has the end of each log before the write (``ranges``) and the staged files. An entry that is
+# done tells a job that runs again with the same id that its records are in the logs. Each id has one entry,
+# that of its newest epoch: the epochs of a stream ascend.
 
 WRITES_FILE = "siltstone-writes.json"
 WRITES_MAX = 1000
@@ -222,16 +223,17 @@ WRITES_MAX = 1000
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """One write. ``ranges``: by partition the log's end before and after it; ``at_ms``: when it began.
+    """One write. ``ranges``: (end of the log before the write, after it) by partition; ``at_ms``: its start.
 
-    ``epoch``: of a stream's micro-batches, ascending; 0 for a job. ``is_named``: the writer can use the same
-    id again, so the entry is kept. ``staged``: the files to append, in this order; empty once it is ``done``.
+    ``epoch``: the number of a stream's micro-batch, 0 for a job. ``is_named``: the writer chose the id and
+    may use it again, so the entry is kept. ``staged``: the files to append, in this order; empty once it is
+    done.
     """
 
     write_id: str = msgspec.field(name="id")
     epoch: int = 0
     is_named: bool = msgspec.field(name="named", default=True)
-    done: bool = False
+    is_done: bool = msgspec.field(name="done", default=False)
     at_ms: int = 0
     ranges: dict[str, tuple[int, int]] = {}
     staged: tuple[StagedOutput, ...] = ()
@@ -240,7 +242,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
         self.ends_before()
 
     def ends_before(self) -> dict[TopicPartition, int]:
-        """Each log's end before the write. Raises ValueError for a name that is not a partition's."""
+        """Each log's end before the write. Raises ValueError for a name that is no partition's."""
         ends = {}
         for name, (before, _) in self.ranges.items():
             topic_partition = parse_partition(name)
@@ -256,7 +258,8 @@ class _WritesFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_writes(root: Path) -> list[Write]:
-    """The writes of a directory, the oldest first; none without a file. Raises CorruptFileError."""
+    """The writes to a log directory, the oldest first; none if the file is missing. Raises
+    CorruptFileError."""
     path = root / WRITES_FILE
     try:
         return msgspec.json.decode(files.read_bytes(path), type=_WritesFile).writes
@@ -272,28 +275,30 @@ def load_writes(root: Path) -> list[Write]:
 
 
 def find_write(writes: list[Write], write_id: str, epoch: int) -> Write | None:
-    """The earlier write that this one repeats: it has this id, and this epoch or a later
-    one."""
+    """The earlier write that a write with this id and epoch repeats: with the same id, and this epoch or a
+    later one. None if there is none."""
     return next((write for write in writes if write.write_id == write_id and write.epoch >= epoch), None)
 
 
 def store_write(root: Path, writes: list[Write], write: Write) -> list[Write]:
-    """Add ``write``, or replace the earlier one of its id, durably; returns the new list. Raises OSError."""
+    """Add ``write`` to the file, durably, in place of an earlier one with its id; returns the new list.
+
+    Raises OSError."""
     others = [other for other in writes if other.write_id != write.write_id]
-    kept = [other for other in others if other.is_named or not other.done]
-    return _store(root, [*kept[-WRITES_MAX + 1 :], write])
+    kept = [other for other in others if other.is_named or not other.is_done]
+    return _replace_file(root, [*kept[-WRITES_MAX + 1 :], write])
 
 
-def _store(root: Path, writes: list[Write]) -> list[Write]:
+def _replace_file(root: Path, writes: list[Write]) -> list[Write]:
     files.replace(root / WRITES_FILE, msgspec.json.encode(_WritesFile(writes=writes)) + b"\n")
     return writes
 
 
 ABANDONED_MS = 7 * 86_400_000
-"""Staged files of a job that was never committed are removed after this time."""
+"""After this time a write removes the staged files of other jobs, which were never committed."""
 _COMPARED = (slice(LAST_OFFSET_DELTA_POSITION, MAX_TIMESTAMP_POSITION), slice(PRODUCER_ID_POSITION, None))
-"""The bytes of a batch that an append does not change: not base offset, length, leader epoch, magic, checksum
-and attributes before them, and not the largest timestamp between them, which log-append time sets."""
+"""The bytes of a batch that an append never changes. It may change those before them (base offset to
+attributes), and the largest timestamp between them, which log-append time sets."""
 _WRITE_AGAIN = "run the job again"
 _logger = logging.getLogger("siltstone")
 
@@ -301,20 +306,20 @@ _logger = logging.getLogger("siltstone")
 def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput], write: Write) -> Write:
     """Append the staged batches in the order of the tasks, unless a write with this id was committed before.
 
-    ``manager``: of the directory ``root``, open and locked (step 1); ``write``: without ranges. Returns the
-    entry, with the ranges of the first time. Raises SiltstoneError, OSError; the logs are then as before, or
-    the next write completes this one.
+    ``manager`` has opened and locked ``root`` (step 1); ``write`` has no ranges yet. Returns the
+    entry of this write, or of the earlier one that it repeats. Raises SiltstoneError, OSError: the logs are
+    then as before, or the next write completes this one.
     """
-    ordered = sorted((file for file in staged if file.records), key=lambda file: file.task)
+    staged_outputs = sorted((file for file in staged if file.record_count), key=lambda file: file.task)
     writes = _complete_interrupted(manager, root)
     committed = find_write(writes, write.write_id, write.epoch)
     if committed is None:
-        committed = _write(manager, root, writes, _with_ranges(manager, ordered, write))
+        committed = _write_and_append(manager, root, writes, _with_ranges(manager, staged_outputs, write))
     else:
         _logger.info(
             "write %s, epoch %d was committed before; nothing is appended", write.write_id, write.epoch
         )
-    discard_staged(ordered)
+    discard_staged(staged_outputs)
     _remove_abandoned(manager, write.at_ms)
     return committed
 
@@ -322,11 +327,11 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log was cleaned or its start was moved since, so that its batches of the
-    write are not known.
+    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since. It is then unknown which
+    batches of the write were in the log.
     """
     writes = load_writes(root)
-    for write in [write for write in writes if not write.done]:
+    for write in [write for write in writes if not write.is_done]:
         _logger.warning(
             "write %s, epoch %d was interrupted; its missing batches are appended now",
             write.write_id,
@@ -334,18 +339,19 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         )
         for topic_partition, before in write.ends_before().items():
             _refuse_changed_log(manager, root, topic_partition, before, write)
-        _append(manager, write, resuming=True)
-        writes = store_write(root, writes, replace(write, done=True, staged=()))
+        _append(manager, write, is_resuming=True)
+        writes = store_write(root, writes, replace(write, is_done=True, staged=()))
         discard_staged(write.staged)
     return writes
 
 
 def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) -> Write:
-    """The entry of step 4, with the end of each log before and after the write. Raises for a missing log or
-    staged file."""
+    """The entry of step 4, with the end of each log before and after the write.
+
+    Raises SiltstoneError for a missing log or staged file."""
     counts: dict[TopicPartition, int] = {}
     for file in staged:
-        for topic, partition, _, _, count in file.directory().tolist():
+        for topic, partition, _, _, count in file.manifest().tolist():
             topic_partition = TopicPartition(file.topics[topic], partition)
             counts[topic_partition] = counts.get(topic_partition, 0) + count
     ends = {
@@ -357,10 +363,10 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
     return replace(write, ranges=ranges, staged=tuple(staged))
 
 
-def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
-    """Steps 4 to 6. A write without records has an entry only if its id can be used again."""
+def _write_and_append(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
+    """Steps 4 to 6. A write without records gets an entry only if its id can be used again."""
     if not write.staged and not write.is_named:
-        return replace(write, done=True)
+        return replace(write, is_done=True)
     if write.staged:
         writes = store_write(root, writes, write)
         try:
@@ -368,51 +374,54 @@ def _write(manager: LogManager, root: Path, writes: list[Write], write: Write) -
         except (SiltstoneError, OSError):
             _roll_back(manager, root, writes, write)
             raise
-    done = replace(write, done=True, staged=())
-    store_write(root, writes, done)
-    return done
+    completed = replace(write, is_done=True, staged=())
+    store_write(root, writes, completed)
+    return completed
 
 
-def _append(manager: LogManager, write: Write, *, resuming: bool = False) -> None:
-    """Step 5; ``resuming``: batches that the interrupted write appended are skipped."""
+def _append(manager: LogManager, write: Write, *, is_resuming: bool = False) -> None:
+    """Step 5: append the batches and flush. ``is_resuming``: skip those that the interrupted write
+    appended."""
     ends = write.ends_before()
-    # By log, the offset at which its next batch of the interrupted write would be. From the first batch on
-    # that is not there, all are appended: the log ends there, or has batches of later writes.
-    expected = dict(ends) if resuming else {}
+    # By log, the offset at which the interrupted write would have appended its next batch. The first batch
+    # that is not there was not appended, and so were none after it: the log ends there, or has later writes.
+    expected_offsets = dict(ends) if is_resuming else {}
     for staged in write.staged:
         for topic_partition, batch, count in staged_batches(staged):
             log = manager.get(topic_partition)
-            if topic_partition in expected and _is_at(log, expected[topic_partition], batch):
-                expected[topic_partition] += count
+            expected = expected_offsets.get(topic_partition)
+            if expected is not None and _is_batch_at(log, expected, batch):
+                expected_offsets[topic_partition] = expected + count
                 continue
-            expected.pop(topic_partition, None)
+            expected_offsets.pop(topic_partition, None)
             log.append(batch)
     for topic_partition in ends:
         manager.get(topic_partition).flush()
 
 
-def _is_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
-    """Is this batch the one at ``offset``?"""
+def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
+    """Is this staged batch, as an append changes it, in the log at ``offset``?"""
     if offset >= log.log_end_offset:
         return False
-    fetched: Fetched = log.read(offset, len(batch))
+    fetched: FetchResult = log.read(offset, len(batch))
     data, batches, _ = fetched.batches()
     if not len(batches) or batches["base_offset"].item(0) != offset:
         return False
     stored = data[: batches["size"].item(0)]
     if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
         return False
-    low_attributes = ATTRIBUTES_POSITION + 1
-    same_codec = (int(stored[low_attributes]) ^ int(batch[low_attributes])) & CODEC_MASK == 0
+    low_attribute_byte = ATTRIBUTES_POSITION + 1
+    same_codec = (int(stored[low_attribute_byte]) ^ int(batch[low_attribute_byte])) & CODEC_MASK == 0
     return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
 
 
 def _refuse_changed_log(
     manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
+    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it."""
     log = manager.get(topic_partition)
-    cleaned = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
-    if log.log_start_offset > before or cleaned > before:
+    cleaner_checkpoint = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
+    if log.log_start_offset > before or cleaner_checkpoint > before:
         raise DirectoryRefusedError(
             f"a crash interrupted the write {write.write_id} at offset {before}, and the log was cleaned "
             f"there, or its start moved past it, since ({CLEANER_CHECKPOINT}), so its missing batches are "
@@ -428,7 +437,7 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
     try:
         for topic_partition, before in write.ends_before().items():
             manager.truncate_to(topic_partition, before)
-        _store(root, [other for other in writes if other.write_id != write.write_id])
+        _replace_file(root, [other for other in writes if other.write_id != write.write_id])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
             "write %s cannot be rolled back (%s); the next write to %s completes it",
@@ -439,19 +448,19 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
 
 
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
-    """Remove the folders of the runs that staged these files, with the files of late attempts."""
+    """Remove the staging folders of these files, and with them the files of late attempts."""
     for folder in {Path(file.stem).parent for file in staged if file.stem}:
         remove_staged(folder)
 
 
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
-    """Remove staged files that are older than ``ABANDONED_MS``: their job has ended. No entry needs them,
-    since all entries are done by now."""
+    """Remove staging folders that are older than ``ABANDONED_MS``: their job has ended. No entry needs them,
+    since step 2 has completed all entries."""
     for topic_partition in manager:
         folder = manager.get(topic_partition).directory / STAGED_WRITES
         with contextlib.suppress(SiltstoneError, OSError):
-            for run in files.entries(folder) if files.exists(folder) else []:
-                path = folder / run.name
+            for entry in files.entries(folder) if files.exists(folder) else []:
+                path = folder / entry.name
                 age_ms = now_ms - files.stat(path).modified_ns // 1_000_000
-                if run.is_directory and age_ms > ABANDONED_MS:
+                if entry.is_directory and age_ms > ABANDONED_MS:
                     remove_staged(path)

@@ -1,4 +1,4 @@
-"""Reads the files of a log directory as tables: a row for each batch, index entry, producer… (option
+"""Reads files of a log directory as tables: a row for each batch, index entry, producer and so on (option
 ``table``).
 
 ::
@@ -7,8 +7,10 @@
     offsetIndex        timeIndex        transactionIndex        the indexes' entries
     producerSnapshots  leaderEpochs     checkpoints             the other files of a log directory
 
-Rows are those of ``siltstone dump``, after the columns topic, partition and file. Damage in a file is an
-error, or with ``badBatches=quarantine`` a row that has only the reason in ``badBatch``.
+Each row has the columns topic, partition and file, and then what ``siltstone dump`` shows. Damage in a file
+is an error, or with ``badBatches=quarantine`` a row with the reason in ``badBatch`` and no other values.
+
+``consumerOffsets`` and ``transactionState`` are tables of decoded records: the second half of the module.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from siltstone.log.coordinator_records import TOMBSTONE, Decoder, decode_record
 from siltstone.log.directory import partition_files
 from siltstone.log.dump import DumpOptions, Row, dump_file, identify
 from siltstone.log.names import TopicPartition, parse_segment_file
-from siltstone.tables.arrow import BAD_COLUMN, fields_of, in_microseconds
-from siltstone.tables.options import PartitionSelection, ReadOptions
+from siltstone.tables.arrow import BAD_COLUMN, fields_of, to_microseconds
+from siltstone.tables.options import RECORDS_TABLE, PartitionSelection, ReadOptions
 from siltstone.tables.splits import TaskSplit, partition_directories
 
-_ROWS = 16_384
+_BATCH_ROWS = 16_384
 
 FILE_TABLES = {
     "batches": (
@@ -55,8 +57,8 @@ FILE_TABLES = {
     "leaderepochs": ("epochs", "epoch int, startOffset long"),
     "checkpoints": ("", "offset long"),
 }
-"""By name in lower case: the kind of the files in a partition's directory ("": checkpoints of the log
-directory), and the columns after topic, partition and file."""
+"""By the table's name in lower case: the kind of its files in a partition's directory ("": checkpoint files
+of the log directory), and its columns after topic, partition and file."""
 _NAMES_IN_DUMP = {
     "codec": "compresscodec",
     "deleteHorizon": "deleteHorizonMs",
@@ -66,31 +68,32 @@ _NAMES_IN_DUMP = {
     "lastUpdateTimestamp": "transactionLastUpdateTimestampMs",
     "startTimestamp": "transactionStartTimestampMs",
 }
-"""Columns that have another name in ``siltstone dump``, which is that of Kafka's tools."""
+"""Columns by their name in ``siltstone dump``, where it is another: dump has the names of Kafka's tools."""
 
 
 def schema_of(options: ReadOptions) -> pa.Schema:
     """The table's columns."""
     if options.table in DECODED_TABLES:
-        return pa.schema(list({**DECODED_TABLES[options.table][2], **_DECODED}.items()))
+        return pa.schema(list({**DECODED_TABLES[options.table][2], **_COMMON_COLUMNS}.items()))
     columns = fields_of(f"topic string, partition int, file string, {FILE_TABLES[options.table][1]}")
-    if options.quarantine:
+    if options.quarantine_bad_batches:
         columns[BAD_COLUMN] = pa.string()
     return pa.schema(list(columns.items()))
 
 
 def plan_files(options: ReadOptions) -> list[TaskSplit]:
-    """A split for each partition that has such files, or for all checkpoints. Raises as ``open_logs``, and
-    UnsafeFileError."""
-    kind, _ = FILE_TABLES[options.table]
+    """A split for each partition that has files of the table, or one split of all checkpoint files.
+
+    Raises as ``open_logs``, and UnsafeFileError."""
+    file_kind, _ = FILE_TABLES[options.table]
     directories = partition_directories(options)
-    if not kind:
+    if not file_kind:
         roots = dict.fromkeys(path.parent for path in directories.values())
         paths = [root / name for root in roots for name in names.OFFSET_CHECKPOINTS]
         return [TaskSplit(paths=tuple((str(path), None) for path in paths if files.exists(path)))]
     splits = []
     for topic_partition, directory in directories.items():
-        selected = sorted(name for name in partition_files(directory) if _has_kind(name, kind))
+        selected = sorted(name for name in partition_files(directory) if _has_kind(name, file_kind))
         if selected:
             splits.append(
                 TaskSplit(paths=tuple((str(directory / name), topic_partition) for name in selected))
@@ -98,11 +101,11 @@ def plan_files(options: ReadOptions) -> list[TaskSplit]:
     return splits
 
 
-def _has_kind(name: str, kind: str) -> bool:
-    if kind == "epochs":
+def _has_kind(name: str, file_kind: str) -> bool:
+    if file_kind == "epochs":
         return name == names.LEADER_EPOCH_CHECKPOINT
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.kind == kind and not parsed.suffix
+    segment_file = parse_segment_file(name)
+    return segment_file is not None and segment_file.kind == file_kind and not segment_file.suffix
 
 
 def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -111,7 +114,7 @@ def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
     rows = (
         row for path, topic_partition in split.paths for row in _rows(path, topic_partition, columns, options)
     )
-    while batch := list(itertools.islice(rows, _ROWS)):
+    while batch := list(itertools.islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(batch, schema=schema)
 
 
@@ -120,7 +123,7 @@ def _rows(
 ) -> Iterator[Row]:
     for row in dump_file(identify(path), DumpOptions()):
         if isinstance(row, CorruptFileError):
-            if not options.quarantine:
+            if not options.quarantine_bad_batches:
                 raise row
             owner = (
                 {}
@@ -129,74 +132,77 @@ def _rows(
             )
             yield {"file": path, **owner, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
         elif row["type"] != "file":
-            # A checkpoint's entry names the partition itself, whether it exists or not.
+            # An entry of a checkpoint file names its partition, which may not exist any more.
             entry_of = topic_partition or TopicPartition(row["topic"], row["partition"])
-            if topic_partition is not None or options.selection.has(entry_of):
-                values = _values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, columns)
+            if topic_partition is not None or options.selection.selects(entry_of):
+                values = _column_values({"leaderEpoch": row.get("partitionLeaderEpoch"), **row}, columns)
                 yield {"topic": entry_of.topic, "partition": entry_of.partition, "file": path, **values}
 
 
-def _values(row: Row, columns: Iterable[str]) -> Row:
-    """Columns of a dump's row. Times in files are in ms, -1 without one."""
+def _column_values(row: Row, columns: Iterable[str]) -> Row:
+    """The values of these columns in a row of ``dump``. Times in files are in ms, -1 for none."""
     values = {name: row.get(_NAMES_IN_DUMP.get(name, name)) for name in columns}
     for name, value in values.items():
         if name.lower().endswith(("timestamp", "horizon")) and value is not None:
-            values[name] = None if value < 0 else in_microseconds(value)
+            values[name] = None if value < 0 else to_microseconds(value)
     return values
 
 
 # Records of the coordinators, decoded: ``table=consumerOffsets`` and ``table=transactionState``.
 #
 # Records of ``__consumer_offsets`` and ``__transaction_state`` are read as any others, so ``view=latest`` has
-# the current ones, which ``kafka-consumer-groups`` lists. Each becomes a row; if one cannot be decoded,
-# ``undecodable`` has the reason.
+# the current ones, which ``kafka-consumer-groups`` lists. Each record becomes a row. If it cannot be decoded,
+# the column ``undecodable`` has the reason.
 
-_DECODED = fields_of(
+_COMMON_COLUMNS = fields_of(
     "isTombstone boolean, undecodable string, logPartition int, logOffset long, logTimestamp timestamp"
 )
-_OFFSETS = fields_of(
+_CONSUMER_OFFSETS_COLUMNS = fields_of(
     "type string, group string, topic string, partition int, offset long, leaderEpoch int, metadata string, "
     "commitTimestamp timestamp, expireTimestamp timestamp, protocolType string, generation int, "
     "protocol string, leader string, members string"
 )
-_TRANSACTIONS = fields_of(
+_TRANSACTION_STATE_COLUMNS = fields_of(
     "transactionalId string, producerId long, producerEpoch int, state string, timeoutMs int, "
     "partitions array<string>, lastUpdateTimestamp timestamp, startTimestamp timestamp"
 )
+_GROUP_METADATA_KEY = "2"
+"""The version of a key that makes it a ``GroupMetadataKey``; others are an ``OffsetCommitKey``."""
 DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
-    "consumeroffsets": ("__consumer_offsets", "offsets", _OFFSETS),
-    "transactionstate": ("__transaction_state", "transactions", _TRANSACTIONS),
+    "consumeroffsets": ("__consumer_offsets", "offsets", _CONSUMER_OFFSETS_COLUMNS),
+    "transactionstate": ("__transaction_state", "transactions", _TRANSACTION_STATE_COLUMNS),
 }
-"""By name in lower case: the topic, the decoder of its records, and the columns."""
+"""By the table's name in lower case: the topic, the decoder of its records, and the columns of the values."""
 
 
 def decoded_source(options: ReadOptions) -> ReadOptions:
-    """The options of the records that the table decodes."""
+    """The options by which the records are read that the table decodes."""
     selection = options.selection
     if selection == PartitionSelection():
-        selection = PartitionSelection(subscribe=(DECODED_TABLES[options.table][0],))
+        topic, _, _ = DECODED_TABLES[options.table]
+        selection = PartitionSelection(subscribe=(topic,))
     columns = ("key", "value", "partition", "offset", "timestamp")
     return dataclasses.replace(
-        options, table="records", selection=selection, columns=columns, quarantine=False
+        options, table=RECORDS_TABLE, selection=selection, columns=columns, quarantine_bad_batches=False
     )
 
 
 def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The records of ``decoded_source``, decoded."""
+    """Rows of the table from the records that were read with ``decoded_source(options)``."""
     _, decoder, columns = DECODED_TABLES[options.table]
     schema = schema_of(options)
     for batch in batches:
-        # Arrow's times may be out of the range of Python's datetime: they stay numbers.
-        times = batch.schema.get_field_index("timestamp")
-        numbers = batch.set_column(times, "timestamp", batch.column(times).cast(pa.int64()))
+        # A time in Arrow may be out of the range of Python's datetime, so times stay numbers.
+        time_column = batch.schema.get_field_index("timestamp")
+        numbers = batch.set_column(time_column, "timestamp", batch.column(time_column).cast(pa.int64()))
         rows = []
         for record in numbers.to_pylist():
-            row = decode_record(decoder, record["key"], record["value"])
+            decoded = decode_record(decoder, record["key"], record["value"])
             rows.append(
                 {
-                    **_decoded_values(row, columns),
-                    "isTombstone": row.get("decodedValue") == TOMBSTONE,
-                    "undecodable": row.get("undecodable"),
+                    **_decoded_values(decoded, columns),
+                    "isTombstone": decoded.get("decodedValue") == TOMBSTONE,
+                    "undecodable": decoded.get("undecodable"),
                     "logPartition": record["partition"],
                     "logOffset": record["offset"],
                     "logTimestamp": record["timestamp"],
@@ -206,14 +212,14 @@ def decode_table(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Ite
 
 
 def _decoded_values(row: Row, columns: Iterable[str]) -> Row:
-    """A decoded key's and value's fields as columns."""
+    """The fields of a decoded key and value, as columns; none if the key cannot be decoded."""
     key, value = row.get("decodedKey"), row.get("decodedValue")
     if not isinstance(key, dict):
         return {}
     data: Row = key["data"] | (value["data"] if isinstance(value, dict) else {})
-    values = _values(data, columns)
+    values = _column_values(data, columns)
     if "type" in values:
-        values["type"] = "group" if key["type"] == "2" else "offset"
+        values["type"] = "group" if key["type"] == _GROUP_METADATA_KEY else "offset"
     if data.get("members") is not None:
         values["members"] = json.dumps(data["members"], ensure_ascii=False)
     if data.get("transactionPartitions") is not None:

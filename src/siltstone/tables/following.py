@@ -1,13 +1,13 @@
-"""Follows growing logs for a stream: the next offsets, and the splits between two offsets.
+"""Follows growing logs for a stream: where its next micro-batch ends, and the splits of a micro-batch.
 
 ::
 
-    latest(start) ─► end ─► Spark writes it to its checkpoint ─► splits(start, end) ─► read ─► start = end
+    next_end(start) ─► end ─► Spark writes it to its checkpoint ─► splits(start, end) ─► read ─► start = end
 
-A range of offsets means the same records whatever is rolled or swapped meanwhile, so a micro-batch that is
-read again after a crash is the same (``KafkaMicroBatchStream``). A new partition is read from its
-beginning. Data loss (``failOnDataLoss``) is: records that were deleted before they were read, a log that ends
-below the stream's offset, a partition that was deleted. Gaps that cleaning left are no data loss.
+A range of offsets means the same records whatever is rolled or swapped meanwhile. So a micro-batch that is
+read again after a crash has the same records (``KafkaMicroBatchStream``). A new partition is read from its
+beginning. Data loss (``failOnDataLoss``) means: records were deleted before they were read, a log ends below
+the stream's offset, or a partition was deleted. A gap that a cleaning left is no data loss.
 
 A log is opened again only if its files or the checkpoints of its directory have changed.
 """
@@ -23,7 +23,7 @@ from typing import Any
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError
-from siltstone.log.fetch import LATEST
+from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
@@ -48,8 +48,9 @@ from siltstone.tables.splits import (
 Offsets = Mapping[TopicPartition, int]
 """The next offset of each partition."""
 _CHECKPOINTS = (REPLICATION_CHECKPOINT, RECOVERY_CHECKPOINT, LOG_START_CHECKPOINT, CLEAN_SHUTDOWN)
-_TRIES = 5
-"""Consecutive attempts at opening the logs: a swap or a deletion may make one fail."""
+_OPEN_ATTEMPTS = 5
+"""How often to try to open the logs, since a swap or a deletion may make an attempt fail; and how many
+triggers in a row may fail to open them before the stream fails."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -71,104 +72,110 @@ def offsets_from_json(data: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartit
 
 
 class Follower:
-    """The driver's part of one stream (``KafkaMicroBatchStream``): reads the logs' state at each trigger."""
+    """The driver's part of one stream (``KafkaMicroBatchStream``): looks at the logs at each trigger."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
+        # With each log the state of its files when it was opened (``_open_once``).
         self._opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
-        self._failures = 0
-        self._target: Offsets | None = None
-        self._last_ms: int | None = None
+        self._failed_attempts = 0
+        self._final_offsets: Offsets | None = None
+        self._last_batch_ms: int | None = None
 
-    def initial(self) -> dict[TopicPartition, int]:
-        """The offsets at which a new stream starts: ``startingOffsets`` and the like, "latest" by default.
+    def initial_offsets(self) -> dict[TopicPartition, int]:
+        """The offsets at which a new stream starts, by its ``starting…`` options; by default the logs' ends.
 
-        Raises UsageError, OffsetOutOfRangeError, what opening raises.
+        Raises UsageError, OffsetOutOfRangeError, and what opening a directory raises.
         """
         options = self._options
-        starting = OffsetLimit(every=LATEST) if options.starting is None else options.starting
+        starting = (
+            OffsetLimit(every_partition=LATEST_TIMESTAMP) if options.starting is None else options.starting
+        )
         options = dataclasses.replace(options, starting=starting, ending=None, as_of=None)
         return {
-            topic_partition: wanted.start
-            for topic_partition, wanted in offset_ranges(self._open(), options).items()
+            topic_partition: offset_range.start
+            for topic_partition, offset_range in offset_ranges(self._open(), options).items()
         }
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """The offset at which a read of each log would end now. Raises what opening raises."""
-        return self._ends_of(self._open())
+    def log_ends(self) -> dict[TopicPartition, int]:
+        """The offset at which a read of each log would end now. Raises what opening a directory raises."""
+        return self._log_ends_of(self._open())
 
-    def _ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
+    def _log_ends_of(self, logs: Logs) -> dict[TopicPartition, int]:
         return {
             topic_partition: readable_end(log, self._options.isolation)
             for topic_partition, log in logs.items()
         }
 
-    def stop_at_ends(self) -> None:
-        """Fix the ends as they are now (``availableNow``): later records and new partitions are for the next
-        run."""
-        self._target = self.ends()
+    def stop_at_current_ends(self) -> None:
+        """Read no further than the current ends (``availableNow``): later records and new partitions are left
+        to the next run of the query."""
+        self._final_offsets = self.log_ends()
 
-    def latest(self, start: Offsets, offsets_max: int | None = None) -> dict[TopicPartition, int]:
-        """The end of the next micro-batch, at most ``offsets_max`` offsets after ``start``; ``start`` if
-        there is none yet.
+    def next_end(self, start: Offsets, offsets_max: int | None = None) -> dict[TopicPartition, int]:
+        """The end of the next micro-batch, which has at most ``offsets_max`` offsets; ``start`` if there is
+        no micro-batch yet.
 
-        Each log has a share in proportion to its new offsets. Raises OffsetOutOfRangeError for data loss.
+        Each log gets a share of ``offsets_max`` in proportion to its new offsets. Raises
+        OffsetOutOfRangeError for data loss.
         """
         try:
-            ends = self.ends()
-            self._failures = 0
+            log_ends = self.log_ends()
+            self._failed_attempts = 0
         except (FileNotFoundError, DirectoryRefusedError):
-            self._failures += 1
-            if self._failures >= _TRIES:
+            self._failed_attempts += 1
+            if self._failed_attempts >= _OPEN_ATTEMPTS:
                 raise
             return dict(start)
-        if self._target is not None:
-            target = self._target
-            ends = {
-                topic_partition: min(end, target[topic_partition])
-                for topic_partition, end in ends.items()
-                if topic_partition in target
+        if self._final_offsets is not None:
+            final_offsets = self._final_offsets
+            log_ends = {
+                topic_partition: min(end, final_offsets[topic_partition])
+                for topic_partition, end in log_ends.items()
+                if topic_partition in final_offsets
             }
-            ends.update(
+            # If the stream is past a final offset already, it stays where it is.
+            log_ends.update(
                 {
                     topic_partition: start[topic_partition]
-                    for topic_partition in ends
-                    if ends[topic_partition] < start.get(topic_partition, 0)
+                    for topic_partition in log_ends
+                    if log_ends[topic_partition] < start.get(topic_partition, 0)
                 }
             )
-        self._check_loss(start, ends)
-        sizes = {
+        self._report_losses(start, log_ends)
+        new_by_partition = {
             topic_partition: max(end - start.get(topic_partition, 0), 0)
-            for topic_partition, end in ends.items()
+            for topic_partition, end in log_ends.items()
         }
-        total = sum(sizes.values())
-        if self._target is None and self._waits(total):
+        new_offsets = sum(new_by_partition.values())
+        if self._final_offsets is None and self._waits_for_more(new_offsets):
             return dict(start)
-        self._last_ms = self._clock.now_ms()
-        if offsets_max is None or total <= offsets_max:
-            return ends
-        for topic_partition, size in sizes.items():
-            share = offsets_max * size / total
-            if size:  # at least one offset (Spark's rule)
-                ends[topic_partition] = start.get(topic_partition, 0) + min(
+        self._last_batch_ms = self._clock.now_ms()
+        if offsets_max is None or new_offsets <= offsets_max:
+            return log_ends
+        for topic_partition, size in new_by_partition.items():
+            share = offsets_max * size / new_offsets
+            if size:  # Each log with new offsets gets at least one, as in Spark's Kafka source.
+                log_ends[topic_partition] = start.get(topic_partition, 0) + min(
                     size, 1 if share < 1 else int(share)
                 )
-        return ends
+        return log_ends
 
-    def _waits(self, total: int) -> bool:
-        """Are fewer offsets new than ``minOffsetsPerTrigger``, and is ``maxTriggerDelay`` not over?"""
+    def _waits_for_more(self, new_offsets: int) -> bool:
+        """Are there fewer new offsets than ``minOffsetsPerTrigger``, and is ``maxTriggerDelay`` not over?"""
         options = self._options
-        if options.min_offsets_per_trigger is None or self._last_ms is None:
+        if options.min_offsets_per_trigger is None or self._last_batch_ms is None:
             return False
-        waited_ms = self._clock.now_ms() - self._last_ms
-        return total < options.min_offsets_per_trigger and waited_ms < options.max_trigger_delay_ms
+        waited_ms = self._clock.now_ms() - self._last_batch_ms
+        return new_offsets < options.min_offsets_per_trigger and waited_ms < options.max_trigger_delay_ms
 
     def splits(self, start: Offsets, end: Offsets) -> list[TaskSplit]:
-        """The offsets from ``start`` to ``end`` as splits. Raises OffsetOutOfRangeError for data loss."""
+        """The splits of the micro-batch from ``start`` to ``end``. Raises OffsetOutOfRangeError for data
+        loss."""
         logs = self._open()
-        ends = self._ends_of(logs)
-        self._check_loss(end, ends)
+        log_ends = self._log_ends_of(logs)
+        self._report_losses(end, log_ends)
         ranges = []
         for topic_partition, end_offset in sorted(end.items()):
             first = start.get(topic_partition, 0)
@@ -177,14 +184,14 @@ class Follower:
                 if first < log_start:
                     reason = f"records from offset {first} to {log_start} were deleted before they were read"
                     self._report_loss(topic_partition, reason)
-                first = min(max(first, log_start), ends[topic_partition])
-                wanted = OffsetRange(first, max(first, min(end_offset, ends[topic_partition])))
-                ranges.append(snapshot_range(logs[topic_partition], wanted))
+                first = min(max(first, log_start), log_ends[topic_partition])
+                offset_range = OffsetRange(first, max(first, min(end_offset, log_ends[topic_partition])))
+                ranges.append(snapshot_range(logs[topic_partition], offset_range))
         return split_ranges(ranges, self._options)
 
-    def _check_loss(self, offsets: Offsets, ends: Offsets) -> None:
+    def _report_losses(self, offsets: Offsets, ends: Offsets) -> None:
         for topic_partition, offset in offsets.items():
-            if topic_partition not in ends and self._target is None:
+            if topic_partition not in ends and self._final_offsets is None:
                 self._report_loss(
                     topic_partition, f"the partition was deleted; the stream was at offset {offset}"
                 )
@@ -200,7 +207,7 @@ class Follower:
         )
 
     def _open(self) -> dict[TopicPartition, ReadOnlyLog]:
-        for _ in range(_TRIES - 1):
+        for _ in range(_OPEN_ATTEMPTS - 1):
             try:
                 return self._open_once()
             except (FileNotFoundError, DirectoryRefusedError):
@@ -208,26 +215,30 @@ class Follower:
         return self._open_once()
 
     def _open_once(self) -> dict[TopicPartition, ReadOnlyLog]:
-        """The selected logs as they are now; those whose files did not change are not opened again."""
-        opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
+        """The selected logs as they are now; a log is opened again only if its files have changed."""
+        logs_by_partition: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
         # Files are listed before a log is opened, so a change in between is noticed at the next trigger.
         checkpoints = [_checkpoints(Path(path)) for path in self._options.paths]
         with ReadOnlyLogs(self._options.paths) as logs:
             for topic_partition in selected_partitions(logs, self._options):
-                # A roll, a swap, a truncation and an append change a name, a size or an inode of these.
+                # A roll, swap, truncation or append changes the name, size or inode of a ``.log`` file.
                 listed = sorted(files.list_files(logs.directory_of(topic_partition)).items())
-                state = checkpoints, [(name, at.size, at.inode) for name, at in listed if ".log" in name]
-                before = self._opened.get(topic_partition)
-                opened[topic_partition] = (
-                    before if before is not None and before[0] == state else (state, logs[topic_partition])
+                state = (
+                    checkpoints,
+                    [(name, file.size, file.inode) for name, file in listed if ".log" in name],
                 )
-        self._opened = opened
-        return {topic_partition: log for topic_partition, (_, log) in opened.items()}
+                known = self._opened.get(topic_partition)
+                logs_by_partition[topic_partition] = (
+                    known if known is not None and known[0] == state else (state, logs[topic_partition])
+                )
+        self._opened = logs_by_partition
+        return {topic_partition: log for topic_partition, (_, log) in logs_by_partition.items()}
 
 
 def _checkpoints(path: Path) -> list[tuple[int, int] | None]:
-    """(inode, modification time) of a log directory's checkpoints: in ``path``, or in its parent if ``path``
-    is a partition's directory."""
+    """(inode, modification time) of each checkpoint file, None for a missing one.
+
+    ``path`` may be a log directory or a partition's directory, so its parent is looked at, too."""
     states: list[tuple[int, int] | None] = []
     for name in _CHECKPOINTS:
         for folder in (path, path.resolve().parent):

@@ -1,9 +1,9 @@
-"""The options of a table over log directories: texts by name, parsed into ``ReadOptions`` and checked once.
+"""The options of a table over log directories: texts by name become ``ReadOptions`` with checked values.
 
 ::
 
     {"path": "/kafka", "subscribe": "users", "view": "latest"}        texts, as Spark passes them
-        │ OPTIONS: a row for each name: how its text is parsed, and the field that it sets
+        │ OPTIONS has a row for each name: a parser for its text, and the field of ReadOptions that it sets
         ▼
     ReadOptions(paths, selection, starting, ending, view, …)          values; contradictions are refused
 
@@ -26,47 +26,50 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from siltstone.base.errors import UnknownTopicError, UsageError
-from siltstone.base.records.codecs import DEFAULT_LIMIT
-from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
 
-# Parsing, the same for reading, streaming and writing. Names are not case-sensitive. A parser raises
-# UsageError with what is wrong with a text and what is allowed; ``parse_options`` adds the option's name.
+# Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
+# or raises UsageError; ``parse_options`` adds the option's name to the error. Names ignore case.
 
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _QUANTITY = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
-_BYTES = {"": 1} | {unit: 1 << 10 * "bkmgt".index(unit[0]) for unit in "b k kb m mb g gb t tb".split()}
+# Bytes by unit: each letter of "bkmgt" is 1024 times the one before it, "b" is 1.
+_SIZE_UNITS = {"": 1} | {unit: 1 << 10 * "bkmgt".index(unit[0]) for unit in "b k kb m mb g gb t tb".split()}
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIME_UNITS = "s sec second seconds m min minute minutes h hour hours d day days".split()
-_MS = {"": 1, "ms": 1} | {unit: _UNIT_MS[unit[0]] for unit in _TIME_UNITS}
+_DURATION_UNITS = {"": 1, "ms": 1} | {unit: _UNIT_MS[unit[0]] for unit in _TIME_UNITS}
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``name`` as documented, ``parse`` for its text (raises UsageError), and the ``field`` that it sets."""
+    """An option by its documented ``name``: ``parse`` makes a value of its text (raises UsageError), which is
+    stored in the ``field`` of ``ReadOptions`` or ``WriteOptions``."""
 
     name: str
     parse: Callable[[str], Any]
     field: str
 
 
-IGNORED = frozenset("location paths provider owner comment external serialization.format".split())
-"""Options that Spark adds itself, such as properties of a table in a catalog: ignored unless they are
-known."""
+IGNORED_OPTIONS = frozenset("location paths provider owner comment external serialization.format".split())
+"""Names that Spark adds by itself for a table in its catalog. ``parse_options`` accepts them, and uses only
+those that have a row."""
 
 
 def parse_options(
-    raw_options: Mapping[str, str], options: tuple[Option, ...], ignored: frozenset[str] = IGNORED
+    raw_options: Mapping[str, str], options: tuple[Option, ...], ignored: frozenset[str] = IGNORED_OPTIONS
 ) -> dict[str, Any]:
-    """Values by field; of several options for one field the last row of ``options`` wins.
+    """The parsed values by field. If several options set one field, the last of them in ``options`` wins.
 
     Raises UsageError for an unknown name or a text that is not allowed.
     """
     known = {option.name.lower(): option for option in options}
     by_name = {name.lower(): text for name, text in raw_options.items()}
     for name in raw_options:
+        # Spark repeats a catalog table's options as "option.NAME"; Hive adds "transient_lastDdlTime".
         if name.lower() not in (*known, *ignored) and not name.lower().startswith(("option.", "transient_")):
-            raise _unknown(name, known)
+            raise _unknown_option(name, known)
     values: dict[str, Any] = {}
     for name, option in known.items():
         if name in by_name:
@@ -78,7 +81,7 @@ def parse_options(
     return values
 
 
-def _unknown(name: str, known: Mapping[str, Option]) -> UsageError:
+def _unknown_option(name: str, known: Mapping[str, Option]) -> UsageError:
     if name.lower().startswith("kafka."):
         is_isolation = name.lower() == "kafka.isolation.level"
         return UsageError(
@@ -90,7 +93,7 @@ def _unknown(name: str, known: Mapping[str, Option]) -> UsageError:
     return UsageError(f"unknown option {name!r}", advice=advice)
 
 
-def directory(text: str) -> str:
+def directory_path(text: str) -> str:
     """A directory's path: the text itself, or a ``file:`` URI, as Spark's catalog writes it."""
     if not text.startswith("file:"):
         return text
@@ -101,12 +104,12 @@ def directory(text: str) -> str:
 
 
 def number(minimum: int = 0) -> Callable[[str], int]:
-    """A whole number of at least ``minimum``."""
-    kind = Annotated[int, msgspec.Meta(ge=minimum)]
+    """A parser of whole numbers of at least ``minimum``."""
+    expected_type = Annotated[int, msgspec.Meta(ge=minimum)]
 
     def parse(text: str) -> int:
         try:
-            return msgspec.convert(text.strip(), kind, strict=False)
+            return msgspec.convert(text.strip(), expected_type, strict=False)
         except msgspec.ValidationError as error:
             raise UsageError(str(error), advice=f"set a whole number >= {minimum}") from None
 
@@ -114,7 +117,7 @@ def number(minimum: int = 0) -> Callable[[str], int]:
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
-    """One of some words, in lower case."""
+    """A parser that accepts these words only, in any case; it returns the word in lower case."""
 
     def parse(text: str) -> str:
         if text.lower() not in allowed:
@@ -124,19 +127,19 @@ def one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _is(word: str, other: str) -> Callable[[str], bool]:
-    """Is it ``word`` rather than ``other``?"""
-    return lambda text: one_of(word, other)(text) == word
+def _boolean_of(true_word: str, false_word: str) -> Callable[[str], bool]:
+    """A parser of two words: True for ``true_word``, False for ``false_word``."""
+    return lambda text: one_of(true_word, false_word)(text) == true_word
 
 
 def size(text: str) -> int:
     """Bytes, with Spark's units: ``128m``, ``1g``, ``65536``."""
-    return _quantity(text, _BYTES, 1, "a size such as 128m")
+    return _quantity(text, _SIZE_UNITS, 1, "a size such as 128m")
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds from ``15m``, ``10s``, ``500ms``; a bare number is ms."""
-    return _quantity(text, _MS, 0, "a duration such as 15m")
+    """Milliseconds from ``15m`` (minutes), ``10s``, ``500ms``; a number without a unit is milliseconds."""
+    return _quantity(text, _DURATION_UNITS, 0, "a duration such as 15m")
 
 
 def _quantity(text: str, units: Mapping[str, int], minimum: int, example: str) -> int:
@@ -147,7 +150,8 @@ def _quantity(text: str, units: Mapping[str, int], minimum: int, example: str) -
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970 from themselves or from an ISO 8601 date or time; UTC where it has no zone."""
+    """Milliseconds since 1970, from such a number or from an ISO 8601 date or time (UTC if it has no
+    zone)."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     try:
@@ -155,31 +159,33 @@ def time_ms(text: str) -> int:
     except ValueError:
         advice = "set milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z"
         raise UsageError("the value is no time", advice=advice) from None
-    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    time_with_zone = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (time_with_zone - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def words(text: str) -> tuple[str, ...]:
+def comma_separated(text: str) -> tuple[str, ...]:
     """Comma-separated words."""
-    listed = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not listed:
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not names:
         raise UsageError("the list is empty", advice="set at least one name, separated by commas")
-    return listed
+    return names
 
 
-# The partitions and the offsets that a table has, chosen as in Spark's Kafka source.
+# Which partitions and offsets a query reads, chosen as in Spark's Kafka source.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSelection:
-    """Partitions by name: at most one field is set, none for all partitions. ``pattern`` has to match the
-    whole topic."""
+    """The partitions to read: at most one field is set; all partitions if none is.
+
+    ``assign``: these partitions; ``subscribe``: these topics; ``pattern``: topics whose whole name matches
+    this regular expression."""
 
     assign: tuple[TopicPartition, ...] | None = None
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
 
-    def has(self, topic_partition: TopicPartition) -> bool:
+    def selects(self, topic_partition: TopicPartition) -> bool:
         """Is this partition selected, whether it exists or not?"""
         if self.assign is not None:
             return topic_partition in self.assign
@@ -187,10 +193,10 @@ class PartitionSelection:
             return topic_partition.topic in self.subscribe
         return self.pattern is None or re.fullmatch(self.pattern, topic_partition.topic) is not None
 
-    def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The selected ones among those of a directory, ascending.
+    def select_from(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The selected ones of these existing partitions, ascending.
 
-        Raises UnknownTopicError for one that is named and not among them; a pattern may match nothing.
+        Raises UnknownTopicError if a selected partition or topic does not exist; a pattern may match nothing.
         """
         present = sorted(partitions)
         topics = {topic_partition.topic for topic_partition in present}
@@ -204,47 +210,49 @@ class PartitionSelection:
                 path=", ".join(missing),
                 advice="siltstone topics --describe shows what there is",
             )
-        return [topic_partition for topic_partition in present if self.has(topic_partition)]
+        return [topic_partition for topic_partition in present if self.selects(topic_partition)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLimit:
-    """The start or the end of a read: ``every`` for all partitions, or ``by_partition``; offsets (also
-    ``EARLIEST`` or ``LATEST``) or times in ms."""
+    """The start or the end of a read: one value for ``every_partition``, or a value ``by_partition``.
 
-    every: int | None = None
+    A value is an offset (or ``EARLIEST``, ``LATEST``), or with ``is_time`` a time in ms."""
+
+    every_partition: int | None = None
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_time: bool = False
 
-    def of(self, topic_partition: TopicPartition) -> int:
-        """A partition's limit. Raises KeyError for one that ``by_partition`` leaves out."""
-        return self.by_partition[topic_partition] if self.every is None else self.every
+    def value_for(self, topic_partition: TopicPartition) -> int:
+        """A partition's offset or time. Raises KeyError for a partition that ``by_partition`` leaves out."""
+        return self.by_partition[topic_partition] if self.every_partition is None else self.every_partition
 
-    def is_offset(self, offset: int) -> bool:
-        """Is it this offset for some partition?"""
-        return not self.is_time and offset in (self.every, *self.by_partition.values())
-
-
-_Number = Annotated[int, msgspec.Meta(ge=0)]
+    def has_offset(self, offset: int) -> bool:
+        """Is the limit this offset, for at least one partition?"""
+        return not self.is_time and offset in (self.every_partition, *self.by_partition.values())
 
 
-def _json(text: str, kind: Any, example: str) -> Any:
+_PartitionNumber = Annotated[int, msgspec.Meta(ge=0)]
+"""0 or more."""
+
+
+def _json(text: str, expected_type: Any, example: str) -> Any:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=expected_type)
     except msgspec.DecodeError as error:
         raise UsageError(f"not the expected JSON: {error}", advice=f"set JSON such as {example}") from None
 
 
-def _assign(text: str) -> tuple[TopicPartition, ...]:
-    topics = _json(text, dict[str, list[_Number]], '{"topicA":[0,1],"topicB":[2]}')
+def _assigned_partitions(text: str) -> tuple[TopicPartition, ...]:
+    topics = _json(text, dict[str, list[_PartitionNumber]], '{"topicA":[0,1],"topicB":[2]}')
     return tuple(
-        sorted({TopicPartition(topic, number) for topic, listed in topics.items() for number in listed})
+        sorted({TopicPartition(topic, number) for topic, names in topics.items() for number in names})
     )
 
 
-def _limits(text: str, minimum: int, *, is_time: bool = False) -> OffsetLimit:
-    """``{"topicA":{"0":23,"1":-2}}``, numbers from ``minimum`` on."""
-    topics = _json(text, dict[str, dict[_Number, int]], '{"topicA":{"0":23,"1":345}}')
+def _limits_by_partition(text: str, minimum: int, *, is_time: bool = False) -> OffsetLimit:
+    """Offsets or times by partition, of at least ``minimum``: ``{"topicA":{"0":23,"1":-2}}``."""
+    topics = _json(text, dict[str, dict[_PartitionNumber, int]], '{"topicA":{"0":23,"1":345}}')
     limits = {
         TopicPartition(topic, number): limit for topic in topics for number, limit in topics[topic].items()
     }
@@ -255,8 +263,8 @@ def _limits(text: str, minimum: int, *, is_time: bool = False) -> OffsetLimit:
     return OffsetLimit(by_partition=limits, is_time=is_time)
 
 
-LOG, LATEST_VIEW, COMPACTED = VIEWS = ("log", "latest", "compacted")
-RECORDS = "records"
+LOG_VIEW, LATEST_VIEW, COMPACTED_VIEW = VIEWS = ("log", "latest", "compacted")
+RECORDS_TABLE = "records"
 _OTHER_TABLES = (
     "batches offsetIndex timeIndex transactionIndex producerSnapshots leaderEpochs checkpoints "
     "consumerOffsets transactionState"
@@ -266,14 +274,17 @@ SET_PATH = "set it to a Kafka log directory, or to the directory of one partitio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a query reads. ``paths``: log directories of one broker, or one partition's.
+    """What a query reads. ``paths``: log directories of one broker, or the directory of one partition.
 
-    ``starting``, ``ending``: offsets or times; None: the log start offset, and the readable end. ``as_of`` is
-    for the views log and latest; its offset or its time in ms is included. ``latest_without_match``: if no
-    record is as late as the starting time, start at the end. ``fail_on_data_loss``: deleted offsets are an
-    error. Of the bounds of a split, and of a stream's micro-batch, None is no bound. ``columns`` None: all
-    but the headers. ``quarantine``: a batch that cannot be read is a row with the reason, instead of an
-    error. Sizes are in bytes, ``max_decompressed_message_bytes`` of one batch.
+    ``starting``, ``ending``: None is the log start offset, or the end that a consumer can read to. ``as_of``:
+    read the log as it was after this offset, or at this time in ms. ``latest_if_no_match``: if no
+    record is as late as the starting time, start at the end; otherwise that is an error.
+    ``fail_on_data_loss``: deleted offsets are an error. None for a bound of a split (``*_partition*``) or of
+    a micro-batch (``*_per_trigger``) is no bound. ``columns`` None: all but the headers. ``view``: every
+    record (``log``), the last record of each key (``latest``), or what side-by-side compaction kept, and the
+    records after it (``compacted``). ``keep_tombstones``: of ``view=latest``. ``quarantine_bad_batches``: a
+    batch that cannot be read is a row with the reason, instead of an error. Sizes are in bytes;
+    ``max_decompressed_message_bytes`` is that of one batch.
     """
 
     paths: tuple[str, ...]
@@ -281,7 +292,7 @@ class ReadOptions:
     starting: OffsetLimit | None = None
     ending: OffsetLimit | None = None
     as_of: OffsetLimit | None = None
-    latest_without_match: bool = False
+    latest_if_no_match: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_partition_bytes: int = 128 << 20
@@ -289,21 +300,21 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
-    max_decompressed_message_bytes: int = DEFAULT_LIMIT
+    max_decompressed_message_bytes: int = DEFAULT_DECOMPRESSION_LIMIT
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
-    view: str = LOG
+    view: str = LOG_VIEW
     keep_tombstones: bool = False
     isolation: str = READ_COMMITTED
-    quarantine: bool = False
-    batch_metadata: bool = False
-    table: str = RECORDS
+    quarantine_bad_batches: bool = False
+    include_batch_metadata: bool = False
+    table: str = RECORDS_TABLE
 
     @classmethod
-    def of(cls, raw_options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-        """From texts by name. Raises UsageError.
+    def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
+        """Parse the texts of options by name. Raises UsageError.
 
-        ``streaming``: for ``readStream``, which may start at "latest" and has no end.
+        ``is_streaming``: for ``readStream``, which may start at "latest" and has no end.
         """
         for names in (("assign", "subscribe", "subscribePattern"), ("asOfOffset", "asOfTimestamp")):
             if sum(name.lower() in map(str.lower, names) for name in raw_options) > 1:
@@ -314,56 +325,61 @@ class ReadOptions:
             raise UsageError("option 'path' is missing", advice=SET_PATH)
         selected = {name: values.pop(name) for name in ("assign", "subscribe", "pattern") if name in values}
         options = cls(selection=PartitionSelection(**selected), **values)
-        _refuse_contradictions(options, streaming)
+        _refuse_contradictions(options, is_streaming)
         return options
 
 
-def _refuse_contradictions(options: ReadOptions, streaming: bool) -> None:
-    is_log, is_records = options.view == LOG, options.table == RECORDS
-    if streaming and (not is_log or options.as_of is not None or options.ending is not None):
+def _refuse_contradictions(options: ReadOptions, is_streaming: bool) -> None:
+    is_log_view, is_records_table = options.view == LOG_VIEW, options.table == RECORDS_TABLE
+    if is_streaming and (not is_log_view or options.as_of is not None or options.ending is not None):
         raise UsageError("a stream has view=log, no asOf and no ending", advice="use a batch query for these")
     if options.ending is not None and options.as_of is not None:
         raise UsageError("an ending and asOf are both set", advice="set one of the two")
-    if options.view == COMPACTED and options.as_of is not None:
+    if options.view == COMPACTED_VIEW and options.as_of is not None:
         reason = "view=compacted has no asOf: a ledger has only its last state"
         raise UsageError(reason, advice="set view=latest")
     if options.keep_tombstones and options.view != LATEST_VIEW:
         reason = "tombstones=keep is for view=latest; view=log has all tombstones"
         raise UsageError(reason, advice="set view=latest, or leave tombstones out")
-    if options.quarantine and not is_log:
+    if options.quarantine_bad_batches and not is_log_view:
         reason = "badBatches=quarantine is for view=log: a bad batch may have the last value of a key"
         raise UsageError(reason, advice="set view=log")
-    if options.batch_metadata and not (is_log and is_records):
+    if options.include_batch_metadata and not (is_log_view and is_records_table):
         raise UsageError("includeBatchMetadata is for records with view=log", advice="leave it out")
-    if not is_records and (options.columns is not None or options.include_headers or streaming):
+    if not is_records_table and (options.columns is not None or options.include_headers or is_streaming):
         reason = f"table={options.table} has columns of its own, and is no stream"
         raise UsageError(reason, advice="choose columns with select, in a batch query")
-    if not streaming and options.starting is not None and options.starting.is_offset(LATEST):
+    if not is_streaming and options.starting is not None and options.starting.has_offset(LATEST_TIMESTAMP):
         reason = "a batch query cannot start at the latest offset"
         raise UsageError(reason, advice="set another offset in startingOffsets")
-    if options.ending is not None and options.ending.is_offset(EARLIEST):
+    if options.ending is not None and options.ending.has_offset(EARLIEST_TIMESTAMP):
         reason = "a query cannot end at the earliest offset"
         raise UsageError(reason, advice="set another offset in endingOffsets")
 
 
 def _offset_limit(text: str) -> OffsetLimit:
     """``earliest``, ``latest`` or JSON by partition."""
-    words_of_limits = {"earliest": EARLIEST, "latest": LATEST}
-    every = words_of_limits.get(text.strip().lower())
-    return _limits(text, EARLIEST) if every is None else OffsetLimit(every=every)
+    offsets_by_word = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+    every_partition = offsets_by_word.get(text.strip().lower())
+    return (
+        _limits_by_partition(text, EARLIEST_TIMESTAMP)
+        if every_partition is None
+        else OffsetLimit(every_partition=every_partition)
+    )
 
 
-def _times(text: str) -> OffsetLimit:
-    return _limits(text, 0, is_time=True)
+def _times_by_partition(text: str) -> OffsetLimit:
+    return _limits_by_partition(text, 0, is_time=True)
 
 
-def _one_time(text: str) -> OffsetLimit:
-    return OffsetLimit(every=time_ms(text), is_time=True)
+def _time_for_every_partition(text: str) -> OffsetLimit:
+    return OffsetLimit(every_partition=time_ms(text), is_time=True)
 
 
 def _as_of_offset(text: str) -> OffsetLimit:
     """An offset for every partition, or JSON by partition."""
-    return _limits(text, 0) if text.strip().startswith("{") else OffsetLimit(every=number()(text))
+    is_json = text.strip().startswith("{")
+    return _limits_by_partition(text, 0) if is_json else OffsetLimit(every_partition=number()(text))
 
 
 def _pattern(text: str) -> str:
@@ -375,40 +391,41 @@ def _pattern(text: str) -> str:
     return text
 
 
-_boolean = _is("true", "false")
+_boolean = _boolean_of("true", "false")
 OPTIONS: tuple[Option, ...] = (
-    Option("location", lambda text: (directory(text),), "paths"),
-    Option("paths", lambda text: tuple(map(directory, _json(text, list[str], '["/a","/b"]'))), "paths"),
-    Option("path", lambda text: (directory(text),), "paths"),
-    Option("assign", _assign, "assign"),
-    Option("subscribe", words, "subscribe"),
+    Option("location", lambda text: (directory_path(text),), "paths"),
+    Option("paths", lambda text: tuple(map(directory_path, _json(text, list[str], '["/a","/b"]'))), "paths"),
+    Option("path", lambda text: (directory_path(text),), "paths"),
+    Option("assign", _assigned_partitions, "assign"),
+    Option("subscribe", comma_separated, "subscribe"),
     Option("subscribePattern", _pattern, "pattern"),
     Option("startingOffsets", _offset_limit, "starting"),
-    Option("startingOffsetsByTimestamp", _times, "starting"),
-    Option("startingTimestamp", _one_time, "starting"),
+    Option("startingOffsetsByTimestamp", _times_by_partition, "starting"),
+    Option("startingTimestamp", _time_for_every_partition, "starting"),
     Option("endingOffsets", _offset_limit, "ending"),
-    Option("endingOffsetsByTimestamp", _times, "ending"),
-    Option("endingTimestamp", _one_time, "ending"),
-    Option("startingOffsetsByTimestampStrategy", _is("latest", "error"), "latest_without_match"),
+    Option("endingOffsetsByTimestamp", _times_by_partition, "ending"),
+    Option("endingTimestamp", _time_for_every_partition, "ending"),
+    Option("startingOffsetsByTimestampStrategy", _boolean_of("latest", "error"), "latest_if_no_match"),
     Option("failOnDataLoss", _boolean, "fail_on_data_loss"),
-    Option("minPartitions", number(1), "min_partitions"),
+    Option("minPartitions", number(minimum=1), "min_partitions"),
     Option("maxPartitionBytes", size, "max_partition_bytes"),
-    Option("maxRecordsPerPartition", number(1), "max_records_per_partition"),
+    Option("maxRecordsPerPartition", number(minimum=1), "max_records_per_partition"),
     Option("maxDecompressedMessageBytes", size, "max_decompressed_message_bytes"),
     Option("includeHeaders", _boolean, "include_headers"),
-    Option("columns", words, "columns"),
+    Option("columns", comma_separated, "columns"),
     Option("view", one_of(*VIEWS), "view"),
-    Option("tombstones", _is("keep", "drop"), "keep_tombstones"),
+    Option("tombstones", _boolean_of("keep", "drop"), "keep_tombstones"),
     Option("asOfOffset", _as_of_offset, "as_of"),
-    Option("asOfTimestamp", _one_time, "as_of"),
+    Option("asOfTimestamp", _time_for_every_partition, "as_of"),
     Option("isolation", one_of(READ_COMMITTED, READ_UNCOMMITTED), "isolation"),
-    Option("badBatches", _is("quarantine", "fail"), "quarantine"),
-    Option("includeBatchMetadata", _boolean, "batch_metadata"),
-    Option("table", one_of(RECORDS, *map(str.lower, _OTHER_TABLES)), "table"),
-    Option("maxOffsetsPerTrigger", number(1), "max_offsets_per_trigger"),
-    Option("minOffsetsPerTrigger", number(1), "min_offsets_per_trigger"),
+    Option("badBatches", _boolean_of("quarantine", "fail"), "quarantine_bad_batches"),
+    Option("includeBatchMetadata", _boolean, "include_batch_metadata"),
+    Option("table", one_of(RECORDS_TABLE, *map(str.lower, _OTHER_TABLES)), "table"),
+    Option("maxOffsetsPerTrigger", number(minimum=1), "max_offsets_per_trigger"),
+    Option("minOffsetsPerTrigger", number(minimum=1), "min_offsets_per_trigger"),
     Option("maxTriggerDelay", duration_ms, "max_trigger_delay_ms"),
 )
-"""Every option for reading, in Spark's spelling. A later row wins over an earlier one of its field, as in
-Spark: one time over times by partition over offsets, ``path`` over the several of ``load([…])`` over a
-catalog's location."""
+"""Every option for reading, in Spark's spelling. If several are set for one field, the last one in this list
+wins, as in Spark: ``startingTimestamp`` wins over ``startingOffsetsByTimestamp``, which wins over
+``startingOffsets``; ``path`` wins over ``paths`` (of ``load([…])``), and both over a catalog's
+``location``."""

@@ -1,13 +1,13 @@
-"""Reads a split into Arrow batches: the records of its pieces, in order, without a Python object a record.
+"""Reads a split into Arrow batches: the records of its pieces, in order, without a Python object per record.
 
 ::
 
-    file ─ windows ─► batches ─ of the piece ─► columns ─ rows of the piece ─► Arrow, ``BATCH_ROWS`` rows
+    file ─ windows ─► batches of the piece ─ decode ─► columns ─ rows of the piece ─► Arrow batches
 
-``decoded`` returns the columns themselves. All windows share one buffer, so columns are valid until the next
-ones are requested; Arrow's buffers are copies. A query decodes what it needs: for ``offset`` and
-``timestamp`` the front of each record, for ``view=latest`` only the retained records. The second half of the
-module reads damaged files (``badBatches=quarantine``).
+``decode`` returns the columns themselves. All windows share one buffer, so columns are valid until the
+next ones are requested; Arrow's buffers are copies. A query decodes only what it needs: for ``offset`` and
+``timestamp`` the first fields of each record, for ``view=latest`` the last record of each key. The second
+half of the module reads damaged files (``badBatches=quarantine``).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from siltstone.base.records.layout import (
     CONTROL_BIT,
     LOG_OVERHEAD,
     MAGIC_POSITION,
+    SIZE_POSITION,
     BatchHeaders,
     Bytes,
     Flags,
@@ -56,7 +57,7 @@ from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
 from siltstone.log.segments import Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan
+from siltstone.log.transactions import AbortedTransactions, TransactionScan
 from siltstone.tables.arrow import (
     BAD_COLUMN,
     BATCH_BYTES,
@@ -68,14 +69,14 @@ from siltstone.tables.arrow import (
     record_batches,
     schema,
 )
-from siltstone.tables.options import LOG, ReadOptions
+from siltstone.tables.options import LOG_VIEW, ReadOptions
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
     FilePiece,
     OffsetRange,
     TaskSplit,
-    between,
     decode_offsets,
+    offsets_in,
     overlapping_transactions,
     readable_end,
     reopen_log,
@@ -88,19 +89,20 @@ BATCH_ROWS = 32_768
 """An Arrow batch has at most so many rows."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
 Decoder = Callable[..., Columns]
-"""One of the functions of ``base.records.decode`` that decode all records."""
+"""A function of ``base.records.decode`` that decodes all records of some batches."""
 Chunk = tuple[Columns, BatchHeaders, RecordSource]
-"""Records, the batches whose rows their ``batch`` has, and where they come from."""
+"""Records, the headers of their batches (``columns.batch`` has the row of each record's batch), their
+source."""
 _RUN_AGAIN = "run the query again"
 
 
 def record_schema(options: ReadOptions) -> pa.Schema:
-    """The columns of ``table=records``. Raises UsageError for unknown names."""
+    """The schema of ``table=records``. Raises UsageError for unknown columns."""
     return schema(
         options.columns,
         include_headers=options.include_headers,
-        batch_metadata=options.batch_metadata,
-        quarantine=options.quarantine,
+        include_batch_metadata=options.include_batch_metadata,
+        quarantine_bad_batches=options.quarantine_bad_batches,
     )
 
 
@@ -108,37 +110,37 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     """The split's records as Arrow batches of ``record_schema``.
 
     Raises CorruptRecordError; OffsetOutOfRangeError if records were deleted since the query was planned and
-    ``failOnDataLoss`` is set; SourceChangedError if the planned state of a view is no longer in the files.
+    ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left.
     """
-    own_schema = record_schema(options)
+    out_schema = record_schema(options)
     decoder: Decoder[Any] = decode_records
-    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(own_schema.names):
+    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
         if piece.retained is not None:
-            chunks: Iterator[Chunk[Any]] = _retained(piece, decode_offsets(piece.retained), options)
+            chunks: Iterator[Chunk[Any]] = _read_retained(piece, decode_offsets(piece.retained), options)
         else:
-            chunks = _without_superseded(piece, decoded(piece, options, decoder))
+            chunks = _without_superseded(piece, decode(piece, options, decoder))
         for chunk in chunks:
-            yield from _arrow_batches(chunk, own_schema)
+            yield from _arrow_batches(chunk, out_schema)
 
 
-def _arrow_batches(chunk: Chunk[Any], own_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(chunk: Chunk[Any], out_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     columns, batches, source = chunk
-    return record_batches(columns, batches, own_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
+    return record_batches(columns, batches, out_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
 
 
-def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
-    """The records in a piece's offsets, without those of aborted transactions, by one of the functions of
-    ``base.records.decode``; at least one a chunk.
+def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:
+    """The records in a piece's offsets, decoded by ``decoder``, without those of aborted transactions.
 
-    They are valid until the next chunk is requested. ``retained`` and ``superseded`` are not applied.
+    A chunk has at least one record, and is valid until the next one is requested. The caller applies
+    ``piece.retained`` and ``piece.superseded``.
     """
     scratch, limit = Scratch(), options.max_decompressed_message_bytes
-    for part, window, source, is_wanted in _windows(piece, options):
-        wanted = window.batches[is_wanted]
-        for batch_slice in slices_within(window.data, wanted):
-            batches = wanted[batch_slice]
+    for part, window, source, is_read in _windows_of_piece(piece, options):
+        batches_to_read = window.batches[is_read]
+        for batch_slice in slices_within(window.data, batches_to_read):
+            batches = batches_to_read[batch_slice]
             columns = decoder(
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
             )
@@ -150,7 +152,7 @@ def decoded(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -
 
 
 def _without_superseded(piece: FilePiece, chunks: Iterator[Chunk[Columns]]) -> Iterator[Chunk[Columns]]:
-    """All records except the superseded ones."""
+    """The records of the chunks, except those at ``piece.superseded``."""
     superseded = np.empty(0, np.int64) if piece.superseded is None else decode_offsets(piece.superseded)
     for columns, batches, source in chunks:
         rows = matching_rows(columns.offset, superseded)
@@ -160,12 +162,14 @@ def _without_superseded(piece: FilePiece, chunks: Iterator[Chunk[Columns]]) -> I
             yield select(columns, np.delete(np.arange(len(columns)), rows)), batches, source
 
 
-def _retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
-    """The records at all retained offsets; no other record of a v2 batch is decoded."""
+def _read_retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterator[Chunk[RecordColumns]]:
+    """The records at the retained offsets. No other record of a v2 batch is decoded.
+
+    Raises SourceChangedError unless every retained offset has its record."""
     scratch, count = Scratch(), 0
     try:
-        for _, window, source, is_wanted in _windows(piece, options):
-            for rows in _rows_of_one_format(window, is_wanted, retained):
+        for _, window, source, is_read in _windows_of_piece(piece, options):
+            for rows in _rows_of_one_format(window, is_read, retained):
                 columns = _decode_retained(window, rows, retained, scratch, source.path, options)
                 count += len(columns)
                 if not options.keep_tombstones:
@@ -173,7 +177,7 @@ def _retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterat
                 if len(columns):
                     yield columns, window.batches, source
     except CheckFailedError:
-        pass  # a retained offset has no record: the counts differ
+        pass  # A retained offset has no record, so the counts differ: see below.
     if count != len(retained):
         raise SourceChangedError(
             "the log was cleaned or truncated since the query was planned: "
@@ -183,15 +187,19 @@ def _retained(piece: FilePiece, retained: Int64, options: ReadOptions) -> Iterat
         )
 
 
-def _rows_of_one_format(window: Window, is_wanted: Flags, retained: Int64) -> Iterator[Int64]:
-    """Rows of wanted batches that may have retained offsets, of one format (v2, or older) at a time, with
-    offsets less than 2³² apart, and of a size that may be decoded at once."""
+def _rows_of_one_format(window: Window, is_read: Flags, retained: Int64) -> Iterator[Int64]:
+    """Rows of the window's batches that may have retained offsets, in groups that can be decoded at once.
+
+    The batches of a group have one format (v2, or older), offsets less than 2³² apart, since
+    ``ChosenOffsets`` has them as 32-bit numbers, and a size that ``slices_within`` allows."""
     batches = window.batches
     is_v2, base = batches["magic"] == 2, batches["base_offset"]
-    has_some = np.searchsorted(retained, base) < np.searchsorted(retained, batches["last_offset"] + 1)
+    has_retained = np.searchsorted(retained, base) < np.searchsorted(retained, batches["last_offset"] + 1)
     # A compressed message set (v0, v1) has its last offset in both fields, so it is always decoded.
-    rows = np.flatnonzero(is_wanted & (has_some | ~is_v2))
+    rows = np.flatnonzero(is_read & (has_retained | ~is_v2))
     if len(rows):
+        # Batches of one block of 2³¹ offsets. A batch has less than 2³¹, so its last offset is below 2³²,
+        # too.
         block = (base[rows] - base[rows[0]]) >> 31
         edges = np.flatnonzero((np.diff(block) != 0) | (np.diff(is_v2[rows]) != 0)) + 1
         for part in np.split(rows, edges):
@@ -201,68 +209,73 @@ def _rows_of_one_format(window: Window, is_wanted: Flags, retained: Int64) -> It
 def _decode_retained(
     window: Window, rows: Int64, retained: Int64, scratch: Scratch, path: str, options: ReadOptions
 ) -> RecordColumns:
-    """The records at the retained offsets of some rows. Raises CheckFailedError for one without a record."""
+    """The records at the retained offsets of these rows of the window's batches.
+
+    Raises CheckFailedError if a retained offset has no record in a v2 batch."""
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
         some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
         return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    own = between(retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1)
-    choice = ChosenOffsets(
+    own = offsets_in(
+        retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1
+    )
+    chosen_offsets = ChosenOffsets(
         offsets=(own - own[0]).astype(np.uint32),
         base=int(own[0]),
-        met=0,
+        matched=0,
         all_from=np.full(len(rows), LONG_MAX),
     )
     chosen = decode_chosen_records(
-        window.data, batches, rows, choice, scratch, limit=limit, path=path, origin=origin
+        window.data, batches, rows, chosen_offsets, scratch, limit=limit, path=path, origin=origin
     )
     return chosen.columns
 
 
 _PieceWindow = tuple[FilePiece, Window, RecordSource, Flags]
-"""A window of a piece's bytes, its source, and a flag for each batch: has it records of the piece?"""
+"""A piece, a window of its bytes, their source, and a flag for each batch: is it read?"""
 
 
-def _windows(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
-    """The piece's bytes, window by window.
+def _windows_of_piece(piece: FilePiece, options: ReadOptions) -> Iterator[_PieceWindow]:
+    """The piece's bytes, window by window; batches of aborted transactions are not read.
 
     Raises CorruptFileError if the transaction index and the markers of this piece contradict each other.
     """
     for part, reader in open_pieces(piece, options):
         scan = None
         if options.isolation == READ_COMMITTED:
-            scan = TransactionScan(Aborted.among(part.aborted, reader.path))
+            scan = TransactionScan(AbortedTransactions.from_transactions(part.aborted, reader.path))
         size = part.end_position
         for window in windows(reader, start=part.position, end=size, window_size=WINDOW_BYTES):
-            batches, wanted = window.batches, with_records(part, window.batches)
-            # A piece may share a batch with others, and has only the transactions that overlap its offsets.
+            batches, is_read = window.batches, may_have_records(part, window.batches)
+            # ``aborted`` has only the transactions that overlap the piece's offsets, but its bytes may have
+            # batches beyond them, which the scan must not see.
             rows = np.flatnonzero(
                 (batches["last_offset"] >= part.start) & (batches["base_offset"] < part.end)
             )
             if scan is not None and len(rows):
-                wanted[rows] &= ~scan.aborted_among(
+                is_read[rows] &= ~scan.find_aborted(
                     window.data, batches[rows], path=reader.path, origin=window.origin
                 )
-            yield part, window, RecordSource(part.topic_partition, reader.path, window.origin), wanted
+            yield part, window, RecordSource(part.topic_partition, reader.path, window.origin), is_read
 
 
-def with_records(piece: FilePiece, batches: BatchHeaders) -> Flags:
-    """Which batches may have records of the piece: neither control batches nor empty ones."""
-    is_set = batches["magic"] < 2
-    wanted = ((batches["attributes"] & CONTROL_BIT) == 0) | is_set
-    wanted &= batches["last_offset"] >= piece.start
-    wanted &= (batches["base_offset"] < piece.end) | is_set
-    wanted &= batches["count"] != 0
-    return np.asarray(wanted)
+def may_have_records(piece: FilePiece, batches: BatchHeaders) -> Flags:
+    """Which batches may have records in the piece's offsets; control batches and empty ones have none."""
+    is_message_set = batches["magic"] < 2
+    may_have = ((batches["attributes"] & CONTROL_BIT) == 0) | is_message_set
+    may_have &= batches["last_offset"] >= piece.start
+    may_have &= (batches["base_offset"] < piece.end) | is_message_set
+    may_have &= batches["count"] != 0
+    return np.asarray(may_have)
 
 
 def open_pieces(piece: FilePiece, options: ReadOptions) -> Iterator[tuple[FilePiece, files.Reader]]:
-    """The piece with its open file; if that is another file now, the pieces of the log that have its offsets.
+    """The piece with its open file. If the file was replaced, the new pieces that have the same offsets.
 
     Raises OffsetOutOfRangeError, SourceChangedError.
     """
-    reader = _open(piece)
+    reader = _open_if_same(piece)
     if reader is not None:
         with reader:
             yield piece, reader
@@ -271,20 +284,20 @@ def open_pieces(piece: FilePiece, options: ReadOptions) -> Iterator[tuple[FilePi
             yield from open_pieces(part, options)
 
 
-def _open(piece: FilePiece) -> files.Reader | None:
+def _open_if_same(piece: FilePiece) -> files.Reader | None:
     try:
         reader = files.Reader(Path(piece.directory) / segment_file(piece.base_offset, "log"))
     except FileNotFoundError:
         return None
-    if piece.identity.is_of(reader.stat) and reader.stat.size >= piece.end_position:
+    if piece.identity.matches(reader.stat) and reader.stat.size >= piece.end_position:
         return reader
     reader.close()
     return None
 
 
 def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
-    """The pieces that have the same offsets in the directory as it is now."""
-    if options.view != LOG or options.as_of is not None:
+    """New pieces for the same offsets, planned from the log as it is now."""
+    if options.view != LOG_VIEW or options.as_of is not None:
         reason = "the log has changed since the query was planned, and the planned view is lost"
         raise SourceChangedError(reason, path=piece.directory, advice=_RUN_AGAIN)
     log = reopen_log(piece.directory, piece.topic_partition)
@@ -295,9 +308,9 @@ def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
             path=str(piece.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
-    wanted = OffsetRange(max(piece.start, start), min(piece.end, end))
-    whole = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
-    for split in split_ranges([snapshot_range(log, wanted)], whole):
+    remaining = OffsetRange(max(piece.start, start), min(piece.end, end))
+    unbounded_options = dataclasses.replace(options, min_partitions=None, max_records_per_partition=None)
+    for split in split_ranges([snapshot_range(log, remaining)], unbounded_options):
         yield from split.pieces
 
 
@@ -310,16 +323,17 @@ def _replanned(piece: FilePiece, options: ReadOptions) -> Iterator[FilePiece]:
 #
 #     bytes of a segment      ┌ batch ┬ batch ┬ bad checksum ┬ batch ┬ no header ........ ┬ batch ┐
 #     rows                     records  records  one bad row   records  one bad row         records
-#                                                                       └ next_batch ──────►┘
+#                                                                       └ find_next_batch ─►┘
 #
-# A batch with a wrong checksum, or with records that cannot be decoded, is one bad row. If a header is not
-# possible, so that the batch's length is not known, the row covers all bytes up to the next position at which
-# a whole batch with its checksum and a higher offset begins. Reading continues there. A bad batch is a row of
-# the piece in whose offsets it begins, so each is reported once.
+# A batch with a wrong checksum, or with records that cannot be decoded, is one bad row. Where no header can
+# be read, the length of the batch is unknown: its row covers all bytes up to the next position at which a
+# whole batch begins, with a matching checksum and a higher offset. Reading continues there. A bad batch is a
+# row of the piece in whose offsets it begins, so each is reported once.
 
 OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
 _SEARCH_BYTES = 4 << 20
-_LARGEST_BATCH = 1 << 30
+"""The window in which batches are read, and searched for, in a damaged file."""
+_BATCH_BYTES_MAX = 1 << 30
 
 
 def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -327,38 +341,39 @@ def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.Recor
 
     Raises as ``read_records``, but no CorruptRecordError.
     """
-    own_schema = record_schema(options)
+    out_schema = record_schema(options)
     for planned in split.pieces:
         for piece, reader in open_pieces(planned, options):
-            for part in _chunks_and_bad(piece, reader, options.max_decompressed_message_bytes):
+            for part in _chunks_and_bad_batches(piece, reader, options.max_decompressed_message_bytes):
                 if not isinstance(part, BadBatch):
                     columns, batches, source = part
                     rows = _rows_of_piece(piece, columns, batches)
                     if len(rows):
-                        yield from _arrow_batches((select(columns, rows), batches, source), own_schema)
+                        yield from _arrow_batches((select(columns, rows), batches, source), out_schema)
                 elif piece.start <= part.offset < piece.end:
-                    yield _bad_row(part, own_schema)
+                    yield _row_of_bad_batch(part, out_schema)
 
 
 def _rows_of_piece(piece: FilePiece, columns: RecordColumns, batches: BatchHeaders) -> Int64:
     """The rows of the piece's records, without control records and those of aborted transactions.
 
-    Only the transaction index says which transactions were aborted, since a bad batch may be a marker.
+    The transaction index alone says which transactions were aborted: a damaged batch may have been a marker,
+    so reading the markers is not enough.
     """
-    wanted = with_records(piece, batches)
+    is_read = may_have_records(piece, batches)
     if piece.aborted:
         first, last = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
-        wanted &= ~in_aborted(batches, overlapping_transactions(piece.aborted, first, last + 1))
-    inside = (columns.offset >= piece.start) & (columns.offset < piece.end)
-    return np.flatnonzero(wanted[columns.batch] & inside)
+        is_read &= ~in_aborted(batches, overlapping_transactions(piece.aborted, first, last + 1))
+    is_inside = (columns.offset >= piece.start) & (columns.offset < piece.end)
+    return np.flatnonzero(is_read[columns.batch] & is_inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadBatch:
-    """Bytes ``[position, position + size)`` of a file that cannot be read as a batch, and why.
+    """Bytes ``[position, position + size)`` of a file that cannot be read as a batch, and the reason.
 
-    ``offset``: the first offset that the batch can have. ``header``: one row, with its position in the file;
-    no row if there is not even a header.
+    ``offset``: the first offset that the batch can have. ``header``: one row of ``BATCH``, whose position is
+    that in the file; no row if there is no header.
     """
 
     source: RecordSource
@@ -369,7 +384,7 @@ class BadBatch:
     header: BatchHeaders
 
 
-def _bad_row(bad: BadBatch, own_schema: pa.Schema) -> pa.RecordBatch:
+def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
     values = {
         "topic": bad.source.topic_partition.topic,
         "partition": bad.source.topic_partition.partition,
@@ -382,25 +397,27 @@ def _bad_row(bad: BadBatch, own_schema: pa.Schema) -> pa.RecordBatch:
             "crcValid": False,
         },
     }
-    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in own_schema}
+    arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in out_schema}
     if BATCH_COLUMN in arrays and len(bad.header):
         is_valid = np.array([bad.reason != BAD_CHECKSUM])
         first = bad.header["base_offset"].astype(np.int64)
         arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, np.zeros(1, np.int32), first)
-    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=own_schema)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=out_schema)
 
 
 _Parts = Iterator[Chunk[RecordColumns] | BadBatch]
+"""Chunks of sound batches with their records, and bad batches."""
 
 
-def _chunks_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
+def _chunks_and_bad_batches(piece: FilePiece, reader: files.Reader, limit: int) -> _Parts:
     """The piece's bytes in order: chunks of sound batches with their records, and bad batches.
 
-    ``limit``: the bytes that one batch may decompress to. Columns are valid until the next are requested.
+    ``limit``: the most bytes that one batch may decompress to. Columns are valid until the next are
+    requested.
     """
     source, end = RecordSource(piece.topic_partition, reader.path), piece.end_position
-    # ``offset``: above all offsets so far. ``bad_checksum_at``: the position of the previous batch if its
-    # checksum is wrong, otherwise -1.
+    # ``offset`` is the least that the next batch may begin at. ``bad_checksum_at`` is the position of the
+    # previous batch if its checksum is wrong, otherwise -1.
     position, offset, bad_checksum_at = piece.position, piece.start, -1
     while position < end:
         try:
@@ -414,10 +431,10 @@ def _chunks_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Part
                     yield part
             return
         except CorruptRecordError as error:
-            # There is no header at ``error.position``. If the previous batch has a bad checksum, the wrong
-            # bytes may be its length: the search then begins inside that batch, which has its row already.
+            # There is no header at ``error.position``. If the previous batch has a bad checksum, its length
+            # may be wrong: the search then begins inside that batch, which has its bad row already.
             start = error.position if bad_checksum_at < 0 else bad_checksum_at
-            position = next_batch(reader, start + 1, end, offset)
+            position = find_next_batch(reader, start + 1, end, offset)
             if bad_checksum_at < 0:
                 yield BadBatch(
                     source=source,
@@ -431,38 +448,44 @@ def _chunks_and_bad(piece: FilePiece, reader: files.Reader, limit: int) -> _Part
 
 
 def _parts_of_window(source: RecordSource, window: Window, offset: int, limit: int) -> _Parts:
-    """The window's batches: chunks of sound ones, and each bad one by itself."""
-    valid = checksums_hold(window.data, window.batches)
-    sound = valid & ~_out_of_order(window.batches, valid, offset)
+    """The window's batches in order: chunks of sound batches with their records, and each bad batch.
+
+    ``offset``: the least that the first batch may begin at."""
+    is_valid = checksums_hold(window.data, window.batches)
+    is_sound = is_valid & ~_out_of_order(window.batches, is_valid, offset)
     first = 0
-    for bad in [*np.flatnonzero(~sound).tolist(), len(valid)]:
-        if bad > first:
-            for part in slices_within(window.data, window.batches[first:bad]):
+    for row in [*np.flatnonzero(~is_sound).tolist(), len(is_valid)]:
+        if row > first:
+            for part in slices_within(window.data, window.batches[first:row]):
                 yield from _decoded_or_bad(source, window, first + part.start, first + part.stop, limit)
-            offset = max(offset, int(window.batches["last_offset"][bad - 1]) + 1)
-        if bad < len(valid):
-            yield _bad(source, window, bad, OUT_OF_ORDER if valid[bad] else BAD_CHECKSUM, offset)
-        first = bad + 1
+            offset = max(offset, int(window.batches["last_offset"][row - 1]) + 1)
+        if row < len(is_valid):
+            yield _bad_batch(source, window, row, OUT_OF_ORDER if is_valid[row] else BAD_CHECKSUM, offset)
+        first = row + 1
 
 
-def _out_of_order(batches: BatchHeaders, valid: Flags, offset: int) -> Flags:
-    """Which batches have an impossible base offset, which the checksum does not cover: bool, one a batch."""
+def _out_of_order(batches: BatchHeaders, is_valid: Flags, offset: int) -> Flags:
+    """Which batches have an impossible base offset: bool, one per batch. The checksum does not cover it.
+
+    ``offset``: the least that the first batch may begin at."""
     base, last = batches["base_offset"], batches["last_offset"]
-    wrong = np.zeros(len(batches), np.bool_)
+    is_wrong = np.zeros(len(batches), np.bool_)
     if int(base[0]) >= offset and (base[1:] > last[:-1]).all():
-        return wrong
-    # One flipped bit makes one batch wrong: a batch that begins below the end of its predecessor, or one that
-    # extends beyond the start of its successor while that successor fits what came before.
-    rows = np.flatnonzero(valid).tolist()
+        return is_wrong
+    # Two neighbours contradict each other, and only one of them is wrong. A batch that begins below the end
+    # of the sound ones before it is wrong. So is a batch that reaches its successor, if the successor would
+    # fit behind the sound ones before both.
+    rows = np.flatnonzero(is_valid).tolist()
     for row, following in itertools.zip_longest(rows, rows[1:]):
         reaches = following is not None and offset <= base[following] <= last[row]
-        wrong[row] = base[row] < offset or reaches
-        offset = offset if wrong[row] else int(last[row]) + 1
-    return wrong
+        is_wrong[row] = base[row] < offset or reaches
+        offset = offset if is_wrong[row] else int(last[row]) + 1
+    return is_wrong
 
 
 def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, limit: int) -> _Parts:
-    """Batches ``[start, end)`` with sound headers, decoded; one that cannot be decoded is bad by itself."""
+    """Decode batches ``[start, end)``, whose checksums hold; a batch that cannot be decoded is a bad
+    batch."""
     scratch, stop = Scratch(), end
     while start < end:
         batches = window.batches[start:stop]
@@ -471,34 +494,39 @@ def _decoded_or_bad(source: RecordSource, window: Window, start: int, end: int, 
                 window.data, batches, scratch, limit=limit, path=source.path, origin=window.origin
             )
         except CorruptRecordError as error:
-            # Decode the batches before the damaged one first; then it is the first, and bad.
+            # First decode the batches before the damaged one. In the next attempt it is the first: a bad
+            # batch.
             row = np.searchsorted(batches["position"] + window.origin, error.position, side="right") - 1
             stop = start + max(int(row), 0)
             if stop == start:
-                yield _bad(source, window, start, error.reason, int(batches["base_offset"][0]))
+                reason = error.reason + (f"; {error.advice}" if error.advice else "")
+                yield _bad_batch(source, window, start, reason, int(batches["base_offset"][0]))
                 start, stop = start + 1, end
         else:
             yield columns, batches, source
             start, stop = stop, end
 
 
-def _bad(source: RecordSource, window: Window, row: int, reason: str, offset: int) -> BadBatch:
+def _bad_batch(source: RecordSource, window: Window, row: int, reason: str, offset: int) -> BadBatch:
+    """A row of the window's batches as a bad batch. ``offset``: the least that it may begin at."""
     header = window.batches[row : row + 1].copy()
     header["position"] += window.origin
     base = int(header["base_offset"][0])
     next_base = window.batches["base_offset"][row + 1] if row + 1 < len(window.batches) else base + 1
+    # The base offset in the header counts only if it fits between the batches before and after.
+    is_possible = offset <= base < max(int(next_base), offset + 1)
     return BadBatch(
         source=source._replace(origin=0),
         reason=reason,
-        offset=base if offset <= base < max(int(next_base), offset + 1) else offset,
+        offset=base if is_possible else offset,
         position=int(header["position"][0]),
         size=int(header["size"][0]),
         header=header,
     )
 
 
-def next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
-    """The next byte from ``start`` on at which a whole batch (v2) with a matching checksum begins, and with a
+def find_next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
+    """The first position from ``start`` on at which a whole v2 batch begins, with a matching checksum and a
     base offset of at least ``offset``; ``end`` if there is none."""
     position = start
     while position + BATCH_OVERHEAD <= end:
@@ -506,32 +534,35 @@ def next_batch(reader: files.Reader, start: int, end: int, offset: int) -> int:
         data = data[: reader.read_into(data, position)]
         if len(data) < BATCH_OVERHEAD:
             break
-        for start_of_batch in _possible_headers(data, end - position, offset).tolist():
+        for start_of_batch in _possible_batches(data, end - position, offset).tolist():
             if _is_batch(reader, position + start_of_batch, end):
                 return position + int(start_of_batch)
-        position += len(data) - BATCH_OVERHEAD + 1  # a header may begin in the last bytes
+        position += len(data) - BATCH_OVERHEAD + 1  # A header may begin in the last bytes of the window.
     return end
 
 
-def _possible_headers(data: Bytes, size_max: int, offset: int) -> Int64:
-    """The positions in ``data``, of at least a header's size, where the fields of a header are possible.
+def _possible_batches(data: Bytes, bytes_left: int, offset: int) -> Int64:
+    """The positions in ``data`` at which the fields of a batch header (v2) have possible values.
+
+    ``data`` has at least a header's size; ``bytes_left``: bytes from its start to the end of the piece.
 
     ::
 
         base offset int64 | length int32 | leader epoch int32 | magic int8 = 2 | …      big-endian
     """
     magic = data[MAGIC_POSITION : len(data) - BATCH_OVERHEAD + MAGIC_POSITION + 1]
-    at: Int64 = np.flatnonzero(magic == 2)
-    heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[at]
-    base = heads[:, :8].copy().view(">i8")[:, 0]
-    size = heads[:, 8:LOG_OVERHEAD].copy().view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
-    fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(size_max - at, _LARGEST_BATCH))
-    return at[(base >= offset) & fits]
+    positions: Int64 = np.flatnonzero(magic == 2)
+    headers = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[positions]
+    base_offset = headers[:, :SIZE_POSITION].copy().view(">i8")[:, 0]
+    size = headers[:, SIZE_POSITION:LOG_OVERHEAD].copy().view(">i4")[:, 0].astype(np.int64) + LOG_OVERHEAD
+    fits = (size >= BATCH_OVERHEAD) & (size <= np.minimum(bytes_left - positions, _BATCH_BYTES_MAX))
+    return positions[(base_offset >= offset) & fits]
 
 
 def _is_batch(reader: files.Reader, position: int, end: int) -> bool:
-    head = reader.read(position, LOG_OVERHEAD)
-    size = int.from_bytes(head[8:12], "big") + LOG_OVERHEAD
+    """Does a whole batch with a matching checksum begin at ``position``, and end at or below ``end``?"""
+    header = reader.read(position, LOG_OVERHEAD)
+    size = int.from_bytes(header[SIZE_POSITION:LOG_OVERHEAD], "big") + LOG_OVERHEAD
     data = np.frombuffer(reader.read(position, min(size, end - position)), np.uint8)
     batches = scan_batches(data).batches
     return (

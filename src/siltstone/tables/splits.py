@@ -2,16 +2,16 @@
 
 ::
 
-    logs ─ offset_ranges ─► OffsetRange of each log ─ one a segment ─► FilePiece ─ cut, packed ─► TaskSplit
+    logs ─ offset_ranges ─► OffsetRange of each log ─ by segment ─► FilePiece ─ cut, grouped ─► TaskSplit
 
-A ``FilePiece`` is a range of offsets of one partition in one segment's file, with the identity of the file; a
+A ``FilePiece`` is a range of offsets of one partition in one segment's file, with the identity of the file. A
 ``TaskSplit`` is what one task reads: a piece of a large log, or many small ones. Both are plain and
-picklable. A task reads a piece from its file if that is still the same file; otherwise it looks its offsets
-up in the log as it is then, since a broker may have rolled, cleaned or deleted segments meanwhile.
+picklable. A task reads a piece from its file if that is still the same file. If it is not, the task looks the
+offsets up in the log as it is then: a broker may have rolled, cleaned or deleted segments meanwhile.
 
-Large segments are cut into pieces of about the same size, at batches that the offset index leads to; the
-limit of records counts offsets and cuts at any. A cut inside a batch gives that batch to both pieces, and
-each task reads its own offsets of it.
+Large segments are cut into pieces of about the same size, at batches that the offset index points to.
+``maxRecordsPerPartition`` counts offsets, and may cut within a batch. Both pieces then have that batch in
+their bytes, and each task keeps only the records in its own offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
 from siltstone.base.records.layout import Int64
-from siltstone.log.fetch import EARLIEST, LATEST, READ_COMMITTED, LogView
+from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, LogView
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
@@ -37,44 +37,44 @@ from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
 from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
 
-# Many offsets in few bytes, sent to the task with a piece: the retained offsets of a view, or the superseded
-# ones of a ledger.
+# Many offsets in few bytes, sent to a task with its piece: those to read (``retained``), or those not to read
+# (``superseded``).
 #
 # ::
 #
 #     base int64 | width 1 byte | payload      little-endian
-#     width 4 or 8: the offsets less the base, in so many bytes each; 0: one bit for each offset from the base
+#     width 4 or 8: each offset minus base, in so many bytes; 0: a bitmap of the offsets from base on
 
-_HEAD = struct.Struct("<qB")
-_BITS = 0
+_HEADER = struct.Struct("<qB")
+_BITMAP_WIDTH = 0
 
 
 def encode_offsets(offsets: Int64) -> bytes:
-    """Ascending offsets (int64) as bytes, in the smallest of the three widths."""
+    """Ascending offsets (int64) as bytes, in the format that takes the fewest of the three."""
     if not len(offsets):
-        return _HEAD.pack(0, _BITS)
+        return _HEADER.pack(0, _BITMAP_WIDTH)
     base = int(offsets[0])
     relative = offsets - base
     span = int(relative[-1]) + 1
-    if span <= 32 * len(offsets):
+    if span <= 32 * len(offsets):  # the bitmap is no larger than 4 bytes an offset
         bits = np.zeros(span, np.bool_)
         bits[relative] = True
-        return _HEAD.pack(base, _BITS) + np.packbits(bits, bitorder="little").tobytes()
+        return _HEADER.pack(base, _BITMAP_WIDTH) + np.packbits(bits, bitorder="little").tobytes()
     width = 4 if span <= 1 << 32 else 8
-    return _HEAD.pack(base, width) + relative.astype(f"<u{width}").tobytes()
+    return _HEADER.pack(base, width) + relative.astype(f"<u{width}").tobytes()
 
 
 def decode_offsets(encoded: bytes) -> Int64:
     """The offsets that ``encode_offsets`` encoded, ascending int64."""
-    base, width = _HEAD.unpack_from(encoded)
-    if width == _BITS:
-        bits = np.unpackbits(np.frombuffer(encoded, np.uint8, offset=_HEAD.size), bitorder="little")
+    base, width = _HEADER.unpack_from(encoded)
+    if width == _BITMAP_WIDTH:
+        bits = np.unpackbits(np.frombuffer(encoded, np.uint8, offset=_HEADER.size), bitorder="little")
         return np.asarray(np.flatnonzero(bits) + base, np.int64)
-    payload = np.frombuffer(encoded, f"<u{width}", offset=_HEAD.size)
+    payload = np.frombuffer(encoded, f"<u{width}", offset=_HEADER.size)
     return np.asarray(payload.astype(np.int64) + base)
 
 
-def between(offsets: Int64, start: int, end: int) -> Int64:
+def offsets_in(offsets: Int64, start: int, end: int) -> Int64:
     """The ascending ``offsets`` that are in ``[start, end)``."""
     low, high = np.searchsorted(offsets, [start, end]).tolist()
     return offsets[low:high]
@@ -87,8 +87,7 @@ Logs = Mapping[TopicPartition, ReadOnlyLog]
 
 
 def open_logs(options: ReadOptions) -> dict[TopicPartition, ReadOnlyLog]:
-    """The selected logs of the options' directories. Raises what ``ReadOnlyLogs`` raises, and
-    UnknownTopicError."""
+    """The selected logs of ``options.paths``. Raises UnknownTopicError, and what ``ReadOnlyLogs`` raises."""
     with ReadOnlyLogs(options.paths) as logs:
         return {
             topic_partition: logs[topic_partition] for topic_partition in selected_partitions(logs, options)
@@ -105,17 +104,17 @@ def partition_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
 
 
 def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
-    """The selected partitions of the directories; the broker's metadata only if it is named, or alone.
+    """The selected partitions of the directories. Raises UnknownTopicError.
 
-    Raises UnknownTopicError.
+    ``__cluster_metadata`` is selected only by name, or if the directory has no other partition.
     """
-    named = options.selection.assign is not None or options.selection.subscribe is not None
+    is_named = options.selection.assign is not None or options.selection.subscribe is not None
     present = [
         topic_partition
         for topic_partition in logs
-        if named or topic_partition.topic != CLUSTER_METADATA or len(logs) == 1
+        if is_named or topic_partition.topic != CLUSTER_METADATA or len(logs) == 1
     ]
-    return options.selection.of(present)
+    return options.selection.select_from(present)
 
 
 def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOnlyLog:
@@ -125,14 +124,15 @@ def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOn
 
 
 def readable_end(log: ReadOnlyLog, isolation: str) -> int:
-    """The offset at which readers of this isolation end: the last stable offset, or the high watermark."""
+    """The offset that a reader reads up to: the last stable offset for ``read_committed``, otherwise the
+    high watermark."""
     return log.view.last_stable_offset if isolation == READ_COMMITTED else log.view.high_watermark
 
 
-# The options' limits become offsets as in Spark's Kafka source (``KafkaOffsetReader``).
+# Offset limits (``OffsetLimit``) become offsets of each log, as in Spark's ``KafkaOffsetReader``.
 #
 # A limit by partition must name every selected partition and no other. With ``failOnDataLoss`` an offset that
-# is no longer in the log, or not yet, is an error. Gaps that cleaning left are none.
+# is no longer in the log, or not yet, is an error. A gap that a cleaning left is not an error.
 
 READ_WHAT_IS_LEFT = "set failOnDataLoss=false to read the records that are there"
 
@@ -152,9 +152,9 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
     ranges = {}
     for topic_partition, log in logs.items():
         start = _start_offset(log, options)
-        end = _offset_at(log, options.ending or OffsetLimit(every=LATEST), options)
+        end = _offset_of_limit(log, options.ending or OffsetLimit(every_partition=LATEST_TIMESTAMP), options)
         if options.as_of is not None:
-            end = _as_of(log, options.as_of, options)
+            end = _end_as_of(log, options.as_of, options)
         elif end is None:
             end = readable_end(log, options.isolation)
         ranges[topic_partition] = OffsetRange(start, max(start, end))
@@ -162,57 +162,60 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
 
 
 def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
-    if limit is None or limit.every is not None or set(limit.by_partition) == set(logs):
+    if limit is None or limit.every_partition is not None or set(limit.by_partition) == set(logs):
         return
     missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
     too_many = ", ".join(map(str, sorted(set(limit.by_partition) - set(logs))))
+    # Only startingOffsets and endingOffsets take -2 and -1: the other options by partition refuse them.
+    earliest_and_latest = ", with -2 for its earliest offset and -1 for its latest"
     raise UsageError(
         f"option {name}: it does not name the partitions that are read"
         + (f"; missing: {missing}" if missing else "")
         + (f"; not read: {too_many}" if too_many else ""),
-        advice="name every partition that is read and no other, with -2 for its earliest offset and -1 for "
-        "its latest",
+        advice="name every partition that is read and no other"
+        + ("" if limit.is_time or name == "asOf" else earliest_and_latest),
     )
 
 
 def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
-    starting = options.starting or OffsetLimit(every=EARLIEST)
-    start = _offset_at(log, starting, options)
+    starting = options.starting or OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
+    start = _offset_of_limit(log, starting, options)
     if start is not None:
         return start
-    if options.latest_without_match:
+    if options.latest_if_no_match:
         return readable_end(log, options.isolation)
     raise UsageError(
-        f"no record has a timestamp of {starting.of(log.topic_partition)} ms or later",
+        f"no record has a timestamp of {starting.value_for(log.topic_partition)} ms or later",
         path=str(log.topic_partition),
         advice="set startingOffsetsByTimestampStrategy=latest to start at the end of the log",
     )
 
 
-def _offset_at(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int | None:
-    """The offset of the log that a limit stands for; None for a time after its last record."""
+def _offset_of_limit(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int | None:
+    """The log's offset for a limit: the offset itself, or the first record at or after a time (None without
+    such a record)."""
     first, end = log.log_start_offset, readable_end(log, options.isolation)
-    offset = limit.of(log.topic_partition)
+    value = limit.value_for(log.topic_partition)
     if limit.is_time:
-        place = log.offset_for_time(offset)
-        return None if place is None else min(max(place.offset, first), end)
-    if offset in (EARLIEST, LATEST):
-        return first if offset == EARLIEST else end
-    if options.fail_on_data_loss and not first <= offset <= end:
+        record = log.offset_for_time(value)
+        return None if record is None else min(max(record.offset, first), end)
+    if value in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+        return first if value == EARLIEST_TIMESTAMP else end
+    if options.fail_on_data_loss and not first <= value <= end:
         raise OffsetOutOfRangeError(
-            f"offset {offset} is outside {first} to {end}: its records were deleted, or do not exist yet",
+            f"offset {value} is outside {first} to {end}: its records were deleted, or do not exist yet",
             path=str(log.topic_partition),
             advice=READ_WHAT_IS_LEFT,
         )
-    return min(max(offset, first), end)
+    return min(max(value, first), end)
 
 
-def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
-    """The end of the log as it was: after an offset, or before the first record that is later than a time."""
-    end, last = readable_end(log, options.isolation), limit.of(log.topic_partition)
+def _end_as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
+    """The end of the log as of an offset (the one after it), or as of a time (the first later record)."""
+    end, last = readable_end(log, options.isolation), limit.value_for(log.topic_partition)
     if limit.is_time:
-        place = log.offset_for_time(last + 1)
-        end = end if place is None else min(place.offset, end)
+        record = log.offset_for_time(last + 1)
+        end = end if record is None else min(record.offset, end)
     else:
         end = min(last + 1, end)
     if options.fail_on_data_loss:
@@ -221,7 +224,7 @@ def _as_of(log: ReadOnlyLog, limit: OffsetLimit, options: ReadOptions) -> int:
 
 
 def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> None:
-    """Raises OffsetOutOfRangeError for a past state of which records may have been deleted or cleaned."""
+    """Raises OffsetOutOfRangeError if records below ``end`` may have been deleted or cleaned since."""
     reason, cleaned = None, log.first_dirty_offset
     if end < log.log_start_offset:
         reason = f"all records below offset {log.log_start_offset} were deleted since"
@@ -236,24 +239,24 @@ def _refuse_unknown_past(log: ReadOnlyLog, end: int, options: ReadOptions) -> No
 
 
 OPEN_COST_BYTES = 4 << 20
-"""The cost of opening a file, in bytes that a task could have read in that time: smaller pieces share a task
-(``spark.sql.files.openCostInBytes``)."""
+"""The cost of opening a file, as the bytes that a task could have read in that time. Small pieces therefore
+share a task (``spark.sql.files.openCostInBytes``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
     """Offsets ``[start, end)`` of a partition, in bytes ``[position, end_position)`` of one segment's file.
 
-    ``identity`` tells on any machine whether it is still the same file. ``size``: the bytes that the piece
-    counts for, less than these if a limit of records cut it. ``aborted``: transactions whose records are not
-    read. ``retained``: None, or the offsets to read; ``superseded``: None, or the offsets not to read
-    (``encode_offsets``).
+    ``identity`` tells on any machine whether it is still the same file. ``size``: an estimate of the bytes of
+    its own offsets, which balances splits: pieces that share a batch share its bytes. ``aborted``:
+    transactions whose records are not read. ``retained``: the only offsets to read, None for all;
+    ``superseded``: offsets not to read, None for none (both by ``encode_offsets``).
     """
 
     topic_partition: TopicPartition
     directory: str
     base_offset: int
-    identity: files.FileMark
+    identity: files.FileIdentity
     start: int
     end: int
     position: int
@@ -266,54 +269,54 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRange:
-    """Offsets of a partition that are read from one view of a directory, without the ``superseded`` ones."""
+    """Offsets of a partition, to read from the segments of ``log_view``, except the ``superseded`` ones."""
 
     topic_partition: TopicPartition
     directory: str
-    view: LogView
-    wanted: OffsetRange
+    log_view: LogView
+    offsets: OffsetRange
     superseded: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSplit:
-    """The input of one task: pieces, read one after another; or, for a table that is read from whole files
-    (``tables.file_tables``), the ``paths``, each with its partition (None: a file of the log directory)."""
+    """The input of one task: pieces, read one after another. A table of whole files (``tables.file_tables``)
+    has ``paths`` instead, each with its partition (None: a file of the log directory)."""
 
     pieces: tuple[FilePiece, ...] = ()
     paths: tuple[tuple[str, TopicPartition | None], ...] = ()
 
 
-def snapshot_range(log: ReadOnlyLog, wanted: OffsetRange) -> SnapshotRange:
-    """Offsets of a log as they are read from its own directory."""
+def snapshot_range(log: ReadOnlyLog, offsets: OffsetRange) -> SnapshotRange:
+    """Offsets of a log, to read from the segments that it has now."""
     return SnapshotRange(
-        topic_partition=log.topic_partition, directory=str(log.directory), view=log.view, wanted=wanted
+        topic_partition=log.topic_partition, directory=str(log.directory), log_view=log.view, offsets=offsets
     )
 
 
 def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
-    """Cut offset ranges into splits, as ``options`` say, in their order; none for empty ranges."""
-    whole = [pair for source in ranges for pair in _by_segment(source, options.isolation)]
-    target = _target_bytes([piece for _, piece in whole], options)
-    cut = [(segment, part) for segment, piece in whole for part in _by_bytes(segment, piece, target)]
-    max_offsets = options.max_records_per_partition
-    if max_offsets is not None:
-        cut = [(segment, part) for segment, piece in cut for part in _by_offsets(segment, piece, max_offsets)]
-    groups = _bin_pack([piece for _, piece in cut], target, max_offsets)
-    splits_min = options.min_partitions or 1
-    if len(groups) < splits_min:
-        groups = [[piece] for piece in _halved(cut, splits_min)]
-    return [TaskSplit(pieces=tuple(map(_with_own_aborted, group))) for group in groups]
+    """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range."""
+    whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
+    split_bytes = _split_bytes([piece for _, piece in whole], options)
+    cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
+    limit = options.max_records_per_partition
+    if limit is not None:
+        cut = [(segment, part) for segment, piece in cut for part in _cut_by_offsets(segment, piece, limit)]
+    groups = _group_neighbours([piece for _, piece in cut], split_bytes, limit)
+    minimum_splits = options.min_partitions or 1
+    if len(groups) < minimum_splits:
+        groups = [[piece] for piece in _halve_largest(cut, minimum_splits)]
+    return [TaskSplit(pieces=tuple(map(_with_overlapping_transactions, group))) for group in groups]
 
 
-def _with_own_aborted(piece: FilePiece) -> FilePiece:
+def _with_overlapping_transactions(piece: FilePiece) -> FilePiece:
     own = overlapping_transactions(piece.aborted, piece.start, piece.end)
     return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
-def _target_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
-    """Bytes of a split by Spark's rule for files (``FilePartition.maxSplitBytes``), for the cores of this
-    machine unless ``minPartitions`` is set."""
+def _split_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
+    """The size of a split in bytes, by Spark's rule for files (``FilePartition.maxSplitBytes``): about one
+    split for each core of this machine, or ``minPartitions`` splits if that is set."""
     total = sum(piece.size for piece in pieces)
     if options.min_partitions is not None:
         return max(1, min(options.max_partition_bytes, total // options.min_partitions))
@@ -321,14 +324,14 @@ def _target_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
     return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
 
 
-def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
+def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
     """One piece for each segment that has some of the offsets."""
-    view, wanted = source.view, source.wanted
-    aborted = aborted_transactions(view, wanted) if isolation == READ_COMMITTED else ()
-    for number, segment in enumerate(view.segments):
-        next_base = _next_base_offset(view, number)
-        start, end = max(wanted.start, segment.base_offset), min(wanted.end, next_base)
-        size = view.size_of(number)
+    log_view, offset_range = log_range.log_view, log_range.offsets
+    aborted = aborted_transactions(log_view, offset_range) if isolation == READ_COMMITTED else ()
+    for index, segment in enumerate(log_view.segments):
+        next_base = _next_base_offset(log_view, index)
+        start, end = max(offset_range.start, segment.base_offset), min(offset_range.end, next_base)
+        size = log_view.size_of(index)
         if start >= end or not size:
             continue
         first = segment.find_batch(start, size)
@@ -337,79 +340,82 @@ def _by_segment(source: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSeg
         end_position = size if end == next_base else _end_position(segment.find_batch(end, size), end, size)
         if end_position <= first.position:
             continue
-        is_last = number == len(view.segments) - 1
-        superseded = source.superseded
+        is_last = index == len(log_view.segments) - 1
+        superseded = log_range.superseded
         piece = FilePiece(
-            topic_partition=source.topic_partition,
-            directory=source.directory,
+            topic_partition=log_range.topic_partition,
+            directory=log_range.directory,
             base_offset=segment.base_offset,
-            identity=files.FileMark.of(segment.reader.stat, may_grow=is_last),
+            identity=files.FileIdentity.of(segment.reader.stat, may_grow=is_last),
             start=start,
             end=end,
             position=first.position,
             end_position=end_position,
             size=end_position - first.position,
             aborted=aborted,
-            superseded=None if superseded is None else encode_offsets(between(superseded, start, end)),
+            superseded=None if superseded is None else encode_offsets(offsets_in(superseded, start, end)),
         )
         yield segment, piece
 
 
-def _next_base_offset(view: LogView, number: int) -> int:
+def _next_base_offset(view: LogView, index: int) -> int:
     """The base offset of the next segment; the log's end after the last segment."""
-    return view.segments[number + 1].base_offset if number + 1 < len(view.segments) else view.log_end_offset
+    return view.segments[index + 1].base_offset if index + 1 < len(view.segments) else view.log_end_offset
 
 
-def _is_above(place: BatchPosition, end: int) -> bool:
+def _is_above(batch: BatchPosition, end: int) -> bool:
     """Are all offsets of a batch at or above ``end``?
 
     The header of a compressed message set (v0, v1) has the offset of its last message in both fields, and its
     first message may be below ``end``. So a batch whose two offsets are equal counts as not above: if it is a
     batch of one record, the task reads it and discards that record by its offset.
     """
-    return place.base_offset >= end and place.base_offset != place.last_offset
+    return batch.base_offset >= end and batch.base_offset != batch.last_offset
 
 
-def _end_position(place: BatchPosition | None, end: int, end_of_bytes: int) -> int:
-    """The byte after the last batch with offsets below ``end``, by the batch (``find_batch``) at ``end``."""
-    if place is None:
+def _end_position(batch: BatchPosition | None, end: int, end_of_bytes: int) -> int:
+    """The byte after the last batch with offsets below ``end``.
+
+    ``batch``: what ``find_batch(end)`` found: the first batch whose last offset is at or above ``end``."""
+    if batch is None:
         return end_of_bytes
-    return place.position if _is_above(place, end) else place.position + place.size
+    return batch.position if _is_above(batch, end) else batch.position + batch.size
 
 
-def aborted_transactions(view: LogView, wanted: OffsetRange) -> tuple[AbortedTransaction, ...]:
-    """All aborted transactions with records in the range: one may end in a later segment."""
+def aborted_transactions(log_view: LogView, offset_range: OffsetRange) -> tuple[AbortedTransaction, ...]:
+    """All aborted transactions with records in the range. Later segments are read, too: the entry of a
+    transaction is in the index of the segment where it ended."""
     aborted: list[AbortedTransaction] = []
-    for number, segment in enumerate(view.segments):
-        # The last stable offset ascends: later entries have no record below that of an earlier one.
-        if aborted and aborted[-1].last_stable_offset >= wanted.end:
+    for index, segment in enumerate(log_view.segments):
+        # Every transaction that ended later begins at or above this last stable offset, so beyond the range.
+        if aborted and aborted[-1].last_stable_offset >= offset_range.end:
             break
-        if _next_base_offset(view, number) > wanted.start:
+        if _next_base_offset(log_view, index) > offset_range.start:
             aborted += segment.aborted()
-    return overlapping_transactions(tuple(aborted), wanted.start, wanted.end)
+    return overlapping_transactions(tuple(aborted), offset_range.start, offset_range.end)
 
 
 def overlapping_transactions(
     aborted: tuple[AbortedTransaction, ...], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
     """The transactions that may have records in ``[start, end)``."""
-    return tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
+    return tuple(entry for entry in aborted if entry.last_offset >= start and entry.first_offset < end)
 
 
-def _by_bytes(segment: LiveSegment, piece: FilePiece, target: int) -> Iterator[FilePiece]:
-    """A segment's piece in parts of about ``target`` bytes.
+def _cut_by_bytes(segment: LiveSegment, piece: FilePiece, split_bytes: int) -> Iterator[FilePiece]:
+    """A segment's piece in parts of about ``split_bytes`` bytes.
 
-    The offset index leads from a position to an offset near it. Without an index, evenly spaced offsets are
-    taken for evenly spaced positions.
+    The offset index gives an offset near a position. Without an index, the parts have the same number of
+    offsets.
     """
-    whole, count = piece, -(-piece.size // target)
-    for number in range(1, count):
+    whole, count = piece, -(-piece.size // split_bytes)
+    for index in range(1, count):
         if len(segment.offset_index):
-            # An entry has the last offset of what was appended at its position.
-            entry = segment.offset_index.first_at(whole.position + whole.size * number // count)
+            # An entry is (relative offset, position): the last offset of the append at that position.
+            entry = segment.offset_index.first_at_position(whole.position + whole.size * index // count)
             offset = whole.end if entry is None else segment.base_offset + entry[0] + 1
         else:
-            offset = whole.start + (whole.end - whole.start) * number // count
+            offset = whole.start + (whole.end - whole.start) * index // count
         if piece.start < offset < piece.end:
             head, tail = _cut_at(segment, piece, offset)
             if tail.position > piece.position:
@@ -418,7 +424,7 @@ def _by_bytes(segment: LiveSegment, piece: FilePiece, target: int) -> Iterator[F
     yield piece
 
 
-def _by_offsets(segment: LiveSegment, piece: FilePiece, offsets_max: int) -> Iterator[FilePiece]:
+def _cut_by_offsets(segment: LiveSegment, piece: FilePiece, offsets_max: int) -> Iterator[FilePiece]:
     """A piece in parts of at most ``offsets_max`` offsets."""
     while piece.end - piece.start > offsets_max:
         size = piece.size * offsets_max // (piece.end - piece.start)
@@ -429,19 +435,19 @@ def _by_offsets(segment: LiveSegment, piece: FilePiece, offsets_max: int) -> Ite
 
 
 def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePiece, FilePiece]:
-    """Two pieces: offsets below ``offset``, and from it on; a batch with both is in the bytes of both.
+    """Two pieces: offsets below ``offset``, and from it on. A batch with both is in the bytes of both pieces.
 
-    Where the batch at ``offset`` cannot be found, both have all bytes: the index is wrong or a batch is
-    damaged, which the task that reads it reports.
+    If the search for ``offset`` meets a damaged batch, both pieces keep all bytes: the task that reads the
+    batch reports the damage.
     """
     end_position, position = piece.end_position, piece.position
     try:
         if len(segment.offset_index):
-            place = segment.find_batch(offset, piece.end_position)
-        else:  # from the piece's start, so that cuts one after another read each header once
-            place = position_of_offset(segment.reader, offset, start=position, end=end_position)
-        end_position = _end_position(place, offset, piece.end_position)
-        position = piece.end_position if place is None else max(position, place.position)
+            batch = segment.find_batch(offset, piece.end_position)
+        else:  # The search begins at the piece, so that cuts one after another read each header once.
+            batch = position_of_offset(segment.reader, offset, start=position, end=end_position)
+        end_position = _end_position(batch, offset, piece.end_position)
+        position = piece.end_position if batch is None else max(position, batch.position)
     except CorruptRecordError:
         pass
     head = replace(piece, end=offset, end_position=end_position, size=end_position - piece.position)
@@ -449,13 +455,15 @@ def _cut_at(segment: LiveSegment, piece: FilePiece, offset: int) -> tuple[FilePi
     return head, tail
 
 
-def _bin_pack(pieces: Iterable[FilePiece], target: int, max_offsets: int | None) -> list[list[FilePiece]]:
-    """Neighbouring pieces in groups of at most ``target`` bytes, a group for each split."""
+def _group_neighbours(
+    pieces: Iterable[FilePiece], split_bytes: int, limit: int | None
+) -> list[list[FilePiece]]:
+    """Neighbouring pieces in groups of at most ``split_bytes`` and ``limit``; a group is a split."""
     groups: list[list[FilePiece]] = []
     size = records = 0
     for piece in pieces:
         span = piece.end - piece.start
-        if groups and size + piece.size <= target and (max_offsets is None or records + span <= max_offsets):
+        if groups and size + piece.size <= split_bytes and (limit is None or records + span <= limit):
             groups[-1].append(piece)
         else:
             groups.append([piece])
@@ -464,16 +472,16 @@ def _bin_pack(pieces: Iterable[FilePiece], target: int, max_offsets: int | None)
     return groups
 
 
-def _halved(cut: list[tuple[LiveSegment, FilePiece]], splits_min: int) -> list[FilePiece]:
-    """The pieces; the one with the most offsets is halved until there are ``splits_min``, or each has one
-    offset."""
+def _halve_largest(cut: list[tuple[LiveSegment, FilePiece]], minimum_splits: int) -> list[FilePiece]:
+    """Halve the piece with the most offsets until there are ``minimum_splits``, or each piece has one offset;
+    returns all pieces."""
     cut = list(cut)
-    while cut and len(cut) < splits_min:
-        number, (segment, piece) = max(enumerate(cut), key=lambda item: item[1][1].end - item[1][1].start)
+    while cut and len(cut) < minimum_splits:
+        index, (segment, piece) = max(enumerate(cut), key=lambda item: item[1][1].end - item[1][1].start)
         span = piece.end - piece.start
         if span < 2:
             break
-        cut[number : number + 1] = [(segment, part) for part in _by_offsets(segment, piece, -(-span // 2))]
+        cut[index : index + 1] = [(segment, part) for part in _cut_by_offsets(segment, piece, -(-span // 2))]
     return [piece for _, piece in cut]
 
 
@@ -482,27 +490,27 @@ def _halved(cut: list[tuple[LiveSegment, FilePiece]], splits_min: int) -> list[F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedFilters:
-    """Rows of these topics and partitions (None: any), with offsets ``[low, high)`` and timestamps from
-    ``from_ms`` on; all rows by default."""
+    """Rows of these topics and partitions (None: any), with offsets ``[start_offset, end_offset)`` and
+    timestamps from ``from_timestamp_ms`` on (-1: any)."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    low: int = 0
-    high: int = LONG_MAX
-    from_ms: int = -1
+    start_offset: int = 0
+    end_offset: int = LONG_MAX
+    from_timestamp_ms: int = -1
 
     def __and__(self, other: PushedFilters) -> PushedFilters:
         """The rows that pass both."""
         return PushedFilters(
             topics=_intersection(self.topics, other.topics),
             partitions=_intersection(self.partitions, other.partitions),
-            low=max(self.low, other.low),
-            high=min(self.high, other.high),
-            from_ms=max(self.from_ms, other.from_ms),
+            start_offset=max(self.start_offset, other.start_offset),
+            end_offset=min(self.end_offset, other.end_offset),
+            from_timestamp_ms=max(self.from_timestamp_ms, other.from_timestamp_ms),
         )
 
     def select(self, logs: Logs) -> Logs:
-        """The logs that can have such rows."""
+        """The logs that may have rows that pass the filters."""
         return {
             topic_partition: log
             for topic_partition, log in logs.items()
@@ -510,14 +518,14 @@ class PushedFilters:
             and (self.partitions is None or topic_partition.partition in self.partitions)
         }
 
-    def restrict(self, wanted: OffsetRange, log: ReadOnlyLog) -> OffsetRange:
-        """The part of a log's range that can have such rows."""
-        start, end = max(wanted.start, self.low), min(wanted.end, self.high)
-        if self.from_ms >= 0 and start < end:
-            # The first record with such a timestamp: every one below it is earlier, in whatever order the
-            # timestamps are. An upper bound would not hold, since early records may be anywhere.
-            place = log.offset_for_time(self.from_ms)
-            start = end if place is None else max(start, place.offset)
+    def restrict(self, offset_range: OffsetRange, log: ReadOnlyLog) -> OffsetRange:
+        """The part of a log's range that may have rows that pass the filters."""
+        start, end = max(offset_range.start, self.start_offset), min(offset_range.end, self.end_offset)
+        if self.from_timestamp_ms >= 0 and start < end:
+            # Every record below the first one that is late enough is too early, in whatever order timestamps
+            # are. A latest time would bound no offsets: an early record may follow late ones.
+            record = log.offset_for_time(self.from_timestamp_ms)
+            start = end if record is None else max(start, record.offset)
         return OffsetRange(start, max(start, end))
 
 

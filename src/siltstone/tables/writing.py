@@ -2,16 +2,17 @@
 
 ::
 
-    driver   WriteOptions ─► plan_write ─► WritePlan               locks only to create a topic
+    driver   WriteOptions ─► plan_write ─► WritePlan               takes the lock only to create a topic
     tasks    WritePlan, Arrow batches ─► stage_task ─► StagedOutput
     driver   StagedOutputs ─► commit_plan ─► Write                   step by step in ``commit``
 
-    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► BatchBuilder: encoded ─► a batch when full
+    Arrow batch ─► Rows (spans, times) ─► rows of each partition ─► BatchBuilder encodes ─► a batch when full
 
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes the staged files. A task does the work of
 Kafka's ``RecordAccumulator``, without a Python object for each record. Base offsets are 0: the log assigns
-offsets when it appends the batch. A record with a key goes to the partition of Kafka's default partitioner;
-the records without a key of one Arrow batch go to one partition, and those of the next to the next.
+offsets when it appends the batch. A record with a key goes to the partition that Kafka's default partitioner
+chooses. Records without a key are distributed round-robin by Arrow batch: those of one Arrow batch go to one
+partition, those of the next one to the next partition.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import DirectoryLockedError, MessageTooLargeError, UnknownTopicError, UsageError
-from siltstone.base.records.build import RECORD_ROOM, BatchShape, Spans, assemble, encode_records, put_span
+from siltstone.base.records.build import (
+    MAX_RECORD_OVERHEAD,
+    NewBatchHeader,
+    Spans,
+    assemble_batch,
+    encode_records,
+    write_span,
+)
 from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
@@ -39,7 +47,7 @@ from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.topics import TopicSettings, load_registry, read_brokers_topics
+from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
     StagedOutput,
     StagedWriter,
@@ -49,19 +57,20 @@ from siltstone.tables.commit import (
     load_writes,
     remove_staged,
 )
-from siltstone.tables.options import IGNORED, SET_PATH, Option, number, one_of, parse_options, size
+from siltstone.tables.options import IGNORED_OPTIONS, SET_PATH, Option, number, one_of, parse_options, size
 
 DEFAULT_BATCH_BYTES = 256 << 10
-_MAX_PENDING = 64 << 20
-"""Encoded bytes of batches that are not full yet; above it, a task finishes all of them."""
-_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
-_SPARKS = frozenset(("checkpointlocation", "queryname", "outputmode"))
-"""Options of ``writeStream`` that Spark passes on."""
+_PENDING_BYTES_MAX = 64 << 20
+"""The most bytes of encoded records in batches that are not full yet; above it, a task finishes the
+batches."""
+_INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state", CLUSTER_METADATA)
+_STREAM_OPTIONS = frozenset(("checkpointlocation", "queryname", "outputmode"))
+"""Spark's own options of ``writeStream``, which it also passes to the writer."""
 
 WRITE_OPTIONS: tuple[Option, ...] = (
     Option("path", str, "path"),
     Option("topic", str, "topic"),
-    Option("partitions", number(1), "partitions"),
+    Option("partitions", number(minimum=1), "partitions"),
     Option("compression", one_of(*CODEC_NAMES), "compression"),
     Option("batchSize", size, "batch_bytes"),
     Option("writeId", str, "write_id"),
@@ -71,11 +80,12 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """``path``: a log directory or one partition's. ``topic`` None: the column ``topic`` has it.
+    """``path``: a log directory, or one partition's. ``topic`` None: each record's is in the column
+    ``topic``.
 
-    ``partitions``: create a missing topic with so many. ``compression``: used only if the topic's
-    ``compression.type`` is ``producer``; None: none there. ``batch_bytes``: of a batch's records before
-    compression. ``write_id`` None: a random one.
+    ``partitions``: if the topic is missing, create it with so many. ``compression``: the codec if the topic's
+    ``compression.type`` is ``producer``; None: uncompressed then. ``batch_bytes``: the size of a batch's
+    records before compression. ``write_id``: a repeated write with this id is done once; None: a random id.
     """
 
     path: str
@@ -87,8 +97,8 @@ class WriteOptions:
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str]) -> WriteOptions:
-        """From texts by name. Raises UsageError."""
-        values = parse_options(raw_options, WRITE_OPTIONS, IGNORED | _SPARKS)
+        """Parse the texts of options by name. Raises UsageError."""
+        values = parse_options(raw_options, WRITE_OPTIONS, IGNORED_OPTIONS | _STREAM_OPTIONS)
         if "path" not in values:
             raise UsageError("option 'path' is missing", advice=SET_PATH)
         if "partitions" in values and "topic" not in values:
@@ -99,8 +109,9 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """A topic's settings for tasks; ``records_bytes_max``: bytes of a batch's records, ``batch_bytes_max``:
-    of the whole batch."""
+    """What tasks need to know of a topic. ``partitions``: their numbers; ``codec``: its number;
+    ``records_bytes_max``: bytes of a batch's records before compression; ``batch_bytes_max``: bytes of the
+    whole batch; ``requires_keys``: the topic is compacted."""
 
     name: str
     partitions: tuple[int, ...]
@@ -114,14 +125,15 @@ class TopicTarget:
 class WritePlan:
     """The plan of a write for its tasks and its commit: plain and picklable.
 
-    ``root``: the log directory, ``only``: the one partition, if the path is a partition's. ``run``: the
-    folder of the staged files. ``topic``: of all records, None: the column has it. ``is_repeated``: a write
-    with this id was committed before, so the tasks stage nothing.
+    ``only_partition``: set if the path is a partition's directory. ``staging_folder``: where tasks stage
+    batches. ``topics``: those that may be written to; ``topic``: that of all records, None: the column
+    ``topic`` has it. ``is_named``: the option ``writeId`` is set. ``is_repeated``: a write with this id was
+    committed before, so the tasks stage nothing.
     """
 
-    root: str
-    only: TopicPartition | None
-    run: str
+    log_directory: str
+    only_partition: TopicPartition | None
+    staging_folder: str
     topics: tuple[TopicTarget, ...]
     topic: str | None
     write_id: str
@@ -130,45 +142,45 @@ class WritePlan:
 
 
 def plan_write(
-    options: WriteOptions, columns: Iterable[str], *, streaming: bool = False, clock: Clock | None = None
+    options: WriteOptions, columns: Iterable[str], *, is_streaming: bool = False, clock: Clock | None = None
 ) -> WritePlan:
     """Open the directory without its lock and plan the write; with the option ``partitions``, create a
-    missing topic.
+    missing topic. ``columns``: the names of the columns to write.
 
-    ``streaming``: each commit has its own id and epoch. Raises UsageError, UnknownTopicError,
-    DirectoryLockedError, SiltstoneError, OSError.
+    ``is_streaming``: each commit has an id and epoch of its own, so nothing is known to be repeated yet.
+    Raises UsageError, UnknownTopicError, DirectoryLockedError, SiltstoneError, OSError.
     """
     path, columns = resolve_directory(Path(options.path)), list(columns)
     clock = clock or SystemClock()
     if options.partitions is not None and options.topic is not None:
         _refuse_columns(columns, has_topic=True)
-        _make_topic(path, options.topic, options.partitions, clock)
+        _create_topic(path, options.topic, options.partitions, clock)
     directory = LogDirectory.open(path, lock=False)
-    _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partial)
+    _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partition_subset)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
             f"a live process holds {LOCK}",
             path=directory.path,
             advice="stop the broker (or wait for the other run) and try again",
         )
-    only = next(iter(directory.partitions)) if directory.is_partial else None
-    topic = options.topic or (only.topic if only else None)
-    shapes = _shapes(directory, options, topic)
+    only_partition = next(iter(directory.partitions)) if directory.is_partition_subset else None
+    topic = options.topic or (only_partition.topic if only_partition else None)
+    topics = _targets(directory, options, topic)
     first = min(
-        topic_partition for topic_partition in directory.partitions if topic_partition.topic == shapes[0].name
+        topic_partition for topic_partition in directory.partitions if topic_partition.topic == topics[0].name
     )
     refuse_unsafe_files(directory.partitions[first])
     write_id = options.write_id or secrets.token_hex(16)
-    earlier = None if streaming else find_write(load_writes(directory.path), write_id, 0)
+    earlier_write = None if is_streaming else find_write(load_writes(directory.path), write_id, 0)
     return WritePlan(
-        root=str(directory.path),
-        only=only,
-        run=str(directory.partitions[first] / STAGED_WRITES / secrets.token_hex(8)),
-        topics=shapes,
+        log_directory=str(directory.path),
+        only_partition=only_partition,
+        staging_folder=str(directory.partitions[first] / STAGED_WRITES / secrets.token_hex(8)),
+        topics=topics,
         topic=topic,
         write_id=write_id,
         is_named=options.write_id is not None,
-        is_repeated=earlier is not None and earlier.done,
+        is_repeated=earlier_write is not None and earlier_write.is_done,
     )
 
 
@@ -186,7 +198,7 @@ def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
         raise UsageError("the topic is missing", advice="set the option topic, or add a column topic")
 
 
-def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
+def _create_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
     if files.is_directory(path / f"{topic}-0"):
         return
     with LogManager.open([path], clock=clock) as manager:
@@ -194,39 +206,39 @@ def _make_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
             manager.topics.create(topic, partitions)
 
 
-def _shapes(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
-    """The shape of the one topic, or of all topics that may be written to."""
-    numbers: dict[str, list[int]] = {}
+def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
+    """The target of this topic, or of all topics that may be written to if it is None."""
+    partitions_by_topic: dict[str, list[int]] = {}
     for topic_partition in sorted(directory.partitions):
-        if topic_partition.topic not in _INTERNAL and topic in (None, topic_partition.topic):
-            numbers.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    if not numbers:
+        if topic_partition.topic not in _INTERNAL_TOPICS and topic in (None, topic_partition.topic):
+            partitions_by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+    if not partitions_by_topic:
         raise UnknownTopicError(
             "there is no topic to write to" if topic is None else f"there is no topic {topic!r}",
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    listed, cluster = load_registry([directory.path])[0].topics, read_brokers_topics([directory])
+    registered, cluster = load_registry([directory.path])[0].topics, read_broker_settings([directory])
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
-    settings = TopicSettings(listed=listed, cluster=cluster, broker=broker)
+    settings = TopicSettings(listed=registered, cluster=cluster, broker=broker)
     return tuple(
-        _shape(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
-        for name, partitions in numbers.items()
+        _target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        for name, partitions in partitions_by_topic.items()
     )
 
 
-def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
-    own = config.compression_type
-    codec = (options.compression or "none") if own == "producer" else own
-    largest = min(config.max_message_bytes, config.segment_bytes)
-    # Incompressible records grow a little: a hundredth is more than any codec adds.
-    maximum = min(options.batch_bytes, (largest - BATCH_OVERHEAD) * 99 // 100 - 64)
+def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
+    topic_codec = config.compression_type
+    codec = (options.compression or "none") if topic_codec == "producer" else topic_codec
+    batch_bytes_max = min(config.max_message_bytes, config.segment_bytes)
+    # A codec makes incompressible records a little larger: by less than a hundredth and 64 bytes.
+    records_bytes_max = min(options.batch_bytes, (batch_bytes_max - BATCH_OVERHEAD) * 99 // 100 - 64)
     return TopicTarget(
         name=name,
-        partitions=numbers,
+        partitions=partitions,
         codec=codec_number(codec),
-        records_bytes_max=max(maximum, 1),
-        batch_bytes_max=largest,
+        records_bytes_max=max(records_bytes_max, 1),
+        batch_bytes_max=batch_bytes_max,
         requires_keys=config.compacts,
     )
 
@@ -234,55 +246,59 @@ def _shape(name: str, numbers: tuple[int, ...], config: LogConfig, options: Writ
 def stage_task(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], *, task: int, clock: Clock | None = None
 ) -> StagedOutput:
-    """Write one task's rows as staged batches. Raises UsageError, MessageTooLargeError, OSError."""
+    """Write the rows of task number ``task`` as staged batches.
+
+    Raises UsageError, MessageTooLargeError, OSError."""
     if plan.is_repeated:
         return StagedOutput(task=task)
     clock = clock or SystemClock()
-    with StagedWriter(Path(plan.run) / f"{task:06d}-{secrets.token_hex(8)}") as writer:
-        work = _TaskWork(plan, writer)
-        for turn, batch in enumerate(batches):
+    with StagedWriter(Path(plan.staging_folder) / f"{task:06d}-{secrets.token_hex(8)}") as writer:
+        task_batches = _TaskBatches(plan, writer)
+        for index, batch in enumerate(batches):
             if batch.num_rows:
-                work.add(batch, sticky=task + turn, now_ms=clock.now_ms())
-        work.finish()
-        return writer.finish(task, tuple(shape.name for shape in plan.topics))
+                task_batches.add(batch, round_robin_turn=task + index, now_ms=clock.now_ms())
+        task_batches.finish()
+        return writer.finish(task, tuple(target.name for target in plan.topics))
 
 
-class _TaskWork:
-    """The batches of a task that are not full yet, by topic and partition."""
+class _TaskBatches:
+    """The batches of a task that are not full yet, by topic and partition; full ones go to ``writer``."""
 
     def __init__(self, plan: WritePlan, writer: StagedWriter) -> None:
         self._plan, self._writer = plan, writer
-        self._topics = {shape.name: number for number, shape in enumerate(plan.topics)}
+        self._index_of_topic = {target.name: index for index, target in enumerate(plan.topics)}
+        # By (index of the topic in ``plan.topics``, partition).
         self._builders: dict[tuple[int, int], BatchBuilder] = {}
 
-    def add(self, batch: pa.RecordBatch, *, sticky: int, now_ms: int) -> None:
+    def add(self, batch: pa.RecordBatch, *, round_robin_turn: int, now_ms: int) -> None:
+        """Encode the rows of an Arrow batch; see ``record_rows`` and ``partitions_of``."""
         rows = record_rows(batch, now_ms)
         by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
-            by_topic = group_rows(topics_of(batch, self._topics))
+            by_topic = group_rows(topics_of(batch, self._index_of_topic))
         for topic, of_topic in by_topic:
-            shape, keys = self._plan.topics[topic], take_rows(rows.keys, of_topic)
-            if shape.requires_keys and (keys.size < 0).any():
+            target, keys = self._plan.topics[topic], select_rows(rows.keys, of_topic)
+            if target.requires_keys and (keys.size < 0).any():
                 reason = "a record has no key, and the topic is compacted"
-                raise UsageError(reason, path=shape.name, advice="set a key in each record")
-            partitions = partitions_of(rows.partition[of_topic], keys, shape.partitions, sticky)
+                raise UsageError(reason, path=target.name, advice="set a key in each record")
+            partitions = partitions_of(rows.partition[of_topic], keys, target.partitions, round_robin_turn)
             for partition, of_partition in group_rows(partitions):
                 append = partial(self._append, topic, partition)
-                builder = BatchBuilder(shape.codec, shape.records_bytes_max, append)
+                builder = BatchBuilder(target.codec, target.records_bytes_max, append)
                 self._builders.setdefault((topic, partition), builder).add(rows, of_topic[of_partition])
-        if sum(builder.pending for builder in self._builders.values()) > _MAX_PENDING:
+        if sum(builder.pending_bytes for builder in self._builders.values()) > _PENDING_BYTES_MAX:
             self.finish()
 
-    def _append(self, topic: int, partition: int, batch: Bytes, records: int) -> None:
-        shape = self._plan.topics[topic]
-        if len(batch) > shape.batch_bytes_max:
+    def _append(self, topic: int, partition: int, batch: Bytes, record_count: int) -> None:
+        target = self._plan.topics[topic]
+        if len(batch) > target.batch_bytes_max:
             raise MessageTooLargeError(
                 f"a record takes {len(batch)} bytes as a batch, over the topic's max.message.bytes or "
-                f"segment.bytes, {shape.batch_bytes_max}",
-                path=shape.name,
+                f"segment.bytes, {target.batch_bytes_max}",
+                path=target.name,
                 advice="raise the setting, or leave the record out",
             )
-        self._writer.append(topic, partition, batch, records)
+        self._writer.append(topic, partition, batch, record_count)
 
     def finish(self) -> None:
         for builder in self._builders.values():
@@ -297,62 +313,64 @@ def commit_plan(
     epoch: int = 0,
     clock: Clock | None = None,
 ) -> Write:
-    """Append the staged batches, once; ``write_id``, ``epoch``: a stream's; by default the plan's id and 0.
+    """Append the staged batches, once. A stream passes ``write_id`` and the micro-batch's number ``epoch``.
 
     Raises DirectoryLockedError, SiltstoneError, OSError; see ``commit.commit_write``.
     """
     clock = clock or SystemClock()
-    with LogManager.open([plan.root], clock=clock, only=plan.only) as manager:
+    with LogManager.open([plan.log_directory], clock=clock, only=plan.only_partition) as manager:
         write = Write(
             write_id=write_id or plan.write_id,
             epoch=epoch,
             is_named=write_id is not None or plan.is_named,
             at_ms=clock.now_ms(),
         )
-        return commit_write(manager, Path(plan.root), staged, write)
+        return commit_write(manager, Path(plan.log_directory), staged, write)
 
 
 def abort_plan(plan: WritePlan) -> None:
     """Remove the staged files of a failed job."""
-    remove_staged(Path(plan.run))
+    remove_staged(Path(plan.staging_folder))
 
 
-# Arrow's buffers become spans, the reverse of ``tables.arrow``.
+# Arrow's buffers become spans, the reverse of ``tables.arrow``. A span is a start and a size (-1: null) in
+# one buffer of bytes.
 #
-# An Arrow array of byte strings is offsets into one buffer of bytes, so its spans need no copy of the bytes.
-# Headers, which Arrow has as lists of pairs, are encoded as in records::
+# An Arrow array of byte strings has offsets into one buffer of bytes, so its spans need no copy of the bytes.
+# Headers, which are lists of pairs in Arrow, are encoded as a record has them::
 #
 #     count varint | key size varint | key | value size varint (-1: null) | value | key size …
 
 _VARINT_BYTES_MAX = 10
-_LARGEST = (1 << 31) - 1
+_VALUE_BYTES_MAX = (1 << 31) - 1
 
 
 def spans_of(array: pa.Array) -> Spans:
-    """The values of a binary or string array, not copied; another array is cast to binary.
+    """The values of a string or binary array as spans; their bytes are not copied.
 
-    Raises UsageError for other types, and for a value over 2 GiB.
+    Raises UsageError for a type that Arrow cannot cast to binary, and for a value over 2 GiB.
     """
     try:
-        array = array.cast(pa.large_binary())  # new offsets, the same bytes
+        array = array.cast(pa.large_binary())  # Offsets become int64; the bytes stay where they are.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         reason = f"a column has the type {array.type}, which is neither text nor bytes"
         raise UsageError(reason, advice="cast it to string or binary") from None
     if not len(array):
         return Spans.of([])
     _, raw, data = array.buffers()
-    edges = np.frombuffer(raw, np.int64, len(array) + 1 + array.offset)[array.offset :]
-    sizes = np.diff(edges)
-    if int(sizes.max()) > _LARGEST:
+    bounds = np.frombuffer(raw, np.int64, len(array) + 1 + array.offset)[array.offset :]
+    sizes = np.diff(bounds)
+    if int(sizes.max()) > _VALUE_BYTES_MAX:
         raise UsageError("a value has over 2 GiB, and no record can", advice="leave it out")
     if array.null_count:
         sizes[np.asarray(array.is_null())] = -1
     values = np.zeros(1, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
-    return Spans(data=values, start=edges[:-1], size=sizes.astype(np.int32))
+    return Spans(data=values, start=bounds[:-1], size=sizes.astype(np.int32))
 
 
 def header_spans_of(array: pa.Array) -> Spans:
-    """Each record's headers (a list of structs ``key``, ``value``), encoded; size 0 without headers.
+    """Each record's headers (a list of structs ``key``, ``value``) as a span of their encoding; a record
+    without headers has size 0.
 
     Raises UsageError for lists of another type, or a header without a key.
     """
@@ -361,8 +379,8 @@ def header_spans_of(array: pa.Array) -> Spans:
     if pair is None or not pa.types.is_struct(pair) or {field.name for field in pair} != {"key", "value"}:
         advice = "cast it to array<struct<key string, value binary>>"
         raise UsageError(f"the column headers has the type {kind}", advice=advice)
-    edges = np.asarray(array.offsets).astype(np.int64)
-    counts = np.diff(edges)
+    bounds = np.asarray(array.offsets).astype(np.int64)
+    counts = np.diff(bounds)
     if array.null_count:
         counts[np.asarray(array.is_null())] = 0
     pairs = array.values
@@ -373,17 +391,17 @@ def header_spans_of(array: pa.Array) -> Spans:
     out = np.empty(int(bytes_max) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
     encoded = Spans(data=out, start=start, size=size)
-    if not _encode_headers(edges[:-1], counts, keys, values, encoded):
+    if not _encode_headers(bounds[:-1], counts, keys, values, encoded):
         raise UsageError("a header has no key", advice="set the key of each header")
     return encoded
 
 
 @kernel
 def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, encoded: Spans) -> bool:
-    """Fill the data and the spans of ``encoded``, which is large enough; False if a header has no key.
+    """Encode all headers into ``encoded``: its data, which is large enough, and a span for each record.
 
-    ``first``, ``count``: each record's first header and number of headers, as rows of ``keys`` and
-    ``values``.
+    ``first``, ``count``: each record's headers are the rows ``[first, first + count)`` of ``keys`` and
+    ``values``. Returns False if a header has no key.
     """
     position = 0
     for row in range(len(first)):
@@ -394,8 +412,8 @@ def _encode_headers(first: Int64, count: Int64, keys: Spans, values: Spans, enco
         for header in range(first[row], first[row] + count[row]):
             if keys.size[header] < 0:
                 return False
-            position = put_span(keys, header, encoded.data, position)
-            position = put_span(values, header, encoded.data, position)
+            position = write_span(keys, header, encoded.data, position)
+            position = write_span(values, header, encoded.data, position)
         encoded.size[row] = position - encoded.start[row]
     return True
 
@@ -405,18 +423,18 @@ RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 IGNORED_COLUMNS = ("offset", "timestampType")
 """Columns of a table that was read: the log assigns them itself."""
 _BUFFER_BYTES_MIN = 16 << 10
-_LARGEST_S = LONG_MAX // 1000
-_UNITS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
+_SECONDS_MAX = LONG_MAX // 1000
+_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 BY_KEY = -1 << 63
-"""In place of a partition: the key decides, or, without a key, ``sticky``."""
+"""In place of a partition number: the key decides, or the round-robin turn if there is no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Records to write: a column of spans each; ``timestamp`` int64 in ms, ``partition`` int64 or
-    ``BY_KEY``."""
+    """Records to write, by column; row n of each column is record n. ``timestamp``: int64 in ms;
+    ``partition``: int64, or ``BY_KEY``."""
 
     keys: Spans
     values: Spans
@@ -431,23 +449,23 @@ class Rows:
 def record_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
     """The columns of an Arrow batch as spans; records without a time get ``now_ms``. Raises UsageError."""
     count, columns = batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
-    none = Spans(
+    nulls = Spans(
         data=np.zeros(1, np.uint8), start=np.zeros(count, np.int64), size=np.full(count, -1, np.int32)
     )
     partition = columns.get("partition", pa.nulls(count, pa.int64()))
     if not pa.types.is_integer(partition.type):
         raise UsageError(f"the column partition has the type {partition.type}", advice="cast it to int")
     return Rows(
-        keys=spans_of(columns["key"]) if "key" in columns else none,
+        keys=spans_of(columns["key"]) if "key" in columns else nulls,
         values=spans_of(columns["value"]),
-        headers=header_spans_of(columns["headers"]) if "headers" in columns else none,
+        headers=header_spans_of(columns["headers"]) if "headers" in columns else nulls,
         timestamp=_milliseconds(columns.get("timestamp"), count, now_ms),
         partition=np.asarray(partition.cast(pa.int64()).fill_null(BY_KEY)),
     )
 
 
-def take_rows(spans: Spans, rows: Int64) -> Spans:
-    """Some rows of a column."""
+def select_rows(spans: Spans, rows: Int64) -> Spans:
+    """Some rows of a column of spans."""
     return spans._replace(start=spans.start[rows], size=spans.size[rows])
 
 
@@ -460,113 +478,120 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     times = np.asarray(column.cast(pa.int64()).fill_null(0)).astype(np.int64)
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
     # Seconds whose milliseconds do not fit into 64 bits become the nearest that do.
-    times = np.clip(times, -_LARGEST_S, _LARGEST_S) * 1000 if unit == "s" else times // _UNITS_A_MS[unit]
+    times = np.clip(times, -_SECONDS_MAX, _SECONDS_MAX) * 1000 if unit == "s" else times // _PER_MS[unit]
     if column.null_count:
         times[np.asarray(column.is_null())] = now_ms
     return times
 
 
-def partitions_of(column: Int64, keys: Spans, numbers: Sequence[int], sticky: int) -> Int32:
-    """Each row's partition: that of its column, else its key's, else one by ``sticky``. Raises UsageError."""
-    by_key, present = column == BY_KEY, ", ".join(map(str, numbers))
-    unknown = np.setdiff1d(column[~by_key], numbers)
+def partitions_of(column: Int64, keys: Spans, partitions: Sequence[int], round_robin_turn: int) -> Int32:
+    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is.
+
+    ``partitions``: the topic's, ascending. Raises UsageError."""
+    is_by_key, existing = column == BY_KEY, ", ".join(map(str, partitions))
+    unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):
-        advice = f"use the topic's partitions: {present}"
+        advice = f"use the topic's partitions: {existing}"
         raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
-    if by_key.any():
-        if list(numbers) != list(range(len(numbers))):
+    if is_by_key.any():
+        if list(partitions) != list(range(len(partitions))):
             raise UsageError(
-                f"the directory has only partitions {present} of the topic, so a key's is not known",
+                f"the directory has only partitions {existing} of the topic, so a key's is not known",
                 advice="add a column partition",
             )
-        of_key = np.empty(len(column), np.int32)
-        partitions_for_keys(keys.data, keys.start, keys.size, len(numbers), of_key)
-        of_key[of_key < 0] = numbers[sticky % len(numbers)]
-        column = np.where(by_key, of_key, column)
+        chosen = np.empty(len(column), np.int32)
+        partitions_for_keys(keys.data, keys.start, keys.size, len(partitions), chosen)  # -1: no key
+        chosen[chosen < 0] = partitions[round_robin_turn % len(partitions)]
+        column = np.where(is_by_key, chosen, column)
     return column.astype(np.int32)
 
 
 def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:
-    """(value, its rows in order) for each value."""
+    """(value, the rows that have it, ascending) for each value."""
     order = np.argsort(values, kind="stable").astype(np.int64)
     ordered = values[order]
-    edges = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
-    for first, end in itertools.pairwise(edges):
+    bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
+    for first, end in itertools.pairwise(bounds):
         if end > first:
             yield int(ordered[first]), order[first:end]
 
 
 class BatchBuilder:
-    """Builds one partition's batches and passes each to ``append(batch, records)``; call ``flush`` at the
-    end.
+    """Builds one partition's batches, and passes each to ``append(batch, record_count)`` when it is full.
 
-    ``records_bytes_max``: of encoded records before compression; a larger record is a batch by itself.
-    ``pending``: encoded bytes of the batch that is not full yet.
+    ``records_bytes_max``: bytes of a batch's encoded records before compression; a larger record is a batch
+    by itself. ``pending_bytes``: bytes of the batch that is not full yet. Call ``flush`` at the end.
     """
 
     def __init__(self, codec: int, records_bytes_max: int, append: Callable[[Bytes, int], None]) -> None:
         self._codec, self._bytes_max, self._append = codec, records_bytes_max, append
-        self._out = np.empty(0, np.uint8)
-        self.pending = 0
+        self._buffer = np.empty(0, np.uint8)
+        self.pending_bytes = 0
         self._count = 0
-        self._base = self._largest = 0
+        self._base_timestamp = self._max_timestamp = 0
 
-    def add(self, rows: Rows, wanted: Int64) -> None:
-        """Encode the wanted rows, in their order."""
-        # Upper bounds of the encoded sizes: RECORD_ROOM is that of a record's varints.
-        sizes = RECORD_ROOM + sum(
-            np.maximum(part.size[wanted], 0).astype(np.int64)
+    def add(self, rows: Rows, chosen: Int64) -> None:
+        """Encode these rows, in this order."""
+        # Upper bounds of the encoded sizes: a record's varints take MAX_RECORD_OVERHEAD bytes at most.
+        sizes = MAX_RECORD_OVERHEAD + sum(
+            np.maximum(part.size[chosen], 0).astype(np.int64)
             for part in (rows.keys, rows.values, rows.headers)
         )
         ends = np.cumsum(sizes)
         first = 0
-        while first < len(wanted):
+        while first < len(chosen):
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends, before + self._bytes_max - self.pending, side="right"))
+            end = int(np.searchsorted(ends, before + self._bytes_max - self.pending_bytes, side="right"))
             if end <= first and self._count == 0:
-                end = first + 1  # a record over the limit is a batch by itself
+                end = first + 1  # A record over the limit is a batch by itself.
             if end > first:
-                self._encode(rows, wanted[first:end], int(ends[end - 1]) - before)
-            if end < len(wanted):
+                self._encode(rows, chosen[first:end], int(ends[end - 1]) - before)
+            if end < len(chosen):
                 self.flush()
             first = max(end, first)
 
-    def _encode(self, rows: Rows, wanted: Int64, size_max: int) -> None:
-        if self.pending + size_max > len(self._out):
-            larger = np.empty(max(self.pending + size_max, 2 * len(self._out), _BUFFER_BYTES_MIN), np.uint8)
-            larger[: self.pending] = self._out[: self.pending]
-            self._out = larger
-        times = rows.timestamp[wanted]
+    def _encode(self, rows: Rows, chosen: Int64, size_max: int) -> None:
+        if self.pending_bytes + size_max > len(self._buffer):
+            larger = np.empty(
+                max(self.pending_bytes + size_max, 2 * len(self._buffer), _BUFFER_BYTES_MIN), np.uint8
+            )
+            larger[: self.pending_bytes] = self._buffer[: self.pending_bytes]
+            self._buffer = larger
+        times = rows.timestamp[chosen]
         if not self._count:
-            self._base = self._largest = int(times[0])
-        self._largest = max(self._largest, int(times.max()))
-        deltas = np.arange(self._count, self._count + len(wanted), dtype=np.int64)
-        keys, values, headers = (take_rows(part, wanted) for part in (rows.keys, rows.values, rows.headers))
-        self.pending = encode_records(
-            deltas, times - self._base, keys, values, headers, self._out, self.pending
+            self._base_timestamp = self._max_timestamp = int(times[0])
+        self._max_timestamp = max(self._max_timestamp, int(times.max()))
+        deltas = np.arange(self._count, self._count + len(chosen), dtype=np.int64)
+        keys, values, headers = (select_rows(part, chosen) for part in (rows.keys, rows.values, rows.headers))
+        self.pending_bytes = encode_records(
+            deltas, times - self._base_timestamp, keys, values, headers, self._buffer, self.pending_bytes
         )
-        self._count += len(wanted)
+        self._count += len(chosen)
 
     def flush(self) -> None:
-        """Make a batch of the pending records."""
+        """Finish the batch that is not full yet, if there is one."""
         if not self._count:
             return
-        shape, records, count = BatchShape(codec=self._codec), self._out[: self.pending], self._count
-        batch = assemble(shape, records, count - 1, self._base, self._largest, count)
-        self.pending = self._count = 0
+        shape, records, count = (
+            NewBatchHeader(codec=self._codec),
+            self._buffer[: self.pending_bytes],
+            self._count,
+        )
+        batch = assemble_batch(shape, records, count - 1, self._base_timestamp, self._max_timestamp, count)
+        self.pending_bytes = self._count = 0
         self._append(batch, count)
 
 
-def topics_of(batch: pa.RecordBatch, numbers_of_topics: Mapping[str, int]) -> Int32:
-    """Each row's topic by its number. Raises UsageError for an unknown one."""
+def topics_of(batch: pa.RecordBatch, index_of_topic: Mapping[str, int]) -> Int32:
+    """The index of each row's topic. Raises UsageError for an unknown topic, and for a row without one."""
     topics = batch.column("topic").dictionary_encode()
     names = topics.dictionary.to_pylist()
-    unknown = next((name for name in names if name not in numbers_of_topics), None)
+    unknown = next((name for name in names if name not in index_of_topic), None)
     if unknown is not None:
         advice = "create it with siltstone topics --create"
         raise UsageError(f"there is no topic {unknown!r}", advice=advice)
     if topics.null_count:
         advice = "set the option topic, or the column topic of each record"
         raise UsageError("a record has no topic", advice=advice)
-    numbers = np.array([numbers_of_topics[name] for name in names], np.int32)
+    numbers = np.array([index_of_topic[name] for name in names], np.int32)
     return np.asarray(numbers[np.asarray(topics.indices)])

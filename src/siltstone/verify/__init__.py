@@ -1,13 +1,16 @@
-"""An independent check of a cleaning: a log before, the same log after, and what the rules say of the two.
+"""An independent check of a cleaning: compares a log after it (AFTER) with the same log before it (BEFORE).
 
-Nothing here knows how the cleaner works: it may not import it (a contract of import-linter), and it decides
-by what must be true of two directories, not by doing the work again. Scanning and decoding are shared with
-everybody (``base.records``, ``log``); keys are compared by a hash of its own.
+This package does not import the cleaner (import-linter checks that). It does not clean BEFORE again either:
+it checks rules that must hold between the two directories. It shares scanning and decoding with all other
+packages (``base.records``, ``log``), but compares keys by a hash function of its own.
 
 ::
 
-    BEFORE, AFTER ─ pair_of ─► LogPair, a span for each segment of AFTER
-    a span  ─ check_span ───► problems · what became of each marker · an entry for each record with a key
-    entries ─ check_bucket ─► problems: what is lost, what should have gone
-    all     ─ verify ───────► LogVerdict: transactions over all spans, indexes of aborted ones, files
+    BEFORE, AFTER ─ pair_of ─► LogPair, cut into spans: one for each segment of AFTER
+    a span  ─ check_span ───► problems · the outcome of each marker · an entry for each record with a key
+    entries ─ check_bucket ─► problems: records that are lost, or that should have been discarded
+    all     ─ verify ───────► LogVerdict: adds the transactions over all spans, .txnindex files, other files
+
+A word of its own is *outcome*: what became of a record or a batch. In variables, ``old`` is of BEFORE and
+``new`` is of AFTER.
 """

@@ -1,6 +1,6 @@
-"""Runs the check of a cleaning: compares spans, checks keys by bucket, and concludes for each log.
+"""Runs the check of a cleaning: compares spans, checks keys by bucket, and gives a verdict on each log.
 
-``verify`` is the whole; a ``Checker`` runs the spans and buckets: ``check_here`` in this process, or
+``verify`` runs all of it. A ``Checker`` runs the spans and buckets: ``check_in_process`` in this process, or
 ``spark.verify`` in tasks.
 """
 
@@ -21,7 +21,7 @@ from siltstone.log.indexes import Entries, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition, segment_file
 from siltstone.log.segments import Segment
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.comparing import AfterStream, Comparison, read_before
 from siltstone.verify.findings import REASONS, Findings, LogVerdict, Verdict
 from siltstone.verify.keys import CHECK_BYTES, ENTRY_BYTES, bucket_of, check_bucket
@@ -34,26 +34,27 @@ from siltstone.verify.transactions import (
 )
 
 BUCKET_BYTES = 512 << 20
-"""Bytes of memory that the check of one bucket may take, about."""
-_BLOB_ENTRIES = (16 << 20) // ENTRY_BYTES
+"""About how many bytes of memory the check of one bucket may take."""
+_CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
+"""Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
+"""A span reports no more new delete horizons than that; they should all be one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SpanReport:
-    """The result of one span; ``horizons``: some of the delete horizons (ms) that AFTER has and BEFORE has
-    not."""
+    """The result of one span. ``new_horizons``: delete horizons (ms) in AFTER that are not in BEFORE."""
 
     number: int
     findings: Findings = field(default_factory=Findings)
     transactions: SpanTransactions = field(default_factory=SpanTransactions)
-    horizons: set[int] = field(default_factory=set)
+    new_horizons: set[int] = field(default_factory=set)
 
 
-Checked = dict[str, tuple[list[SpanReport], Findings]]
-"""By a log's name: the reports of its spans, in any order, and the findings of all its buckets."""
-Checker = Callable[[Sequence[LogPair]], Checked]
-"""Runs all spans and buckets of some logs."""
+CheckedLogs = dict[str, tuple[list[SpanReport], Findings]]
+"""Name of a log → (the reports of its spans, in any order; the findings of all its buckets)."""
+Checker = Callable[[Sequence[LogPair]], CheckedLogs]
+"""Checks all spans and buckets of some logs."""
 
 
 def verify(
@@ -63,24 +64,24 @@ def verify(
     settings_of: Callable[[TopicPartition], CleaningSettings],
     topics: Sequence[str] = (),
 ) -> Verdict:
-    """Check every log of ``after`` against ``before``; ``checker`` runs the parts.
+    """Check every log of ``after`` against ``before``; ``checker`` checks the spans and buckets.
 
-    Raises UsageError, NotALogDirectoryError, CorruptFileError (a checkpoint), EngineError, OSError; what is
-    wrong with a log is in its verdict.
+    Raises UsageError, NotALogDirectoryError, CorruptFileError (a checkpoint), EngineError, OSError. What is
+    wrong with a log does not raise: its verdict has it.
     """
     old, new, notes = open_sides(before, after, topics)
     logs = {partition: Findings() for partition in sorted({*old, *new})}
     pairs: dict[TopicPartition, LogPair] = {}
     for partition, findings in logs.items():
-        with findings.noting("before_damaged"):
+        with findings.reporting_as("before_damaged"):
             before_log, after_log = old.get(partition), new.get(partition)
             pair = pair_of(partition, before_log, after_log, settings_of(partition), findings)
             if pair is not None:
                 pairs[partition] = pair
     checked = checker(list(pairs.values()))
     for partition, pair in pairs.items():
-        with logs[partition].noting("aborted_entry"):
-            _conclude(pair, *checked[pair.name], logs[partition])
+        with logs[partition].reporting_as("aborted_entry"):
+            _combine_findings(pair, *checked[pair.name], logs[partition])
     verdicts = [_verdict(partition, pairs.get(partition), findings) for partition, findings in logs.items()]
     return Verdict(logs=verdicts, notes=notes)
 
@@ -90,107 +91,119 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
     return LogVerdict(
         topic=partition.topic,
         partition=partition.partition,
-        first_dirty_offset=None if pair is None else pair.first_dirty,
-        cleaned_end_offset=None if pair is None else pair.cleaned_end,
+        first_dirty_offset=None if pair is None else pair.first_dirty_offset,
+        cleaned_end_offset=None if pair is None else pair.cleaned_end_offset,
         records_before=counts["before"],
         records_after=counts["after"],
         distinct_keys=counts["keys"],
         removed={reason: counts[reason] for reason in REASONS},
         problems=findings.problems,
-        found=dict(findings.found),
+        found=dict(findings.problem_counts),
         notes=findings.notes,
     )
 
 
-def bucket_count(pair: LogPair, at_least: int = 1) -> int:
-    """The number of buckets of which each takes about ``BUCKET_BYTES``; the span of offsets bounds the
-    records."""
-    span = max(pair.cleaned_end - pair.before[0].base_offset, 0)
-    return max(at_least, -(-span * CHECK_BYTES // BUCKET_BYTES))
+def bucket_count(pair: LogPair, minimum: int = 1) -> int:
+    """So many buckets that the check of each takes about ``BUCKET_BYTES``, but at least ``minimum``.
+
+    The number of records is not known: it is at most the number of offsets.
+    """
+    offsets = max(pair.cleaned_end_offset - pair.before[0].base_offset, 0)
+    return max(minimum, -(-offsets * CHECK_BYTES // BUCKET_BYTES))
 
 
-def check_here(pairs: Sequence[LogPair]) -> Checked:
-    """One log after another, in this process. Memory: 24 bytes a record with a key, and a bucket's."""
-    checked: Checked = {}
+def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:
+    """Check one log after another in this process. Takes 24 bytes of memory for each record with a key, and
+    about ``BUCKET_BYTES``."""
+    checked: CheckedLogs = {}
     for pair in pairs:
-        buckets, blobs = bucket_count(pair), dict[int, list[Words]]()
+        buckets, chunks_by_bucket = bucket_count(pair), dict[int, list[Words]]()
         reports, key_findings = checked[pair.name] = [], Findings()
         for span in spans_of(pair):
             report = SpanReport(number=span.number)
             for bucket, entries in check_span(pair, span, buckets, report):
-                blobs.setdefault(bucket, []).append(entries)
+                chunks_by_bucket.setdefault(bucket, []).append(entries)
             reports.append(report)
-        for bucket in sorted(blobs):
+        for bucket in sorted(chunks_by_bucket):
             key_findings.merge(
-                check_bucket(blobs.pop(bucket), first_dirty=pair.first_dirty, was_cleaned=pair.was_cleaned)
+                check_bucket(
+                    chunks_by_bucket.pop(bucket),
+                    first_dirty_offset=pair.first_dirty_offset,
+                    was_cleaned=pair.was_cleaned,
+                )
             )
     return checked
 
 
-# One span of a log: the segments of BEFORE are read side by side with the segment of AFTER.
+# One span of a log: its segment of AFTER and the segments of BEFORE with the same offsets are read together.
 
 
 def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
-    """Fill ``report``; yields (bucket, entries), 16 MiB each at most. Raises nothing for what is in files."""
+    """Check a span and fill ``report``; yields (bucket, entries), at most 16 MiB each.
+
+    Raises nothing for damage: the report has it. ``buckets``: how many there are.
+    """
     pending, pending_count = list[Words](), 0
     try:
         for entries in _compare(pair, span, report):
             pending.append(entries)
             pending_count += len(entries)
-            if pending_count >= _BLOB_ENTRIES * max(1, min(buckets, 4)):
-                yield from _by_bucket(pending, buckets)
+            if pending_count >= _CHUNK_ENTRIES * max(1, min(buckets, 4)):
+                yield from _split_by_bucket(pending, buckets)
                 pending, pending_count = [], 0
-        yield from _by_bucket(pending, buckets)
+        yield from _split_by_bucket(pending, buckets)
     except (SourceChangedError, OSError) as error:
-        report.findings.complete = False
+        report.findings.is_complete = False
         report.findings.add("before_damaged", str(error))
-    if span.after is not None and report.findings.found["unreadable"] == 0:
-        with report.findings.noting("unreadable"):
+    if span.after is not None and report.findings.problem_counts["unreadable"] == 0:
+        with report.findings.reporting_as("unreadable"):
             check_indexes(pair, span.after, report.findings)
 
 
-def _by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
+def _split_by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
+    """The entries by bucket, at most 16 MiB at a time."""
     entries = np.concatenate([*pending, np.empty((0, 3), np.uint64)])
     numbers = bucket_of(entries, buckets)
     for bucket in np.unique(numbers).tolist():
-        its_entries = entries if buckets == 1 else entries[numbers == bucket]
-        for start in range(0, len(its_entries), _BLOB_ENTRIES):
-            yield bucket, its_entries[start : start + _BLOB_ENTRIES]
+        selected = entries if buckets == 1 else entries[numbers == bucket]
+        for start in range(0, len(selected), _CHUNK_ENTRIES):
+            yield bucket, selected[start : start + _CHUNK_ENTRIES]
 
 
 def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
     findings = report.findings
-    limit, aborted = pair.settings.batch_limit, AbortedIndex(pair.aborted)
+    limit, aborted = pair.settings.batch_limit, AbortedIndex(pair.aborted_entries)
     after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
     try:
         for number in span.before:
             segment = pair.before[number]
-            rewritable = segment.base_offset < pair.rewritten_end and after is not None
+            is_rewritable = segment.base_offset < pair.rewritten_end_offset and after is not None
             for before in read_before(segment, span.start, span.end, limit):
-                comparison = Comparison(pair, before, aborted, rewritable, findings)
+                comparison = Comparison(pair, before, aborted, is_rewritable, findings)
                 if after is None:
                     comparison.skip_expired(report.transactions)
                     continue
                 for taken in after.take(int(before.batches["last_offset"][-1])):
                     comparison.match(taken)
-                if not findings.complete:
+                if not findings.is_complete:
                     return
                 yield comparison.check(report.transactions)
-                if len(report.horizons) < _MAX_HORIZONS:
-                    report.horizons |= comparison.new_horizons
+                if len(report.new_horizons) < _MAX_HORIZONS:
+                    report.new_horizons |= comparison.new_horizons
     except CorruptFileError as error:
-        findings.complete = False
+        findings.is_complete = False
         findings.add_error("before_damaged", error)
     finally:
         if after is not None:
-            after.finish(report_rest=findings.complete)
+            after.finish(report_rest=findings.is_complete)
 
 
 # The indexes of a segment: a lookup by them must skip no record.
 #
-# Whatever ``index.interval.bytes`` was, an offset entry (o, position) points at a batch, and all batches
-# before it end below o; a time entry (t, o) has no batch before o's with a timestamp above t. Where the
-# interval is known, a rewritten segment's indexes must be those that its log gives, byte for byte.
+# With any ``index.interval.bytes`` this holds. An entry (o, position) of the offset index points at a batch,
+# and all batches before it end below offset o. For an entry (t, o) of the time index, no batch that ends
+# below offset o has a timestamp above t. If the interval is known, the indexes of a rewritten segment must be
+# those that its log gives, byte for byte.
 
 
 class _Batches(NamedTuple):
@@ -203,7 +216,7 @@ class _Batches(NamedTuple):
 
 
 def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
-    """The offset and the time index of segment ``number`` of AFTER, whose log is sound. Raises OSError."""
+    """Check the offset and time index of segment ``number`` of AFTER, whose log is sound. Raises OSError."""
     segment = pair.after[number]
     with files.Reader(segment.path) as reader:
         headers = batch_headers(reader, end=segment.size)
@@ -218,7 +231,7 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
             if segment.size:
                 findings.add(problem, "is missing", path=str(path))
             continue
-        with findings.noting(problem):
+        with findings.reporting_as(problem):
             entries = read_entries(data, kind, str(path))
             if kind == "index":
                 wrong = _wrong_offset_entry(batches, segment, entries)
@@ -231,9 +244,9 @@ def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
 
 
 def _expected_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dict[str, bytes]:
-    """What the indexes of a rewritten segment must be, where the interval is known."""
+    """Kind of index → its expected bytes, for a rewritten segment and if the index interval is known."""
     interval = pair.settings.index_interval
-    if interval is None or segment.base_offset >= pair.rewritten_end or not pair.was_cleaned:
+    if interval is None or segment.base_offset >= pair.rewritten_end_offset or not pair.was_cleaned:
         return {}
     builder = IndexBuilder(segment.base_offset, interval, pair.settings.index_bytes)
     builder.add(batches.last_offset, batches.max_timestamp, batches.size)
@@ -241,9 +254,9 @@ def _expected_indexes(pair: LogPair, segment: Segment, batches: _Batches) -> dic
 
 
 def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -> tuple[int, str] | None:
-    """The first offset entry, with its row, that leads past a record."""
+    """The first entry of the offset index that makes a lookup skip a record: its row, and what is wrong."""
     positions, last = batches.position, batches.last_offset
-    offsets, position = _offsets_of(entries, segment), entries["position"].astype(np.int64)
+    offsets, position = _entry_offsets(entries, segment), entries["position"].astype(np.int64)
     if not len(entries):
         return None
     if not len(positions):
@@ -260,14 +273,16 @@ def _wrong_offset_entry(batches: _Batches, segment: Segment, entries: Entries) -
 def _wrong_time_entry(
     batches: _Batches, segment: Segment, entries: Entries, *, is_active: bool
 ) -> tuple[int, str] | None:
-    """The first time entry, with its row, that leads past a record; the last one of a closed segment is its
-    largest timestamp."""
+    """The first entry of the time index that makes a lookup skip a record: its row, and what is wrong.
+
+    A closed segment's last entry must have its largest timestamp.
+    """
     last, timestamps = batches.last_offset, batches.max_timestamp
-    offsets, times = _offsets_of(entries, segment), entries["timestamp"].astype(np.int64)
-    below = np.searchsorted(last, offsets)  # batches that end below the entry's offset
-    youngest = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
+    offsets, times = _entry_offsets(entries, segment), entries["timestamp"].astype(np.int64)
+    below = np.searchsorted(last, offsets)  # how many batches end below the entry's offset
+    latest = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
     wrong = _first_wrong(
-        (youngest[below] > times, "has an older time than a batch before it"),
+        (latest[below] > times, "has an older time than a batch before it"),
         (offsets > (last[-1] if len(last) else -1), "has an offset above the segment's last"),
     )
     largest = int(timestamps.max(initial=-1))
@@ -276,7 +291,7 @@ def _wrong_time_entry(
     return wrong
 
 
-def _offsets_of(entries: Entries, segment: Segment) -> Int64:
+def _entry_offsets(entries: Entries, segment: Segment) -> Int64:
     return entries["relative_offset"].astype(np.int64) + segment.base_offset
 
 
@@ -288,26 +303,29 @@ def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
 # The conclusion from all parts of one log.
 
 
-def _conclude(
+def _combine_findings(
     pair: LogPair, reports: Iterable[SpanReport], key_findings: Findings, findings: Findings
 ) -> None:
-    """Add the findings of all parts of one log to ``findings``. Raises CorruptFileError, OSError for
-    ``.txnindex`` files of AFTER."""
+    """Add the findings of a log's spans and buckets to ``findings``, and check what concerns several spans.
+
+    Raises CorruptFileError and OSError for ``.txnindex`` files of AFTER.
+    """
     ordered = sorted(reports, key=lambda report: report.number)
     for report in ordered:
         findings.merge(report.findings)
-    complete = findings.complete
-    # A span that could not be read may hold the later record of any key: then nothing is known to be lost.
-    findings.merge(key_findings if complete else Findings(counts=key_findings.counts))
+    is_complete = findings.is_complete
+    # A span that could not be read may have a later record of any key, so no record can be said to be lost.
+    findings.merge(key_findings if is_complete else Findings(counts=key_findings.counts))
     transactions = [report.transactions for report in ordered]
-    aborts = check_unresolved_markers(pair, transactions, findings if complete else Findings())
-    after = [(segment.base_offset, transaction_indexes([segment])) for segment in pair.after]
-    if complete:
+    aborts = check_unresolved_markers(pair, transactions, findings if is_complete else Findings())
+    after = [(segment.base_offset, read_transaction_indexes([segment])) for segment in pair.after]
+    if is_complete:
         check_entries(pair, after, aborts, findings)
-    _check_horizons(pair.settings, set().union(*(report.horizons for report in ordered)), findings)
+    _check_horizons(pair.settings, set().union(*(report.new_horizons for report in ordered)), findings)
 
 
 def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Findings) -> None:
+    """All new delete horizons must be the same: the cleaning's time plus ``delete.retention.ms``."""
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
         findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)

@@ -1,9 +1,10 @@
-"""Compares batches of BEFORE with those of AFTER that have their offsets, and their records.
+"""Compares the batches of a span in BEFORE with those in AFTER, and their records.
 
-``Comparison.match`` takes batches of AFTER piece by piece: batches are matched by their offsets, records by
-theirs, and both must be as they were, but for what cleaning may change. What has no match is discarded, and
-``check`` decides whether it may be: its transaction was aborted, its delete horizon has passed, or a later
-record has its key, which ``keys`` finds out from the entries that ``check`` returns.
+``Comparison.match`` finds for each batch of AFTER the batch of BEFORE with its offsets, and for each record
+the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
+of BEFORE without a match were discarded. ``check`` decides whether they may be: the transaction was aborted,
+or the delete horizon has passed, or a later record has the same key. ``keys`` finds the last of these, from
+the entries that ``check`` returns. Variables ``old`` are of BEFORE, ``new`` of AFTER.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from siltstone.base.errors import CorruptFileError
 from siltstone.base.records import layout
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
+from siltstone.base.records.control import ABORT, COMMIT
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.kernel import kernel
@@ -39,18 +41,17 @@ from siltstone.verify.transactions import (
     control_and_data,
 )
 
-# The two sides of a span are read piece by piece: whole batches with their records.
-#
-# Memory is bounded by a window (4 MiB, or the largest batch), a piece's decompressed records and the largest
-# batch's, whatever the sizes of the segments.
+# BEFORE and AFTER are read some whole batches at a time, with their records. However large the segments are,
+# the memory is that of a window (4 MiB, or the largest batch) and of the decompressed records of some
+# batches.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecords:
-    """Some batches, rows of a scan over ``data``, and their records; ``origin``: position of ``data[0]`` in
-    the file ``path``.
+    """Some batches, rows of a scan over ``data``, and their records. Either all have magic 2, or all are
+    older.
 
-    All batches are of magic 2, or all older.
+    ``origin``: the position of ``data[0]`` in the file ``path``.
     """
 
     path: str
@@ -65,11 +66,11 @@ class BatchRecords:
         return bool(self.batches["magic"][0] == 2)
 
     def position(self, row: int) -> int:
-        """Where a batch begins in the file."""
+        """The position in the file at which a batch begins."""
         return self.origin + int(self.batches["position"][row])
 
     def note(self, kind: str, detail: str, rows: Int64, findings: Findings) -> None:
-        """Note a problem of the batches ``rows``: the position of the first, and how many there are."""
+        """Add the problem of the first of the batches ``rows``, and count it for all of them."""
         if len(rows):
             offset, position = int(self.batches["base_offset"][rows[0]]), self.position(int(rows[0]))
             findings.add(kind, detail, offset=offset, path=self.path, position=position, times=len(rows))
@@ -85,25 +86,25 @@ def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> I
 
 
 def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[BatchRecords]:
-    """The batches of a BEFORE segment that overlap [start, end); one across a border is in both spans.
+    """The batches of a segment of BEFORE that overlap [start, end); one across a border is in two spans.
 
     ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
     """
     scratch = Scratch()
     with open_unchanged(segment) as reader:
         for window in windows(reader):
-            overlap = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
+            is_inside = (window.batches["last_offset"] >= start) & (window.batches["base_offset"] < end)
             yield from _decoded(
-                replace(window, batches=window.batches[overlap]), segment.path, scratch, batch_limit
+                replace(window, batches=window.batches[is_inside]), segment.path, scratch, batch_limit
             )
 
 
 class AfterStream:
-    """A segment of AFTER, read up to an offset at a time; ``finish`` closes it.
+    """A segment of AFTER; ``take`` reads its batches up to an offset, ``finish`` closes it.
 
-    The offsets of its batches must ascend within [the segment's base, ``end``). ``batch_limit``: what one
-    batch may decompress to, in bytes. The first batch that breaks this is noted in ``findings`` and ends the
-    stream.
+    The offsets of its batches must ascend within [the segment's base offset, ``end``). ``batch_limit``: how
+    many bytes one batch may decompress to. The first batch that breaks a rule is a problem in ``findings``
+    and ends the stream.
     """
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
@@ -114,9 +115,8 @@ class AfterStream:
         self._rest: Window | None = None
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
-    def take(self, upto: int) -> Iterator[BatchRecords]:
-        """The batches, not read yet, that begin at or below offset ``upto``. They are valid until the next
-        ones are read."""
+    def take(self, last_offset: int) -> Iterator[BatchRecords]:
+        """The next batches that begin at or below ``last_offset``. They are valid until the next call."""
         try:
             while True:
                 if self._rest is None or not len(self._rest.batches):
@@ -124,8 +124,8 @@ class AfterStream:
                     if self._rest is None or not self._is_in_order(self._rest):
                         return
                 window, batches = self._rest, self._rest.batches
-                # A window may hold batches beyond ``upto``: they are for the next batches of BEFORE.
-                stop = int(np.searchsorted(batches["base_offset"], upto, side="right"))
+                # A window may have batches above ``last_offset``: the next call takes them.
+                stop = int(np.searchsorted(batches["base_offset"], last_offset, side="right"))
                 if not stop:
                     return
                 self._rest = replace(window, batches=batches[stop:])
@@ -136,15 +136,17 @@ class AfterStream:
             self._stop_on_damage()
 
     def _is_in_order(self, window: Window) -> bool:
+        """Do the offsets ascend within the segment's bounds? If not, that is a problem and ends the
+        stream."""
         base, last = window.batches["base_offset"], window.batches["last_offset"]
-        lowest = np.append(np.int64(self._next_offset), last[:-1] + 1)
-        bad = np.flatnonzero((base < lowest) | (last >= self._end))
+        minimum = np.append(np.int64(self._next_offset), last[:-1] + 1)
+        bad = np.flatnonzero((base < minimum) | (last >= self._end))
         if len(bad):
             row = int(bad[0])
-            outside = last[row] >= self._end or (row == 0 and window.origin == 0)
+            is_outside = last[row] >= self._end or (row == 0 and window.origin == 0)
             self._findings.add(
-                "segment_bounds" if outside else "order",
-                f"has offsets {base[row]} to {last[row]}, but {lowest[row]} to {self._end - 1} are allowed",
+                "segment_bounds" if is_outside else "order",
+                f"has offsets {base[row]} to {last[row]}, but {minimum[row]} to {self._end - 1} are allowed",
                 path=self._path,
                 position=window.origin + int(window.batches["position"][row]),
             )
@@ -153,25 +155,25 @@ class AfterStream:
         return not len(bad)
 
     def _stop_on_damage(self) -> None:
-        self._findings.complete = False
+        self._findings.is_complete = False
         self._rest, self._windows = None, iter(())
 
     def finish(self, *, report_rest: bool) -> None:
-        """Close the segment; with ``report_rest`` each batch that is left in it is a problem: BEFORE has none
-        there."""
+        """Close the segment. With ``report_rest`` each batch that was not taken is a problem: BEFORE does not
+        have it."""
         for rest in self.take(self._end) if report_rest else ():
             rows = np.arange(len(rest.batches))
             rest.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
         self._reader.close()
 
 
-# Two records or two batches are compared.
+# How two batches or two records are compared.
 #
-# What cleaning preserves of a batch header (``_PRESERVED_FIELDS``) must be as it was; its timestamps and its
-# delete horizon follow from the records that are retained in it.
+# The header fields that cleaning preserves (``_PRESERVED_FIELDS``, ``_PRESERVED_BITS``) must be as they were.
+# A batch's timestamps and delete horizon must be those that its retained records give.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
-"""By number, from 1 on: the first three are the spans of ``_record_spans``."""
+"""By number, from 1 on. The first three are in the order of ``_record_spans``."""
 _PRESERVED_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _PRESERVED_BITS = (
     (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
@@ -184,22 +186,23 @@ _PRESERVED_BITS = (
 def first_difference(
     one: Bytes, spans: Int64, other: Bytes, other_spans: Int64, out: npt.NDArray[np.int8]
 ) -> None:
-    """Number the first span of each pair of rows whose bytes differ, from 1 on; 0: all are the same.
+    """Compare n pairs of batches or records, each k ranges of bytes. Fills ``out`` (int8[n]) with the number
+    of the first range that differs, from 1 on, or 0 if all are the same.
 
-    ``spans``, ``other_spans`` (int64[n, 2k]): starts and sizes in ``one`` and ``other``; a size of -1 is
-    null. ``out``: int8[n].
+    ``spans``, ``other_spans`` (int64[n, 2k]): start and size of each range in ``one`` and in ``other``; a
+    size of -1 is null.
     """
     for i in range(len(spans)):
         out[i] = 0
         for field in range(spans.shape[1] // 2):
             start, size = spans[i, 2 * field], spans[i, 2 * field + 1]
             other_start = other_spans[i, 2 * field]
-            same = size == other_spans[i, 2 * field + 1]
-            at = 0
-            while same and at < size:
-                same = one[start + at] == other[other_start + at]
-                at += 1
-            if not same:
+            is_same = size == other_spans[i, 2 * field + 1]
+            byte = 0
+            while is_same and byte < size:
+                is_same = one[start + byte] == other[other_start + byte]
+                byte += 1
+            if not is_same:
                 out[i] = field + 1
                 break
 
@@ -212,20 +215,20 @@ def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
     """Starts and sizes of key, value and headers of some records: int64[n, 6]."""
     end = columns.start[rows].astype(np.int64) + columns.size[rows]
     headers_size = np.where(columns.header_count[rows] > 0, end - columns.headers_start[rows], 0)
-    named = ("key_start", "key_size", "value_start", "value_size", "headers_start")
-    return np.column_stack((*(getattr(columns, name)[rows] for name in named), headers_size)).astype(np.int64)
+    names = ("key_start", "key_size", "value_start", "value_size", "headers_start")
+    return np.column_stack((*(getattr(columns, name)[rows] for name in names), headers_size)).astype(np.int64)
 
 
 def _horizons(batches: BatchHeaders) -> Int64:
-    """The delete horizon of each batch in ms, ``NO_HORIZON`` without one."""
+    """The delete horizon of each batch in ms, or ``NO_HORIZON``. It replaces the base timestamp (KIP-534)."""
     return np.where(delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
 
 
 def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
-    """Check the headers of rewritten batches, pair by pair; yields (kind, detail, bool[n]: which are wrong).
+    """Check the headers of rewritten batches; yields (kind, detail, bool[n]: which batches have the problem).
 
-    ``old``: what the batches ``rows`` of ``after`` were, all of v2, or all message sets (v0, v1), which
-    cleaning converts.
+    ``old``: the batches of BEFORE that became the batches ``rows`` of ``after``: either all v2, or all
+    message sets (v0, v1), which cleaning converts to v2.
     """
     new = after.batches[rows]
     empty = new["count"] == 0
@@ -242,41 +245,48 @@ def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Ite
             yield "header_changed", f"{name} is not -1", new[name] != -1
         converted = (changed & (layout.TIMESTAMP_TYPE_BIT | layout.CODEC_MASK)) != 0
         yield "header_changed", "codec or timestamp type changed", converted & ~empty & (old["magic"] == 1)
-    # An emptied batch is a header alone, with the largest timestamp that it had (magic 0 had none).
-    not_bare = (new["size"] != layout.BATCH_OVERHEAD) | (new["base_timestamp"] != -1)
-    not_bare |= (new["attributes"] & (layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)) != 0
-    not_bare |= (new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0)
-    yield "empty_batch", "more than a header, or another largest timestamp", empty & not_bare
+    # An emptied batch is only a header. It keeps its largest timestamp (magic 0 had none).
+    has_more = (new["size"] != layout.BATCH_OVERHEAD) | (new["base_timestamp"] != -1)
+    has_more |= (new["attributes"] & (layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)) != 0
+    has_more |= (new["max_timestamp"] != old["max_timestamp"]) & (old["magic"] > 0)
+    yield "empty_batch", "more than a header, or another largest timestamp", empty & has_more
     wrong = np.zeros(len(rows), np.bool_)
-    wrong[~empty] = _times_are_wrong(old[~empty], after, rows[~empty])
+    wrong[~empty] = _has_wrong_times(old[~empty], after, rows[~empty])
     yield "batch_times", "base or largest timestamp is not its records'", wrong
 
 
-def _times_are_wrong(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Flags:
-    """Which rewritten batches with records have a base or a largest timestamp that is not theirs: bool[n]."""
+def _has_wrong_times(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Flags:
+    """Which batches do not have the base or largest timestamp that their records give: bool[n]."""
     new, columns = after.batches[rows], after.columns
     first = np.searchsorted(columns.batch, rows)
     largest = np.full(len(after.batches), np.iinfo(np.int64).min)
     np.maximum.at(largest, columns.batch, columns.timestamp)
-    # With LogAppendTime the largest timestamp is the broker's, whatever records are retained; with a delete
-    # horizon the base timestamp is that (KIP-534).
-    appended = (new["attributes"] & layout.TIMESTAMP_TYPE_BIT) != 0
-    wrong = new["max_timestamp"] != np.where(appended, old["max_timestamp"], largest[rows])
+    # With LogAppendTime the largest timestamp is the broker's, whatever records are retained. With a delete
+    # horizon the base timestamp is the horizon (KIP-534).
+    is_append_time = (new["attributes"] & layout.TIMESTAMP_TYPE_BIT) != 0
+    wrong = new["max_timestamp"] != np.where(is_append_time, old["max_timestamp"], largest[rows])
     wrong |= (_horizons(new) == NO_HORIZON) & (new["base_timestamp"] != columns.timestamp[first])
     return np.asarray(wrong, np.bool_)
 
 
 class Comparison:
-    """The check of some batches of BEFORE: ``match`` them with all that AFTER has of them, then ``check``.
+    """The check of some batches of BEFORE: call ``match`` with all batches of AFTER below their end, then
+    ``check``.
 
-    ``rewritable``: they are of a segment that cleaning may have rewritten; others must be as they were.
+    ``is_rewritable``: they are in a segment that cleaning may have rewritten; all others must be as they
+    were. ``_retained``: bool, one a record; ``_outcome`` and ``_new_horizon``: one a batch.
     """
 
     def __init__(
-        self, pair: LogPair, before: BatchRecords, index: AbortedIndex, rewritable: bool, findings: Findings
+        self,
+        pair: LogPair,
+        before: BatchRecords,
+        index: AbortedIndex,
+        is_rewritable: bool,
+        findings: Findings,
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
-        self._index, self._aborted, self._rewritable = index, index.aborted(before.batches), rewritable
+        self._index, self._aborted, self._is_rewritable = index, index.aborted(before.batches), is_rewritable
         self._control, self._data = control_and_data(before.batches)
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
@@ -285,10 +295,11 @@ class Comparison:
         self.new_horizons: set[int] = set()
 
     def match(self, after: BatchRecords) -> None:
-        """Compare with batches of AFTER that begin at or below the last offset of these."""
+        """Compare these batches with some of AFTER; all of them begin at or below the last offset of
+        these."""
         new, old = after.batches, self._before.batches
-        # A v2 batch keeps its first and last offset. A message set is stored under its last message's offset,
-        # and becomes a batch that ends with the last message that is retained.
+        # A v2 batch keeps its base and last offset. A message set is stored under its last message's offset,
+        # and cleaning converts it to a batch that ends with the last retained message.
         old_rows = np.searchsorted(old["last_offset"], new["last_offset"]).clip(max=len(old) - 1)
         is_matched = (old["base_offset"][old_rows] == new["base_offset"]) | (old["magic"][old_rows] < 2)
         is_matched &= old["last_offset"][old_rows] >= new["last_offset"]
@@ -306,25 +317,25 @@ class Comparison:
             self._match_changed(after, rows[differs != 0], old_rows[differs != 0])
 
     def _match_unchanged(self, old_rows: Int64) -> None:
-        """Batches with the same bytes: all their records are retained."""
+        """Record that batches with the same bytes in AFTER retain all their records."""
         unchanged_batches = np.zeros(len(self._before.batches), np.bool_)
         unchanged_batches[old_rows] = True
         self._retained |= unchanged_batches[self._before.columns.batch]
         self._new_horizon[old_rows] = _horizons(self._before.batches[old_rows])
-        if self._rewritable and not self._before.is_v2 and self._pair.was_cleaned:
+        if self._is_rewritable and not self._before.is_v2 and self._pair.was_cleaned:
             offsets = self._before.batches["base_offset"][old_rows]
             self._findings.add_offsets("not_converted", "is a message set", offsets)
 
     def _match_changed(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
-        """Batches with other bytes: rows ``rows`` of ``after``, which were rows ``old_rows`` of BEFORE."""
+        """Compare batches whose bytes differ: ``rows`` of ``after`` were ``old_rows`` of these batches."""
         old, new, findings = self._before.batches[old_rows], after.batches[rows], self._findings
-        if not self._rewritable:
+        if not self._is_rewritable:
             after.note("beyond_range", "the bytes of the batch changed", rows, findings)
         for kind, detail, bad in _header_problems(old, after, rows):
             after.note(kind, detail, rows[bad], findings)
         self._match_records(after, rows, old_rows)
         self._check_horizons(after, rows, old_rows)
-        # A batch that loses no record and gets no delete horizon is copied as it is.
+        # A cleaning copies a batch that loses no record and gets no delete horizon byte for byte.
         if self._before.is_v2:
             retained = self._before.columns.batch[self._retained]
             counts = np.bincount(retained, minlength=len(self._before.batches))[old_rows]
@@ -334,7 +345,7 @@ class Comparison:
             after.note("batch_changed", detail, rows[unneeded], findings)
 
     def _match_records(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
-        """The records of changed batches: each must be a record of the same batch, and unchanged."""
+        """Each record of a changed batch must be an unchanged record of the same batch of BEFORE."""
         old_batch = np.full(len(after.batches), -1, np.int64)
         old_batch[rows] = old_rows
         new_records = np.flatnonzero(old_batch[after.columns.batch] >= 0)
@@ -350,15 +361,15 @@ class Comparison:
         differs = np.empty(len(records), np.int8)
         spans, new_spans = _record_spans(old, records), _record_spans(after.columns, new_records)
         first_difference(old.data, spans, after.columns.data, new_spans, differs)
-        retimed = old.timestamp[records] != after.columns.timestamp[new_records]
-        differs[(differs == 0) & retimed] = len(_RECORD_PROBLEMS)
+        is_retimed = old.timestamp[records] != after.columns.timestamp[new_records]
+        differs[(differs == 0) & is_retimed] = len(_RECORD_PROBLEMS)
         for number, kind in enumerate(_RECORD_PROBLEMS, 1):
             changed = after.columns.offset[new_records[differs == number]]
             self._findings.add_offsets(kind, "changed", changed, after.path)
         self._retained[records] = True
 
     def _check_horizons(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
-        """Delete horizons: one that was set stays; a new one needs a tombstone, or a marker, in its batch."""
+        """A delete horizon must not change. A batch with a new one must have a tombstone or a marker."""
         new = after.batches[rows]
         old_horizon, horizon = _horizons(self._before.batches[old_rows]), _horizons(new)
         changed = (new["count"] > 0) & (old_horizon != NO_HORIZON) & (horizon != old_horizon)
@@ -371,13 +382,14 @@ class Comparison:
         after.note("needless_horizon", "no tombstone is in it", rows[unneeded], self._findings)
 
     def skip_expired(self, transactions: SpanTransactions) -> None:
-        """Follow the transactions of batches that retention deleted; nothing else of them is checked."""
+        """Count batches that retention deleted and follow their transactions. Nothing else is checked."""
         self._findings.counts.update(before=len(self._before.columns), expired=len(self._before.columns))
         self._follow_markers(transactions)
 
     def check(self, transactions: SpanTransactions) -> Words:
-        """Check what was retained and what was discarded; returns the entries (uint64[n, 3]) of records with
-        a key in the cleaned range, which ``keys`` checks."""
+        """Check what was retained and what was discarded. Returns the entries (uint64[n, 3]) of the records
+        with a key in the cleaned range, which ``keys`` checks.
+        """
         batches, columns, pair = self._before.batches, self._before.columns, self._pair
         counts = self._findings.counts
         self._check_emptied()
@@ -385,12 +397,12 @@ class Comparison:
         control, aborted = self._control[columns.batch], self._aborted[columns.batch]
         discarded = ~self._retained
         counts.update(before=len(columns), after=int(self._retained.sum()))
-        if not self._rewritable:
+        if not self._is_rewritable:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
             return np.empty((0, 3), np.uint64)
         data = ~control & ~aborted
-        in_range = columns.offset < pair.cleaned_end
+        in_range = columns.offset < pair.cleaned_end_offset
         keyless = columns.key_size < 0
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
@@ -407,7 +419,7 @@ class Comparison:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, tombstones: Flags) -> Words:
-        """The entries of the records ``rows``, each with its reason besides a later record."""
+        """The entries of the records ``rows``. A tombstone's entry has that as its reason for a discard."""
         may_discard, must_discard = self._removable_tombstones()
         is_tombstone, batch = tombstones[rows], self._before.columns.batch[rows]
         reasons = np.where(is_tombstone, TOMBSTONE, 0) << keys.REASON_SHIFT
@@ -417,101 +429,108 @@ class Comparison:
         return keys.entries_of(self._before.columns, rows, reasons | flags, self._pair.hash_key)
 
     def _removable_tombstones(self) -> tuple[Flags, Flags]:
-        """Which batches' tombstones may be discarded, and which must be: bool, one a batch each.
+        """Two arrays of bool, one a batch: its tombstones may be discarded; they must be discarded.
 
-        By delete horizon; message sets have none, and their segment's modification time decides.
+        The delete horizon decides. Message sets have none: there the modification time of the segment
+        decides.
         """
         settings, batches = self._pair.settings, self._before.batches
         is_certain = settings.now_is_exact
         horizon = _horizons(batches)
         may_discard = (horizon != NO_HORIZON) & (horizon <= settings.now_ms)
         if not self._before.is_v2:
-            segment = next(one for one in self._pair.before if one.path == self._before.path)
+            path = self._before.path
+            segment = next(segment for segment in self._pair.before if segment.path == path)
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             is_certain = settings.delete_retention_ms is not None
-        # Tombstones that the log's compacted ledger does not cover yet are retained until it does.
+        # Tombstones at or above the horizon of the log's compacted ledger may be needed by its next
+        # compaction.
         return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
-        """Batches that must be retained even without records, and emptied ones that need not be.
+        """Check that batches are retained that are needed even without records, and no other empty ones.
 
-        A broker restores a producer's sequence number and epoch from its last batch, so that one stays
-        (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``, ``RETAIN_EMPTY``), and so does the
-        batch with the last offset.
+        A broker restores a producer's sequence number and epoch from its last batch, so cleaning retains it
+        (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``, ``RETAIN_EMPTY``). It also retains
+        the batch with the last offset.
         """
         batches, pair = self._before.batches, self._pair
-        last = batches["last_offset"] + 1 == pair.last_kept_end
-        needed = np.zeros(len(batches), np.bool_)
+        is_last = batches["last_offset"] + 1 == pair.last_retained_end_offset
+        is_needed = np.zeros(len(batches), np.bool_)
         if pair.producers:
             ids, offsets, epochs = np.array(pair.producers, np.int64).T
             rows = np.searchsorted(ids, batches["producer_id"]).clip(max=len(ids) - 1)
             is_active = (batches["producer_id"] >= 0) & (ids[rows] == batches["producer_id"])
-            # Of a producer without data a marker holds the epoch.
+            # If an active producer has no data left, its last epoch is that of a marker.
             holds_epoch = (offsets[rows] < 0) & self._control & (epochs[rows] == batches["producer_epoch"])
-            needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
+            is_needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
         discarded = self._outcome == DISCARDED
-        for kind, bad in (("sequence_lost", needed), ("last_batch_lost", last & ~needed)):
+        for kind, bad in (("sequence_lost", is_needed), ("last_batch_lost", is_last & ~is_needed)):
             for row in np.flatnonzero(discarded & bad)[:1].tolist():
                 offset = int(batches["last_offset"][row])
                 self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
-        if pair.settings.now_is_exact and self._rewritable and pair.was_cleaned:
-            offsets = batches["last_offset"][(self._outcome == EMPTIED) & ~needed & ~last]
+        if pair.settings.now_is_exact and self._is_rewritable and pair.was_cleaned:
+            offsets = batches["last_offset"][(self._outcome == EMPTIED) & ~is_needed & ~is_last]
             self._findings.add_offsets("empty_batch", "no active producer needs it", offsets)
 
     def _follow_markers(self, transactions: SpanTransactions) -> None:
-        """Follow the transactions of the batches; a Python step a marker, none a batch of data.
+        """Follow the transactions of the batches and check their markers. Raises CorruptFileError if BEFORE's
+        transaction indexes contradict a marker.
 
-        Raises CorruptFileError where BEFORE's transaction indexes say otherwise than a marker.
+        Data batches are sorted by producer, so that the Python loop has one step for each marker only.
         """
         batches = self._before.batches
         data = np.flatnonzero(self._data)
         producers = batches["producer_id"][data]
         order = np.argsort(producers, kind="stable")
         data, producers = data[order], producers[order]
-        last: dict[int, int] = {}
+        last_marker: dict[int, int] = {}  # producer id → row
         first_record = np.searchsorted(self._before.columns.batch, np.arange(len(batches)))
         for row in np.flatnonzero(self._control & (batches["count"] > 0)).tolist():
             key = self._before.columns.key(int(first_record[row])) or b""
-            kind = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
-            if kind not in (0, 1):
-                continue  # no end of a transaction
+            marker_type = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
+            if marker_type not in (ABORT, COMMIT):
+                continue  # another control batch, such as a leader change
             producer, offset = int(batches["producer_id"][row]), int(batches["base_offset"][row])
-            rows = _between(data, producers, producer, last.get(producer, -1), row)
-            if self._index.contradicts(producer, offset, bool(kind), self._aborted[rows]):
-                marker = "commit" if kind else "abort"
+            rows = _rows_between(data, producers, producer, last_marker.get(producer, -1), row)
+            if self._index.contradicts(producer, offset, marker_type == COMMIT, self._aborted[rows]):
+                marker = "commit" if marker_type == COMMIT else "abort"
                 reason = f"the {marker} of producer {producer} at offset {offset} contradicts a .txnindex"
                 raise CorruptFileError(self._before.path, self._before.position(row), reason)
-            self._marker(row, bool(kind), transactions, has_data_here=len(rows) > 0)
-            last[producer] = row
+            self._check_marker(row, marker_type == COMMIT, transactions, has_data_here=len(rows) > 0)
+            last_marker[producer] = row
         for producer in np.unique(producers).tolist():
-            if len(_between(data, producers, producer, last.get(producer, -1), len(batches))):
+            if len(_rows_between(data, producers, producer, last_marker.get(producer, -1), len(batches))):
                 transactions.open_producers.add(producer)
 
-    def _marker(self, row: int, commit: bool, transactions: SpanTransactions, *, has_data_here: bool) -> None:
-        """Follow one marker; ``has_data_here``: a data batch of its transaction is among these batches."""
+    def _check_marker(
+        self, row: int, is_commit: bool, transactions: SpanTransactions, *, has_data_here: bool
+    ) -> None:
+        """Check one marker, unless a span below has to be known for that. ``has_data_here``: these batches
+        have data of its transaction."""
         batches = self._before.batches
         marker = MarkerOutcome(
             offset=int(batches["base_offset"][row]),
             producer_id=int(batches["producer_id"][row]),
-            commit=commit,
+            is_commit=is_commit,
             horizon=int(_horizons(batches[row : row + 1])[0]),
             outcome=int(self._outcome[row]),
             new_horizon=int(self._new_horizon[row]),
         )
         had_data = transactions.close_transaction(marker.producer_id, has_data_here=has_data_here)
-        if had_data and not commit:
+        if had_data and not is_commit:
             transactions.aborts_with_data.append(marker.offset)
-        # None: a span below decides, and ``check_unresolved_markers`` checks the marker.
-        if had_data is None and (self._rewritable or not commit):
+        # None: a span below may have data of the transaction, so ``check_unresolved_markers`` checks it.
+        if had_data is None and (self._is_rewritable or not is_commit):
             transactions.unresolved_markers.append(marker)
-        elif had_data is not None and self._rewritable:
+        elif had_data is not None and self._is_rewritable:
             check_marker(self._pair, marker, had_data, self._findings)
 
 
-def _between(data: Int64, producers: Int64, producer: int, after: int, before: int) -> Int64:
-    """The rows between ``after`` and ``before``, both exclusive, with data batches of the producer.
+def _rows_between(data: Int64, producers: Int64, producer: int, after: int, before: int) -> Int64:
+    """The rows of a producer's data batches between the rows ``after`` and ``before``, both exclusive.
 
-    ``data``: rows of data batches, and ``producers`` their producer ids, sorted by producer and row.
+    ``data``: rows of data batches; ``producers``: their producer ids. Both are sorted by producer, then row.
     """
     low, high = np.searchsorted(producers, [producer, producer + 1])
     rows = data[low:high]

@@ -1,8 +1,8 @@
 """The findings of a check: problems by kind, counts of records, and the verdict on a log.
 
-``PROBLEM_KINDS`` says what each kind means. Of each kind the first few problems are listed, the others are
-counted. Keys and values never appear: a record is named by its offset. ``LogVerdict.problems`` is empty for a
-cleaning that kept all its promises.
+``PROBLEM_KINDS`` says what each kind means. The first few problems of each kind are listed, the others are
+only counted. Keys and values never appear: a record is named by its offset. After a correct cleaning
+``LogVerdict.problems`` is empty.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ import numpy.typing as npt
 from siltstone.base.errors import CheckFailedError, CorruptFileError
 
 EXAMPLES = 5
-"""So many problems of one kind are listed for each log; the others are only counted."""
+"""How many problems of one kind are listed for each log; the others are only counted."""
 
 REASONS = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
-"""Reasons of a discard, by which the check counts records; not the cleaner's own list, on purpose."""
+"""The reasons of a discard, by which records are counted. The cleaner's own list is not imported, so that
+the check stays independent of it."""
 
 
 class KeyReason(NamedTuple):
-    """A reason to discard a record with a key, and the problems that it can have: (kind, detail).
+    """A reason to discard a record with a key, and the two problems about it, each (kind, detail).
 
-    ``name``: of ``REASONS``. ``if_lost``: a record is gone that has this reason, but not yet, or does not
-    have it at all. ``if_kept``: a record is there that had to be discarded for this reason.
+    ``name``: one of ``REASONS``. ``if_lost``: a record was discarded, but this reason does not hold for it,
+    or not yet. ``if_retained``: a record was retained that had to be discarded for this reason.
     """
 
     name: str
     if_lost: tuple[str, str]
-    if_kept: tuple[str, str]
+    if_retained: tuple[str, str]
 
 
 SUPERSEDED, TOMBSTONE = range(2)
-"""The numbers of ``KEY_REASONS``, which a key's entry has; 0 is also that of a record without a reason."""
+"""Indexes in ``KEY_REASONS``. The entries of ``keys`` have them; SUPERSEDED also stands for no reason."""
 KEY_REASONS = (
     KeyReason(
         "superseded",
@@ -130,15 +131,17 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Problems of one log, or of a part of it, and counts of records by what became of them.
+    """Problems of one log, or of a part of it.
 
-    ``complete`` is False where damage kept some of it from being read. ``notes``: what is odd and no problem.
+    ``problem_counts``: kind → how many problems. ``counts``: records "before", "after", discarded by each of
+    ``REASONS``, and "keys", the distinct ones. ``is_complete``: all batches could be read. ``notes``: remarks
+    that are no problems.
     """
 
     problems: list[Problem] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)
+    problem_counts: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    complete: bool = True
+    is_complete: bool = True
     notes: list[str] = field(default_factory=list)
 
     def add(
@@ -151,28 +154,28 @@ class Findings:
         position: int | None = None,
         times: int = 1,
     ) -> None:
-        """Note a problem; ``times``: how many there are of which this is the first."""
+        """Add a problem; ``times``: how many there are of its kind, of which this is the first."""
         assert kind in PROBLEM_KINDS, kind
-        if times and self.found[kind] < EXAMPLES:
+        if times and self.problem_counts[kind] < EXAMPLES:
             problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
             self.problems.append(problem)
-        self.found[kind] += times
+        self.problem_counts[kind] += times
 
     def add_offsets(
         self, kind: str, detail: str, offsets: npt.NDArray[np.integer], path: str | None = None
     ) -> None:
-        """Note a problem of the ``offsets``: the first of them, and how many there are."""
+        """Add the problem of the first of ``offsets``, and count it for all of them."""
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
     def add_error(self, kind: str, error: CorruptFileError) -> None:
-        """Note what is corrupt as a problem of this ``kind``."""
+        """Add the error as a problem of this ``kind``."""
         detail = f"{error.reason}; {error.advice}" if error.advice else error.reason
         self.add(kind, detail, path=error.path, position=error.position)
 
     @contextlib.contextmanager
-    def noting(self, kind: str) -> Iterator[None]:
-        """Note a CorruptFileError of the block as a problem of this ``kind``."""
+    def reporting_as(self, kind: str) -> Iterator[None]:
+        """Add a CorruptFileError of the ``with`` block as a problem of this ``kind``."""
         try:
             yield
         except CorruptFileError as error:
@@ -183,9 +186,9 @@ class Findings:
         for problem in other.problems:
             if sum(known.kind == problem.kind for known in self.problems) < EXAMPLES:
                 self.problems.append(problem)
-        self.found += other.found
+        self.problem_counts += other.problem_counts
         self.counts += other.counts
-        self.complete = self.complete and other.complete
+        self.is_complete = self.is_complete and other.is_complete
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,16 +1,16 @@
 """Pairs the logs of two directories, checks the files beside their segments, and cuts a pair into spans.
 
-BEFORE is a copy of the log directory, or of one partition, or what ``clean --keep-originals`` kept of a run:
-hard links of the replaced segments and a file that says what was swapped::
+BEFORE is a copy of the log directory, or of one partition, from before the cleaning. Or it is what ``clean
+--keep-originals`` kept of a run: hard links to the replaced segments and a file that lists the swaps::
 
     KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
 
-Of the latter, segments that were not swapped are those of AFTER. The checking tasks know a pair as plain
-data::
+In this case the segments that were not swapped are taken from AFTER. A pair is cut into *spans*, which tasks
+check independently::
 
-    BEFORE   │ 0 │ 127 │ 300 │ 520 │ 700      segments by base offset
-    AFTER    │ 0       │ 300       │ 700
-    spans     [..,300)  [300,700)   [700,..)  one for each segment of AFTER; one more below its first
+    BEFORE   │ 0 │ 127 │ 300 │ 520 │ 700      segments by base offset AFTER    │ 0       │ 300       │ 700
+    spans     [..,300)  [300,700)   [700,..)  one for each segment of AFTER, and one for what retention
+    deleted
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from siltstone.base.errors import (
     UnsafeFileError,
     UsageError,
 )
-from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
 from siltstone.log.directory import LogDirectory
@@ -41,30 +41,36 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
 from siltstone.log.producers import ProducerStates, load_producers
 from siltstone.log.segments import Segment, list_segments
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 from siltstone.verify.findings import Findings
 
 UNDO_FILE = "undo.json"
 Logs = dict[TopicPartition, "LogSide"]
-_NAME_A_COPY = "name a copy from before the cleaning"
+_COPY_ADVICE = "name a copy from before the cleaning"
 
 
 class _Group(msgspec.Struct):
+    """A swapped segment group in ``undo.json``, or a segment that retention deleted (``expired``)."""
+
     base_offset: int
     expired: bool = False
 
 
 class _Undo(msgspec.Struct):
+    """``undo.json``; ``checkpoint``: the cleaner checkpoint before the cleaning."""
+
     checkpoint: int | None
     groups: list[_Group]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningSettings:
-    """The settings of the cleaning that is checked; times in ms. What is None is not known, and not checked.
+    """The settings of the cleaning that is checked; times in ms, sizes in bytes. A setting that is None is
+    not known, and what depends on it is not checked.
 
-    ``now_ms``: its clock; where ``now_is_exact`` is False, only that it was not later. ``deletes``: retention
-    may have taken whole segments. ``batch_limit``: what one batch may decompress to, in bytes.
+    ``now_ms``: the time of the cleaning or, if ``now_is_exact`` is False, a later time. ``deletes``:
+    ``cleanup.policy`` has ``delete``, so retention may have deleted segments. ``beyond_high_watermark``:
+    records above it may be cleaned. ``batch_limit``: how many bytes one batch may decompress to.
     """
 
     now_ms: int
@@ -75,15 +81,15 @@ class CleaningSettings:
     producer_expiration_ms: int = 86_400_000
     deletes: bool = False
     beyond_high_watermark: bool = False
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 
 
 def cleaning_settings(
     config: Config | None, now_ms: int, *, now_is_exact: bool, beyond_high_watermark: bool = False
 ) -> CleaningSettings:
-    """The settings of a cleaning of a topic with this ``config``, None where it is not known.
+    """The settings of a cleaning of a topic with this ``config``; None if it is not known.
 
-    A default that was never set says nothing of the cleaning.
+    A setting that nobody set may have had another default in the cleaner, so it counts as not known.
     """
     settings = CleaningSettings(
         now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark
@@ -92,7 +98,7 @@ def cleaning_settings(
         return settings
 
     def is_set(name: str) -> bool:
-        return config.setting(name).origin is not ConfigSource.DEFAULT_CONFIG
+        return config.setting(name).config_source is not ConfigSource.DEFAULT_CONFIG
 
     def if_set(name: str) -> int | None:
         return config.integer(name) if is_set(name) else None
@@ -104,28 +110,29 @@ def cleaning_settings(
         index_bytes=config.integer("segment.index.bytes"),
         producer_expiration_ms=config.integer("producer.id.expiration.ms"),
         deletes="delete" in config.policies and is_set("cleanup.policy"),
-        batch_limit=config.integer(LIMIT_SETTING),
+        batch_limit=config.integer(DECOMPRESSION_LIMIT_SETTING),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPair:
-    """One log before and after; each has a segment.
+    """One log before and after its cleaning. Both have at least one segment.
 
-    ``first_dirty``: the first offset of the dirty section; ``cleaned_end``: the cleaner checkpoint after the
-    cleaning. ``rewritten_end``: segments of BEFORE below it may have been rewritten, those above must be as
-    they were. ``aborted``: the entries of BEFORE's ``.txnindex`` files. ``producers``: (id, last data offset,
-    -1 without one, epoch) of the active ones. ``hash_key``: of the hash of keys, drawn anew for each run.
-    ``tombstones_from``: tombstones from it on wait for the log's compacted ledger, at any age.
+    ``first_dirty_offset``: where the dirty section began. ``cleaned_end_offset``: the cleaner checkpoint
+    after the cleaning. ``rewritten_end_offset``: segments of BEFORE below it may have been rewritten, those
+    above must be as they were. ``aborted_entries``: the bytes of BEFORE's ``.txnindex`` files. ``producers``:
+    (id, last data offset or -1, epoch) of the active producers, by id. ``hash_key``: the two seeds of the
+    hash of keys, drawn anew for each run. ``tombstones_from``: tombstones from this offset on are retained at
+    any age, for the log's compacted ledger.
     """
 
     name: str
     before: tuple[Segment, ...]
     after: tuple[Segment, ...]
-    first_dirty: int
-    cleaned_end: int
-    rewritten_end: int
-    aborted: bytes
+    first_dirty_offset: int
+    cleaned_end_offset: int
+    rewritten_end_offset: int
+    aborted_entries: bytes
     producers: tuple[tuple[int, int, int], ...]
     settings: CleaningSettings
     hash_key: tuple[int, int]
@@ -133,28 +140,29 @@ class LogPair:
 
     @property
     def was_cleaned(self) -> bool:
-        """The checkpoint moved: the range up to ``cleaned_end`` must be clean."""
-        return self.cleaned_end > self.first_dirty
+        """Did the cleaner checkpoint move? Then all below ``cleaned_end_offset`` must be clean."""
+        return self.cleaned_end_offset > self.first_dirty_offset
 
     @property
-    def last_kept_end(self) -> int:
-        """The batch that ends right below this offset is retained even if it is empty."""
-        return self.cleaned_end if self.was_cleaned else self.rewritten_end
+    def last_retained_end_offset(self) -> int:
+        """The batch whose last offset is one below this is retained even if it is empty."""
+        return self.cleaned_end_offset if self.was_cleaned else self.rewritten_end_offset
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """Tombstones of v0 and v1 may be discarded from segments that were not modified later; 0: none may.
+        """Tombstones of v0 and v1 may be discarded from segments that were not modified after this time (ms).
 
-        Kafka's ``legacyDeleteHorizonMs``: the last clean segment's modification time less
-        ``delete.retention.ms``.
+        0 without a clean segment: none may be discarded. Kafka's ``legacyDeleteHorizonMs``: the last clean
+        segment's modification time less ``delete.retention.ms``.
         """
-        clean = [segment for segment in self.before if segment.base_offset < self.first_dirty]
+        clean = [segment for segment in self.before if segment.base_offset < self.first_dirty_offset]
         return clean[-1].modified_ms - (self.settings.delete_retention_ms or 0) if clean else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Offsets [start, end) of a log: segments ``before`` (numbers) beside segment ``after`` (None: gone)."""
+    """Offsets [start, end) of a log. ``before``: the rows in ``LogPair.before`` of the segments that have
+    some of them; ``after``: the row in ``LogPair.after``, None for what retention deleted."""
 
     number: int
     start: int
@@ -164,20 +172,22 @@ class Span:
 
 
 def spans_of(pair: LogPair) -> list[Span]:
-    """The spans of a log, ascending; together they hold every offset."""
-    starts: list[tuple[int, int | None]] = [(one.base_offset, row) for row, one in enumerate(pair.after)]
+    """The spans of a log, ascending; each offset is in exactly one."""
+    starts: list[tuple[int, int | None]] = [
+        (segment.base_offset, row) for row, segment in enumerate(pair.after)
+    ]
     if pair.before[0].base_offset < starts[0][0]:
         starts.insert(0, (-1, None))
     ends = [*(start for start, _ in starts[1:]), LONG_MAX]
     limits = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
     spans = []
     for number, ((start, after), end) in enumerate(zip(starts, ends, strict=True)):
-        holding = tuple(
+        overlapping = tuple(
             row
             for row, (segment, limit) in enumerate(zip(pair.before, limits, strict=False))
             if segment.base_offset < end and limit > start
         )
-        spans.append(Span(number=number, start=start, end=end, before=holding, after=after))
+        spans.append(Span(number=number, start=start, end=end, before=overlapping, after=after))
     return spans
 
 
@@ -186,27 +196,26 @@ def spans_of(pair: LogPair) -> list[Span]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSide:
-    """One log on one side. ``directory``: of its snapshots and epochs; ``checkpoint``: the cleaner's.
-
-    ``unsafe``: why its files cannot be relied on, None where they can.
+    """One log in BEFORE or in AFTER. ``directory`` has its snapshots and leader epochs. ``checkpoint``: its
+    cleaner checkpoint. ``unsafe_reason``: why its files are not read (a link, for example), None if they are.
     """
 
     directory: Path
     segments: tuple[Segment, ...]
     checkpoint: int | None
-    log_start: int
+    log_start_offset: int
     high_watermark: int | None
-    unsafe: str | None = None
+    unsafe_reason: str | None = None
 
 
 def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[Logs, Logs, list[str]]:
-    """The logs of both directories, read without a lock, and notes for people. Raises UsageError,
+    """(the logs of BEFORE, the logs of AFTER, notes for the operator); takes no lock. Raises UsageError,
     NotALogDirectoryError, CorruptFileError, OSError."""
     for path in (before, after):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
-    if files.stat(before).place == files.stat(after).place:
-        raise UsageError("BEFORE and AFTER are one directory", path=after, advice=_NAME_A_COPY)
+    if files.stat(before).device_and_inode == files.stat(after).device_and_inode:
+        raise UsageError("BEFORE and AFTER are one directory", path=after, advice=_COPY_ADVICE)
     new = _directory_sides(after)
     kept = _kept_logs(before)
     old = _kept_sides(kept, new) if kept else _directory_sides(before)
@@ -221,9 +230,9 @@ def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[L
         )
     for partition in () if kept else [partition for partition in old if partition in new]:
         path = old[partition].directory
-        if files.stat(path).place == files.stat(new[partition].directory).place:
+        if files.stat(path).device_and_inode == files.stat(new[partition].directory).device_and_inode:
             reason = f"{partition} of BEFORE and of AFTER is this directory"
-            raise UsageError(reason, path=path, advice=_NAME_A_COPY)
+            raise UsageError(reason, path=path, advice=_COPY_ADVICE)
     if topics:
         missing = set(topics) - {partition.topic for partition in old}
         if missing:
@@ -239,20 +248,20 @@ def _directory_sides(directory: Path) -> Logs:
     checkpoints = opened.checkpoints()
     sides = {}
     for partition, path in opened.partitions.items():
-        segments, unsafe = _safe_segments(path)
+        segments, unsafe_reason = _list_safe_segments(path)
         sides[partition] = LogSide(
             directory=path,
             segments=segments,
-            unsafe=unsafe,
+            unsafe_reason=unsafe_reason,
             checkpoint=checkpoints.cleaner.get(partition),
-            log_start=checkpoints.log_start.get(partition, 0),
+            log_start_offset=checkpoints.log_start.get(partition, 0),
             high_watermark=checkpoints.high_watermark.get(partition),
         )
     return sides
 
 
-def _safe_segments(directory: Path) -> tuple[tuple[Segment, ...], str | None]:
-    """A partition's segments, or why its files cannot be relied on."""
+def _list_safe_segments(directory: Path) -> tuple[tuple[Segment, ...], str | None]:
+    """(a partition's segments, None), or ((), the reason) if one of its files is unsafe to read."""
     try:
         return tuple(list_segments(directory)), None
     except UnsafeFileError as error:
@@ -260,7 +269,7 @@ def _safe_segments(directory: Path) -> tuple[tuple[Segment, ...], str | None]:
 
 
 def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
-    """The partitions whose originals a run kept below ``path``, or in ``path`` itself."""
+    """Partition → folder with the originals that a run kept: below ``path``, or ``path`` itself."""
     folders = [path]
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
@@ -270,6 +279,7 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
 
 
 def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
+    """The logs of BEFORE: kept originals, and the segments of ``after`` that no swap replaced."""
     sides = {}
     for partition, folder in kept.items():
         if partition not in after:
@@ -282,12 +292,12 @@ def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
             reason, advice = "is not a list of kept originals", "name a copy of the log directory"
             raise CorruptFileError(str(path), 0, reason, advice=advice) from None
         swapped = {group.base_offset for group in undo.groups if not group.expired}
-        rest = [segment for segment in after[partition].segments if segment.base_offset not in swapped]
-        own, unsafe = _safe_segments(folder)
+        unswapped = [segment for segment in after[partition].segments if segment.base_offset not in swapped]
+        originals, unsafe_reason = _list_safe_segments(folder)
         sides[partition] = replace(
             after[partition],
-            segments=tuple(sorted([*own, *rest], key=lambda segment: segment.base_offset)),
-            unsafe=unsafe or after[partition].unsafe,
+            segments=tuple(sorted([*originals, *unswapped], key=lambda segment: segment.base_offset)),
+            unsafe_reason=unsafe_reason or after[partition].unsafe_reason,
             checkpoint=undo.checkpoint,
         )
     return sides
@@ -300,15 +310,16 @@ def pair_of(
     settings: CleaningSettings,
     findings: Findings,
 ) -> LogPair | None:
-    """The pair of one log, None where there is nothing to compare; what is wrong beside its segments, and
-    with its ranges, is noted in ``findings``. Raises CorruptFileError for damage in BEFORE, OSError."""
+    """The pair of one log, None if there is nothing to compare. Problems of its checkpoint, of the bounds of
+    its segments and of its other files go to ``findings``. Raises CorruptFileError for damage in BEFORE,
+    OSError."""
     if before is None or after is None:
         findings.add("log_unknown" if before is None else "log_missing", str(partition))
         return None
-    if unsafe := before.unsafe or after.unsafe:
-        findings.add("unsafe_file", unsafe)
+    if unsafe_reason := before.unsafe_reason or after.unsafe_reason:
+        findings.add("unsafe_file", unsafe_reason)
         return None
-    _check_beside(before, after, findings)
+    _check_other_files(before, after, findings)
     if not before.segments or not after.segments:
         if before.segments:
             findings.add("segment_missing", "AFTER has no segment at all")
@@ -322,44 +333,49 @@ def _pair(
     partition: TopicPartition, before: LogSide, after: LogSide, settings: CleaningSettings, findings: Findings
 ) -> LogPair:
     producers = load_producers(before.directory, before.segments)
-    # The dirty section began at the checkpoint, or at the log start where that is none or outside.
+    # The dirty section began at the checkpoint, or at the log start offset if the checkpoint is missing or
+    # outside the log.
     bases = [segment.base_offset for segment in before.segments]
-    first_dirty = max(before.log_start, bases[0])
-    if before.checkpoint is not None and first_dirty <= before.checkpoint <= producers.end_offset:
-        first_dirty = before.checkpoint
-    cleaned_end = first_dirty if after.checkpoint is None else after.checkpoint
+    first_dirty_offset = max(before.log_start_offset, bases[0])
+    if before.checkpoint is not None and first_dirty_offset <= before.checkpoint <= producers.end_offset:
+        first_dirty_offset = before.checkpoint
+    cleaned_end_offset = first_dirty_offset if after.checkpoint is None else after.checkpoint
     if after.checkpoint is None and before.checkpoint is not None:
         findings.add("checkpoint", "AFTER has none, but BEFORE had one")
     elif after.checkpoint is None and len(after.segments) > 1:
         findings.notes.append("AFTER has no cleaner checkpoint: taken for never cleaned")
-    below = [base for base in bases if base <= cleaned_end]
-    above = [base for base in bases if base >= cleaned_end]
-    rewritten_end = (
-        (above or [producers.end_offset])[0] if cleaned_end > first_dirty else (below or bases)[-1]
+    below = [base for base in bases if base <= cleaned_end_offset]
+    above = [base for base in bases if base >= cleaned_end_offset]
+    rewritten_end_offset = (
+        (above or [producers.end_offset])[0]
+        if cleaned_end_offset > first_dirty_offset
+        else (below or bases)[-1]
     )
-    alive = producers.active(settings.now_ms, settings.producer_expiration_ms)
+    active_producers = producers.active(settings.now_ms, settings.producer_expiration_ms)
     pair = LogPair(
         name=str(partition),
         before=before.segments,
         after=after.segments,
-        first_dirty=first_dirty,
-        cleaned_end=cleaned_end,
-        rewritten_end=rewritten_end,
-        aborted=transaction_indexes(before.segments),
-        producers=tuple((entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in alive),
+        first_dirty_offset=first_dirty_offset,
+        cleaned_end_offset=cleaned_end_offset,
+        rewritten_end_offset=rewritten_end_offset,
+        aborted_entries=read_transaction_indexes(before.segments),
+        producers=tuple(
+            (entry.producer_id, entry.last_offset, entry.producer_epoch) for entry in active_producers
+        ),
         settings=settings,
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         tombstones_from=cleaning_bounds(before.directory).tombstones_from,
     )
     _check_range(pair, before, producers, findings)
-    _check_segments(pair, after.log_start, producers.end_offset, findings)
+    _check_segments(pair, after.log_start_offset, producers.end_offset, findings)
     return pair
 
 
 def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
     """The checkpoint must not go back, nor into what may not be cleaned; the log's end must be the same."""
-    end = pair.cleaned_end
-    if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty:
+    end = pair.cleaned_end_offset
+    if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty_offset:
         findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
@@ -369,15 +385,15 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
         if pair.was_cleaned and bound is not None and end > bound:
             findings.add("checkpoint", f"{end} is beyond {name}, {bound}")
     try:
-        was, now = _log_end(pair.before[-1]), _log_end(pair.after[-1])
+        old_end, new_end = _log_end_offset(pair.before[-1]), _log_end_offset(pair.after[-1])
     except CorruptRecordError:
-        return  # the active segment is damaged: its span says so
-    if was != now:
-        findings.add("end_moved", f"from {was} to {now}", offset=now)
+        return  # the active segment is damaged: the check of its span reports that
+    if old_end != new_end:
+        findings.add("end_moved", f"from {old_end} to {new_end}", offset=new_end)
 
 
-def _log_end(active: Segment) -> int:
-    """The offset after the last batch, by the batches alone: a snapshot may say more than is there."""
+def _log_end_offset(active: Segment) -> int:
+    """The offset after the last batch, from the batch headers: a snapshot may be ahead of them."""
     end = active.base_offset
     with files.Reader(active.path) as reader:
         for batches in batch_headers(reader, end=active.size):
@@ -385,30 +401,31 @@ def _log_end(active: Segment) -> int:
     return end
 
 
-def _check_segments(pair: LogPair, log_start: int, end: int, findings: Findings) -> None:
-    """Segments begin where segments began (or at the log's end), and only retention may delete one."""
+def _check_segments(pair: LogPair, log_start_offset: int, end: int, findings: Findings) -> None:
+    """Each segment of AFTER must begin where one of BEFORE began, or at the log's end. Only retention may
+    delete segments."""
     bases = {segment.base_offset for segment in pair.before}
     for segment in pair.after:
         base = segment.base_offset
-        # A segment whose offsets are too far apart for an index is split, in the middle.
-        below = [one.base_offset for one in pair.before if one.base_offset <= base]
+        # A cleaning splits a segment whose offsets are too far apart for an index: that begins a new one.
+        below = [old.base_offset for old in pair.before if old.base_offset <= base]
         if base not in bases and base != end and not (below and base - below[-1] > INT_MAX):
             findings.add("segment_name", f"{base} was no segment's base", offset=base, path=segment.path)
     first = pair.after[0].base_offset
     unexpired = [
         segment.base_offset
-        for segment, following in itertools.pairwise(pair.before)
-        if segment.base_offset < first and following.base_offset > log_start
+        for segment, next_segment in itertools.pairwise(pair.before)
+        if segment.base_offset < first and next_segment.base_offset > log_start_offset
     ]
     if unexpired and not pair.settings.deletes:
         detail = "pass --config cleanup.policy=compact,delete if retention may have deleted it"
         findings.add("segment_missing", detail, offset=unexpired[0], times=len(unexpired))
     for base in sorted(bases - {segment.base_offset for segment in pair.after}):
-        if base >= max(pair.rewritten_end, first):
+        if base >= max(pair.rewritten_end_offset, first):
             findings.add("segment_missing", "it was not to be cleaned", offset=base)
 
 
-def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
+def _check_other_files(before: LogSide, after: LogSide, findings: Findings) -> None:
     """Check the files of the partition that belong to no segment."""
     if before.directory != after.directory:
         old, new = read_topic_id(before.directory), read_topic_id(after.directory)
@@ -429,7 +446,7 @@ def _check_beside(before: LogSide, after: LogSide, findings: Findings) -> None:
 
 
 def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
-    """The newest snapshot must be the same: the producers are restored from it at startup."""
+    """The newest snapshot must be the same: a broker restores the producers from it at startup."""
     named = (parse_segment_file(entry.name) for entry in files.entries(before))
     offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
     if not offsets:
@@ -442,14 +459,15 @@ def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
 
 
 def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
-    """The epoch of each offset must be as it was, unless the log's start moved; each startup adds one."""
+    """The leader epoch of each offset must be as it was, unless the log's start moved. There may be new
+    epochs, since each startup of a broker adds one."""
     epochs, new_epochs = (LeaderEpochs(side.directory).entries for side in (before, after))
     path = str(after.directory / names.LEADER_EPOCH_CHECKPOINT)
     if epochs and not new_epochs:
         findings.add("leader_epochs", "the file is missing or empty", path=path)
         return
-    moved = before.log_start != after.log_start or not before.segments or not after.segments
-    moved = moved or before.segments[0].base_offset != after.segments[0].base_offset
-    for epoch, offset in () if moved else epochs:
+    has_moved = before.log_start_offset != after.log_start_offset or not before.segments or not after.segments
+    has_moved = has_moved or before.segments[0].base_offset != after.segments[0].base_offset
+    for epoch, offset in () if has_moved else epochs:
         if max((new for new, start in new_epochs if start <= offset), default=-1) < epoch:
             findings.add("leader_epochs", f"{epoch} does not hold there any more", offset=offset, path=path)

@@ -1,18 +1,18 @@
 """The check of transactions: which batches were aborted, and which markers may be discarded.
 
-A marker's transaction is *empty* when the producer has no data batch between its marker before this one and
-this one; a batch without records counts as data. A span knows that of all its markers but the first of each
-producer, which depends on the spans below. Such markers are returned as ``MarkerOutcome`` rows, and
-``check_unresolved_markers`` checks them when all spans are done.
+A transaction is *empty* if its producer has no data batch between the marker before and this transaction's
+marker. A batch without records counts as data. Within a span that is known for all markers but the first one
+of each producer: its transaction may have data in the spans below. These markers are *unresolved*;
+``check_unresolved_markers`` checks them when all spans were compared.
 
-=================  =========================  ==============================================
-the transaction    the marker in BEFORE       the marker in AFTER
-=================  =========================  ==============================================
-has data           any                        stays, its horizon as before
-is empty           without a horizon          stays, with a horizon
-is empty           a horizon in the future    stays
-is empty           a horizon that has passed  is discarded, or emptied for its producer
-=================  =========================  ==============================================
+=================  =========================  ==============================================================
+the transaction    the marker in BEFORE       what its marker in AFTER must be
+=================  =========================  ==============================================================
+has data           any                        retained, its delete horizon as before
+is empty           without a delete horizon   retained, with a delete horizon
+is empty           a horizon in the future    retained
+is empty           a horizon that has passed  discarded, or an empty batch that keeps the producer's epoch
+=================  =========================  ==============================================================
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from siltstone.base.config import LONG_MAX
 from siltstone.base.records.layout import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeaders, Flags
 from siltstone.log.indexes import TRANSACTION_ENTRY
-from siltstone.log.transactions import Aborted
+from siltstone.log.transactions import AbortedTransactions
 from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 
-_NO_RANGES = np.empty((2, 0), np.int64)
+_NO_RANGES = np.empty((2, 0), np.int64)  # first and last offsets of no transactions
 DISCARDED, RETAINED, EMPTIED = range(3)
-"""The outcome of a batch."""
+"""The outcomes of a batch; EMPTIED: its header is retained, but no record."""
 NO_HORIZON = -1
 """In place of a delete horizon, where a batch has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerOutcome:
-    """A marker of BEFORE and the outcome of its batch; delete horizons in ms, or NO_HORIZON."""
+    """A marker of BEFORE and the outcome of its batch. ``horizon``, ``new_horizon``: its delete horizon in
+    BEFORE and in AFTER, in ms, or NO_HORIZON."""
 
     offset: int
     producer_id: int
-    commit: bool
+    is_commit: bool
     horizon: int
     outcome: int
     new_horizon: int
@@ -51,9 +53,9 @@ class MarkerOutcome:
 class SpanTransactions:
     """The transactions of a span.
 
-    ``unresolved_markers``: those whose transaction may have begun below the span. ``aborts_with_data``:
-    offsets of abort markers whose transaction has data. ``open_producers`` have data after their last marker,
-    ``ended_producers`` have a marker.
+    ``unresolved_markers``: those whose transaction may have data below the span. ``aborts_with_data``: the
+    offsets of ABORT markers whose transaction has data. ``open_producers``: ids of producers with data after
+    their last marker. ``ended_producers``: ids of producers with a marker.
     """
 
     unresolved_markers: list[MarkerOutcome] = field(default_factory=list)
@@ -62,9 +64,10 @@ class SpanTransactions:
     ended_producers: set[int] = field(default_factory=set)
 
     def close_transaction(self, producer_id: int, *, has_data_here: bool) -> bool | None:
-        """End the producer's transaction: does it have data? None: it depends on the spans below.
+        """End the producer's transaction. Does it have data? None if that depends on the spans below.
 
-        ``has_data_here``: it has data in the records at hand, which ``open_producers`` does not know of yet.
+        ``has_data_here``: it has data in the batches that are being compared, which ``open_producers`` does
+        not contain yet.
         """
         has_data = has_data_here or producer_id in self.open_producers
         is_known = has_data or producer_id in self.ended_producers
@@ -75,16 +78,16 @@ class SpanTransactions:
 
 def control_and_data(batches: BatchHeaders) -> tuple[Flags, Flags]:
     """Which batches are control batches, and which are data of a transaction: bool, one a batch each."""
-    modern, attributes = batches["magic"] == 2, batches["attributes"]
-    control = modern & ((attributes & CONTROL_BIT) != 0)
-    return control, modern & ~control & ((attributes & TRANSACTIONAL_BIT) != 0)
+    is_v2, attributes = batches["magic"] == 2, batches["attributes"]
+    is_control = is_v2 & ((attributes & CONTROL_BIT) != 0)
+    return is_control, is_v2 & ~is_control & ((attributes & TRANSACTIONAL_BIT) != 0)
 
 
 class AbortedIndex:
-    """The aborted transactions of a log, out of its ``.txnindex`` files, by producer."""
+    """The aborted transactions of a log by producer, from ``data``: the bytes of its ``.txnindex`` files."""
 
     def __init__(self, data: bytes) -> None:
-        index = Aborted.of(data)
+        index = AbortedTransactions.from_entries(data)
         self._by_producer = {
             producer: (index.first_offset[rows], index.last_offset[rows])
             for producer in np.unique(index.producer_id).tolist()
@@ -98,22 +101,22 @@ class AbortedIndex:
         for producer in np.unique(batches["producer_id"][data]).tolist() if self._by_producer else ():
             first, last = self._by_producer.get(producer, _NO_RANGES)
             rows = np.flatnonzero(data & (batches["producer_id"] == producer))
+            # The ranges of a producer do not overlap: a batch can only be in the last one that begins below.
             entry = np.searchsorted(first, batches["last_offset"][rows], side="right") - 1
             aborted[rows] = (entry >= 0) & (np.append(last, -1)[entry] >= batches["base_offset"][rows])
         return aborted
 
-    def contradicts(self, producer: int, offset: int, commit: bool, data_is_listed: Flags) -> bool:
+    def contradicts(self, producer: int, offset: int, is_commit: bool, data_is_listed: Flags) -> bool:
         """Does the index contradict the producer's marker at ``offset``?
 
-        ``data_is_listed``: which of the data batches between its marker before this one and this one the
-        index names as aborted. An abort with data of which the index names nothing is left to
-        ``check_entries``.
+        ``data_is_listed``: for each data batch of the transaction, whether the index lists it as aborted. An
+        ABORT with data of which the index lists nothing is not found here, but by ``check_entries``.
         """
         first, last = self._by_producer.get(producer, _NO_RANGES)
         entry = int(np.searchsorted(first, offset, side="right")) - 1
         if entry < 0 or last[entry] < offset:
             return bool(data_is_listed.any())
-        return commit or int(last[entry]) != offset or not data_is_listed.all()
+        return is_commit or int(last[entry]) != offset or not data_is_listed.all()
 
 
 def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings: Findings) -> None:
@@ -136,23 +139,23 @@ def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings:
 
 
 def _note(findings: Findings, kind: str, marker: MarkerOutcome, why: str) -> None:
-    name = "commit" if marker.commit else "abort"
+    name = "commit" if marker.is_commit else "abort"
     findings.add(kind, f"{name} of producer {marker.producer_id}: {why}", offset=marker.offset)
 
 
 def check_unresolved_markers(
     pair: LogPair, spans: Sequence[SpanTransactions], findings: Findings
 ) -> set[int]:
-    """Check the unresolved markers of the spans, which are in order; returns the offsets of all abort markers
-    whose transaction has data."""
+    """Check the unresolved markers of all spans, which must be in order. Returns the offsets of all ABORT
+    markers whose transaction has data."""
     open_producers: set[int] = set()
     aborts: set[int] = set()
     for span in spans:
         for marker in span.unresolved_markers:
             had_data = marker.producer_id in open_producers
-            if pair.after[0].base_offset <= marker.offset < pair.rewritten_end:
+            if pair.after[0].base_offset <= marker.offset < pair.rewritten_end_offset:
                 check_marker(pair, marker, had_data, findings)
-            if had_data and not marker.commit:
+            if had_data and not marker.is_commit:
                 aborts.add(marker.offset)
         aborts.update(span.aborts_with_data)
         open_producers = (open_producers - span.ended_producers) | span.open_producers
@@ -162,9 +165,10 @@ def check_unresolved_markers(
 def check_entries(
     pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
 ) -> None:
-    """Compare AFTER's ``.txnindex`` files with BEFORE's; ``after``: (base offset of a segment, its
-    entries)."""
-    by_marker = {entry[3]: entry for entry in np.frombuffer(pair.aborted, TRANSACTION_ENTRY).tolist()}
+    """Compare AFTER's ``.txnindex`` files with BEFORE's; ``after``: (base offset of a segment, the bytes of
+    its file)."""
+    old_entries = np.frombuffer(pair.aborted_entries, TRANSACTION_ENTRY)
+    by_marker = dict(zip(old_entries["last_offset"].tolist(), old_entries.tolist(), strict=True))
     missing = aborts_with_data - by_marker.keys()
     for offset in sorted(missing)[:1]:
         detail = "an aborted transaction that no .txnindex of BEFORE names"
@@ -173,14 +177,14 @@ def check_entries(
     expected = {
         offset
         for offset in by_marker
-        if offset >= bases[0] and (offset in aborts_with_data or offset >= pair.rewritten_end)
+        if offset >= bases[0] and (offset in aborts_with_data or offset >= pair.rewritten_end_offset)
     }
     seen: set[int] = set()
     for base, data in after:
-        entries = np.frombuffer(data, TRANSACTION_ENTRY).tolist()
-        offsets = [entry[3] for entry in entries]
-        end = next((following for following in bases if following > base), 1 << 63)
-        for entry, offset in zip(entries, offsets, strict=True):
+        entries = np.frombuffer(data, TRANSACTION_ENTRY)
+        offsets = entries["last_offset"].tolist()  # of the markers
+        end = next((following for following in bases if following > base), LONG_MAX + 1)
+        for entry, offset in zip(entries.tolist(), offsets, strict=True):
             if by_marker.get(offset) != entry:
                 findings.add("aborted_entry", "BEFORE has no such entry", offset=offset)
             elif not base <= offset < end:

@@ -58,7 +58,7 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
     before = data.draw(st.integers(0, 2))
     base = int(batches["base_offset"][0]) - before
     offsets = [*range(before), *(int(full.offset[i]) - base for i in sorted(wanted))]
-    choice = ChosenOffsets(offsets=np.array(offsets, np.uint32), base=base, met=before, all_from=all_from)
+    choice = ChosenOffsets(offsets=np.array(offsets, np.uint32), base=base, matched=before, all_from=all_from)
     found = decode_chosen_records(window, batches, rows, choice)
     stay = [i for i in range(len(full)) if among[i] and (i not in contested or i in wanted)]
     shared = found.columns.data is full.data
@@ -67,7 +67,7 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
     for row, i in enumerate(stay):
         assert (found.columns.key(row), found.columns.value(row)) == (full.key(i), full.value(i))
     left = [i for i in contested if i not in wanted]
-    assert (found.met, found.left_out) == (before + len(wanted), len(left))
+    assert (found.matched, found.left_out) == (before + len(wanted), len(left))
     assert found.keyless == sum(full.key(i) is None for i in left)
 
 
@@ -82,7 +82,7 @@ def test_a_chosen_offset_that_no_record_has_is_refused(log: bytes) -> None:
     window, batches = scanned(log)
     rows = np.arange(len(batches))
     choice = ChosenOffsets(
-        offsets=np.array([0, 1, 2], np.uint32), base=0, met=0, all_from=np.full(len(rows), ALL)
+        offsets=np.array([0, 1, 2], np.uint32), base=0, matched=0, all_from=np.full(len(rows), ALL)
     )
     with raises_error(CheckFailedError, path="a.log", about="offset"):
         decode_chosen_records(window, batches, rows, choice, path="a.log")

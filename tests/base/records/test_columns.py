@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, Scratch
 from siltstone.base.records.columns import DECODE_REASON, RecordColumns
 from siltstone.base.records.decode import decode_records
 from tests.support.errors import raises_error
@@ -171,7 +171,7 @@ def test_the_limit_is_each_batchs(codec: int) -> None:
     big = twin.batch([twin.record(0, 0, b"k", bytes(900))], codec=codec)
     window, batches = scanned(big + big)
     assert len(decode_records(window, batches, limit=1000)) == 2
-    with raises_error(CorruptRecordError, about="800 bytes", advice=LIMIT_SETTING):
+    with raises_error(CorruptRecordError, about="800 bytes", advice=DECOMPRESSION_LIMIT_SETTING):
         decode_records(window, batches, limit=800)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.columns import RecordColumns
-from siltstone.base.records.convert import NO_HORIZON, Converted, convert_entries
+from siltstone.base.records.convert import NO_HORIZON, ConvertedBatches, convert_entries
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.scan import ScanEnd, scan_batches
@@ -59,14 +59,14 @@ def converted(
     horizon_ms: Int64 | None = None,
     path: str = "",
     origin: int = 0,
-) -> Converted:
+) -> ConvertedBatches:
     """By default all records stay, no batch has a delete horizon, and no empty batch stays."""
     return convert_entries(
         entries,
         columns,
-        keep=np.ones(len(columns), np.bool_) if keep is None else keep,
+        is_retained=np.ones(len(columns), np.bool_) if keep is None else keep,
         horizon_ms=np.full(len(entries), NO_HORIZON, np.int64) if horizon_ms is None else horizon_ms,
-        keep_empty=np.zeros(len(entries), np.bool_),
+        keeps_empty=np.zeros(len(entries), np.bool_),
         path=path,
         origin=origin,
     )
@@ -111,7 +111,7 @@ def kafkas_batches(path: Path) -> dict[int, tuple[Bytes, BatchHeaders]]:
 
 def as_kafka_cleaned(
     entries: BatchHeaders, columns: RecordColumns, kafkas: dict[int, tuple[Bytes, BatchHeaders]]
-) -> Converted:
+) -> ConvertedBatches:
     """Our conversion of what stayed in Kafka's cleaning, with the horizons that it stamped."""
     stayed = np.concatenate([decode_records(*batch).offset for batch in kafkas.values()])
     keep = np.isin(columns.offset, stayed)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from siltstone.base.errors import CorruptRecordError
-from siltstone.base.records.codecs import LIMIT_SETTING, Scratch
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, Scratch
 from siltstone.base.records.decode import decode_records
 from tests.support.errors import raises_error
 from tests.support.records import twin
@@ -81,5 +81,5 @@ def test_errors_keep_their_place_in_a_mixed_window(bad: int) -> None:
     "parts", [(legacy(1, 0), legacy(1, 9)), (modern(4, 0),), (legacy(1, 0), modern(4, 1))]
 )
 def test_the_limit_holds_for_every_age(parts: tuple[bytes, ...]) -> None:
-    with raises_error(CorruptRecordError, about="20 bytes", advice=LIMIT_SETTING):
+    with raises_error(CorruptRecordError, about="20 bytes", advice=DECOMPRESSION_LIMIT_SETTING):
         decode_records(*scanned(b"".join(parts)), limit=20)

@@ -12,7 +12,7 @@ import zstandard
 
 from siltstone.base.errors import CorruptRecordError
 from siltstone.base.records import codecs as codecs_module
-from siltstone.base.records.codecs import DEFAULT_LIMIT, LIMIT_SETTING, Scratch
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import decompress_batches, max_records, refuse_impossible_counts
 from siltstone.base.records.layout import BATCH, BATCH_OVERHEAD, BatchHeaders, Bytes
@@ -35,7 +35,9 @@ def laid_out(bodies: Bodies) -> tuple[Bytes, BatchHeaders]:
     return array(b"".join(bytes(BATCH_OVERHEAD) + body for _, body in bodies)), batches
 
 
-def decompressed(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | None = None) -> list[bytes]:
+def decompressed(
+    bodies: Bodies, limit: int = DEFAULT_DECOMPRESSION_LIMIT, scratch: Scratch | None = None
+) -> list[bytes]:
     window, batches = laid_out(bodies)
     data, starts, ends = decompress_batches(
         window, batches, scratch or Scratch(), limit=limit, path="a.log", origin=7
@@ -43,7 +45,7 @@ def decompressed(bodies: Bodies, limit: int = DEFAULT_LIMIT, scratch: Scratch | 
     return [data[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def outcome(bodies: Bodies, limit: int = DEFAULT_LIMIT) -> list[bytes] | str:
+def outcome(bodies: Bodies, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> list[bytes] | str:
     try:
         return decompressed(bodies, limit)
     except CorruptRecordError as error:
@@ -114,7 +116,7 @@ def test_a_damaged_frame_is_refused_with_its_position(library: str) -> None:
 def test_every_frame_is_bound_by_the_limit(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size))) for size in (1000, 999, 1000)]
     assert [len(each) for each in decompressed(bodies, limit=1000)] == [1000, 999, 1000]
-    with raises_error(CorruptRecordError, about="999 bytes", advice=LIMIT_SETTING):
+    with raises_error(CorruptRecordError, about="999 bytes", advice=DECOMPRESSION_LIMIT_SETTING):
         decompressed(bodies, limit=999)
 
 
@@ -151,7 +153,7 @@ def test_threads_decompress_side_by_side(library: str) -> None:
 def test_a_batch_that_declares_too_much_is_refused_before_allocating(library: str, codec: int) -> None:
     scratch = Scratch(64)
     bodies = [(codec, twin.compress(codec, bytes(size))) for size in (500, 3 << 20)]
-    with raises_error(CorruptRecordError, about="1048576 bytes", advice=LIMIT_SETTING):
+    with raises_error(CorruptRecordError, about="1048576 bytes", advice=DECOMPRESSION_LIMIT_SETTING):
         decompressed(bodies, limit=1 << 20, scratch=scratch)
     assert len(scratch.reserve(0)) == 64
 
@@ -184,9 +186,11 @@ def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
         with raises_error(CorruptRecordError, about=reason):
             decode_records(window, batches)
     sizes = np.array([1 << 40])
-    for limit in (1, DEFAULT_LIMIT, 1 << 30):
+    for limit in (1, DEFAULT_DECOMPRESSION_LIMIT, 1 << 30):
         maximum = max_records(limit)
         assert maximum == max(limit, 256 << 20) // 64
         refuse_impossible_counts(batches, np.array([maximum]), sizes, "a.log", 0, limit)
-        with raises_error(CorruptRecordError, path="a.log", about=f"{maximum} records", advice=LIMIT_SETTING):
+        with raises_error(
+            CorruptRecordError, path="a.log", about=f"{maximum} records", advice=DECOMPRESSION_LIMIT_SETTING
+        ):
             refuse_impossible_counts(batches, np.array([maximum + 1]), sizes, "a.log", 0, limit)

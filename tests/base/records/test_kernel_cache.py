@@ -28,7 +28,7 @@ print(total({name}(np.arange(5))), sum(total.stats.cache_hits.values()))
 
 TABLE = """
 from enum import IntEnum
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 
 LAST = {last}
 
@@ -39,7 +39,7 @@ class Reason(IntEnum):
 def added(number):
     return number + {added}
 
-@inlined
+@inline_kernel
 def doubled(number):
     return number * {factor}
 """

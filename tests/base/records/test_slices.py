@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import (
-    RECORD_BYTES,
+    RECORD_MEMORY_BYTES,
     SLICE_BYTES,
     decompressed_size_bounds,
     slices_within,
@@ -67,7 +67,7 @@ def test_records_count_with_the_memory_of_their_rows() -> None:
     log = b"".join(
         twin.batch(records, base_offset=offset, codec=twin.ZSTD) for offset in range(0, 20_000, 2000)
     )
-    assert len(cut(log, budget=4000 * RECORD_BYTES)) >= 5
+    assert len(cut(log, budget=4000 * RECORD_MEMORY_BYTES)) >= 5
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -92,7 +92,7 @@ def test_formats_are_not_mixed_and_a_damaged_batch_is_alone() -> None:
     found = cut(log)
     assert found[0] == [0, 1, 2]
     data = array(log)
-    assert decompressed_size_bounds(data, scan_batches(data).batches)[4] == DEFAULT_LIMIT
+    assert decompressed_size_bounds(data, scan_batches(data).batches)[4] == DEFAULT_DECOMPRESSION_LIMIT
     assert not any({3, 4} <= set(part) for part in found)
 
 

@@ -222,7 +222,9 @@ def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> N
             topic_partition=topic_partition, path=path, directory=directory, config=logs.settings(policy)
         )
         cleaner = Cleaner(InProcessEngine, InPlace("run"), RunLimits())
-        (result,) = cleaner.run([replace(state, defaults_hold=True)], PlanOptions(now_ms=NOW + 10 * DAY))
+        (result,) = cleaner.run(
+            [replace(state, has_brokers_defaults=True)], PlanOptions(now_ms=NOW + 10 * DAY)
+        )
     assert bases(partition) == [4] and result.discarded.expired == 3
 
 
@@ -255,7 +257,7 @@ def test_an_interrupt_during_retention_leaves_a_cleaned_log_cleaned(
     def interrupted(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("siltstone.compaction.inplace.expiry.decide", interrupted)
+    monkeypatch.setattr("siltstone.compaction.inplace.expiry.segments_to_delete", interrupted)
     with LogDirectory.open(tmp_path) as directory:
         ((topic_partition, path),) = directory.partitions.items()
         config = logs.settings({"segment.bytes": 100, **BOTH})

@@ -43,7 +43,7 @@ class Subject:
 
     def clean(self, root: Path) -> LogResult:
         def engine() -> InProcessEngine:
-            return InProcessEngine(self.buckets, clean_share=0 if self.buckets > 1 else 4)
+            return InProcessEngine(self.buckets, min_clean_to_dirty_ratio=0 if self.buckets > 1 else 4)
 
         return logs.run(root, config=self.config, now_ms=self.now_ms, engine=engine, limits=self.limits)
 

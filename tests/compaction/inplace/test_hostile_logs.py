@@ -188,7 +188,7 @@ def test_everything_is_removed_and_the_end_stays(tmp_path: Path) -> None:
 
 def marker(offset: int, *, commit: bool) -> bytes:
     data = end_transaction_marker(
-        commit=commit, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=RECORD_TIME
+        is_commit=commit, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=RECORD_TIME
     )
     return struct.pack(">q", offset) + data.tobytes()[8:]
 

@@ -30,7 +30,7 @@ def keeps_legacy_tombstones(modified_ms: int, horizon_ms: int) -> bool:
         delete_retention_ms=0,
         last_offset=0,
         producers=np.empty((0, 3), np.int64),
-        legacy_horizon_ms=horizon_ms,
+        legacy_delete_horizon_ms=horizon_ms,
     )
     return rules.keeps_legacy_tombstones(modified_ms)
 
@@ -184,9 +184,9 @@ def test_example_6_map_size_and_passes() -> None:
     assert ranges.kafka_passes(default + 1, default) == 2
     assert ranges.kafka_passes(0, default) == 1
     assert map_keys(1_048_577, 0.9) == 39_321
-    assert ranges.kafka_buffer_bytes(9, 0.9) == 240
+    assert ranges.kafka_buffer_bytes_for_keys(9, 0.9) == 240
     for load in (0.0, 5e-324):
-        assert ranges.kafka_buffer_bytes(1, load) == (2**63 - 1) // 24 * 24
+        assert ranges.kafka_buffer_bytes_for_keys(1, load) == (2**63 - 1) // 24 * 24
 
 
 def test_example_7_groups() -> None:
@@ -224,8 +224,13 @@ def test_example_9_log_start_retention() -> None:
 
     def going(log_start: int) -> list[int]:
         config = LogConfig(retention_ms=-1, retention_bytes=-1)
-        decisions = retention.decide(
-            log, now_ms=0, config=config, log_start_offset=log_start, high_watermark=50, retain_active=True
+        decisions = retention.segments_to_delete(
+            log,
+            now_ms=0,
+            config=config,
+            log_start_offset=log_start,
+            high_watermark=50,
+            retain_active_segment=True,
         )
         return [decision.base_offset for decision in decisions]
 
@@ -319,20 +324,20 @@ def test_maximum_lag_makes_a_log_overdue() -> None:
     log = facts(0, 10, 20)
     stamped = [replace(s, first_timestamp=t) for s, t in zip(log.segments, (None, 300, 100), strict=True)]
     log = replace(log, segments=stamped)
-    assert not found(log, now_ms=500, max_ms=200).overdue
-    assert found(log, now_ms=501, max_ms=200).overdue
+    assert not found(log, now_ms=500, max_ms=200).is_overdue
+    assert found(log, now_ms=501, max_ms=200).is_overdue
     assert ranges.is_eligible(found(log, now_ms=501, max_ms=200), 1.0)
 
 
 def test_maximum_lag_goes_by_the_file_where_there_is_no_timestamp() -> None:
     log = facts(0, 10, 20)
     log = replace(log, segments=[replace(s, modified_ms=100) for s in log.segments])
-    assert not found(log, now_ms=300, max_ms=200).overdue
-    assert found(log, now_ms=301, max_ms=200).overdue
+    assert not found(log, now_ms=300, max_ms=200).is_overdue
+    assert found(log, now_ms=301, max_ms=200).is_overdue
 
 
 def test_overdue_without_anything_to_clean_is_not_eligible() -> None:
-    nothing = replace(found(facts(0, 10)), cleanable_bytes=0, overdue=True)
+    nothing = replace(found(facts(0, 10)), cleanable_bytes=0, is_overdue=True)
     assert not ranges.is_eligible(nothing, 0.0)
     assert nothing.dirty_ratio == 1.0 or nothing.clean_bytes == 0
 

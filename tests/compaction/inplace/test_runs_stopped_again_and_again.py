@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from siltstone.compaction.inplace.cleaner import RunLimits
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.compaction.work import LogWork
 from siltstone.log.directory import LogDirectory
@@ -268,13 +268,13 @@ def test_message_sets_behind_a_segment_that_is_cleaned_already(tmp_path: Path) -
             for i, key in enumerate(keys)
         ]
     partition = logs.write_log(tmp_path, {**segments, 30: [logs.one(30, "end")]})
-    assert works(tmp_path).message_sets
+    assert works(tmp_path).has_message_sets
     result = waves_run(tmp_path, NOW)
     assert result.status == SKIPPED and read_partition(partition)[0].batches[0].magic == 2
-    assert works(tmp_path).message_sets
+    assert works(tmp_path).has_message_sets
     while result.status == SKIPPED:
         result = waves_run(tmp_path, NOW)
-    assert result.status == CLEANED and not works(tmp_path).message_sets
+    assert result.status == CLEANED and not works(tmp_path).has_message_sets
     assert logs.offsets(partition) == [0, 10, 20, 22, 23, 30]
 
 
@@ -290,5 +290,5 @@ def works(path: Path) -> LogWork:
             config=logs.settings(waves.CONFIG),
         )
         planned = plan_log(state, directory.checkpoints(), PlanOptions(now_ms=NOW, force=True), None)
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedLog)
     return planned.work

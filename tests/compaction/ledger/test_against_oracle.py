@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siltstone.compaction.ledger.work import Settings
+from siltstone.compaction.ledger.work import CompactionSettings
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.ledger.driving import How, compact_and_check, opened
 from tests.support.ledger.oracle import Model
@@ -19,7 +19,7 @@ WAYS = st.builds(
     spread=st.booleans(),
     buckets=st.sampled_from([1, 1, 2, 3, 8]),
     settings=st.builds(
-        Settings,
+        CompactionSettings,
         segment_bytes=st.sampled_from([300, 2000, 1 << 30]),
         index_interval=st.sampled_from([0, 4096]),
         window_size=st.sampled_from([512, 4 << 20]),

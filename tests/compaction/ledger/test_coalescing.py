@@ -30,9 +30,9 @@ def run(
     found: list[Batch] = []
     for window in windows:
         data = array(window)
-        chosen = coalescer.chosen(scan_batches(data).batches)
+        chosen = coalescer.may_retain(scan_batches(data).batches)
         for part in (chosen[chosen["magic"] == 2], chosen[chosen["magic"] < 2]):
-            taken = coalescer.take(data, part)
+            taken = coalescer.coalesce(data, part)
             found += [] if taken is None else _decoded(taken)
     found += _decoded(coalescer.finish())
     return found, coalescer
@@ -198,4 +198,4 @@ def test_malformed_records_are_refused() -> None:
     data[61] = 0x7E
     coalescer = Coalescer(np.array([0, 1], np.int64))
     with pytest.raises(CorruptRecordError):
-        coalescer.take(data, scan_batches(data).batches)
+        coalescer.coalesce(data, scan_batches(data).batches)

@@ -23,7 +23,7 @@ from siltstone.base.errors import (
 )
 from siltstone.compaction.ledger import work as sources_module
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
-from siltstone.compaction.ledger.work import Compacted, CompactionWork, Settings
+from siltstone.compaction.ledger.work import CompactionReport, CompactionSettings, CompactionWork
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
 from siltstone.log.partition import PartitionLog
@@ -236,12 +236,12 @@ def test_damage_ends_a_compaction_with_the_ledger_as_it_was(
 class Losing(InProcessCompactionEngine):
     """An engine between whose tasks something gets lost."""
 
-    def __init__(self, lose: Callable[[Compacted], object]) -> None:
+    def __init__(self, lose: Callable[[CompactionReport], object]) -> None:
         super().__init__()
         self._lose = lose
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        done = super().compact(work, whole)
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        done = super().compact(work, in_one_task)
         self._lose(done)
         return done
 
@@ -250,16 +250,16 @@ class Losing(InProcessCompactionEngine):
     "lose",
     [
         lambda done: done.written.popitem(),
-        lambda done: done.add(Compacted(written=done.written)),
-        lambda done: done.keys.pop(),
-        lambda done: setattr(done, "arrived", done.arrived - 1),
+        lambda done: done.add(CompactionReport(written=done.written)),
+        lambda done: done.key_index_parts.pop(),
+        lambda done: setattr(done, "merged_entries", done.merged_entries - 1),
         lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
         lambda done: done.retained.update({0: 1}),
-        lambda done: setattr(done, "deleted", 3),
+        lambda done: setattr(done, "deleted_keys", 3),
     ],
 )
 def test_counts_that_differ_end_a_compaction_without_a_commit(
-    tmp_path: Path, lose: Callable[[Compacted], object]
+    tmp_path: Path, lose: Callable[[CompactionReport], object]
 ) -> None:
     log = a_log(tmp_path)
     put(log, ("a", "1"), ("b", "1"), ("a", "2"))
@@ -380,10 +380,10 @@ def test_segments_deleted_during_a_compaction_stay_readable(tmp_path: Path) -> N
         log.roll()
 
     class Deleting(InProcessCompactionEngine):
-        def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-            for path in log.delete_prefix(3):
+        def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+            for path in log.delete_oldest_segments(3):
                 path.unlink()
-            return super().compact(work, whole)
+            return super().compact(work, in_one_task)
 
     compact(log, model, How(engine=lambda _: Deleting()))
     assert [each.key for each in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]
@@ -407,7 +407,7 @@ def test_new_segments_are_of_the_size_that_was_asked_for(tmp_path: Path) -> None
     for start in range(0, 300, 10):
         value = np.random.default_rng(start).bytes(5000).hex()
         put(log, *((f"{number}", value) for number in range(start, start + 10)))
-    compact_and_check(log, model, How(settings=Settings(segment_bytes=600_000)))
+    compact_and_check(log, model, How(settings=CompactionSettings(segment_bytes=600_000)))
     ledger = LedgerStore(log.directory).current()
     assert ledger is not None
     sizes = [segment.size for segment in ledger.runs[0].segments]

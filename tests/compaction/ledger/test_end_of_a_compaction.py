@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from siltstone.compaction.ledger.work import end_of
+from siltstone.compaction.ledger.work import compactable_end
 from siltstone.log.fetch import LogView
 
 
@@ -20,4 +20,4 @@ from siltstone.log.fetch import LogView
 def test_the_end_is_what_is_replicated_and_decided_but_not_below_the_start(
     log_start: int, high_watermark: int, last_stable: int, end: int
 ) -> None:
-    assert end_of(LogView((), log_start, 10, high_watermark, last_stable, 0)) == end
+    assert compactable_end(LogView((), log_start, 10, high_watermark, last_stable, 0)) == end

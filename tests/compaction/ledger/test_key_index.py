@@ -10,7 +10,13 @@ import pytest
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.layout import Words
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, KeysPart, assemble, read_keys, write_part
+from siltstone.compaction.ledger.keys import (
+    PARTITIONS,
+    KeyIndexPart,
+    assemble_key_index,
+    read_key_index,
+    write_key_index_part,
+)
 from tests.support.errors import raises_error
 from tests.support.ledger.entries import spread_entries
 
@@ -23,12 +29,12 @@ def some_entries(count: int, words: int = 3) -> tuple[Words, np.ndarray]:
     return spread_entries(random.integers(0, 1 << 64, (count, words), np.uint64))
 
 
-def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> list[KeysPart]:
+def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> list[KeyIndexPart]:
     each, parts = PARTITIONS // buckets, []
     for bucket in range(buckets):
         mine = bounds[bucket * each : (bucket + 1) * each + 1]
         part = entries[mine[0] : mine[-1]]
-        parts.append(write_part(folder, part, mine - mine[0], bucket * each, "0"))
+        parts.append(write_key_index_part(folder, part, mine - mine[0], bucket * each, "0"))
     return parts
 
 
@@ -36,13 +42,13 @@ def written(folder: Path, count: int = 5000, buckets: int = 4, words: int = 3) -
     folder.mkdir(exist_ok=True)
     entries, bounds = some_entries(count, words)
     path = folder / "keys"
-    size, _ = assemble(path, parts_of(folder, entries, bounds, buckets), words, HASH_KEY)
+    size, _ = assemble_key_index(path, parts_of(folder, entries, bounds, buckets), words, HASH_KEY)
     assert size == path.stat().st_size
     return path, entries
 
 
 def everything(path: Path, words: int = 3, first: int = 0, behind: int = PARTITIONS) -> Words:
-    parts = [entries for _, entries, _ in read_keys(path, HASH_KEY, words, first, behind)]
+    parts = [entries for _, entries, _ in read_key_index(path, HASH_KEY, words, first, behind)]
     return np.concatenate([np.empty((0, words), np.uint64), *parts])
 
 
@@ -58,7 +64,7 @@ def test_what_was_written_in_parts_is_read_by_ranges(tmp_path: Path, buckets: in
 def test_large_ranges_come_some_partitions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_READ_BYTES", 1000)
     path, entries = written(tmp_path)
-    found = list(read_keys(path, HASH_KEY, 3))
+    found = list(read_key_index(path, HASH_KEY, 3))
     assert len(found) > 50 and np.array_equal(np.concatenate([each for _, each, _ in found]), entries)
     for first, part, bounds in found:
         partitions = (part[:, 0] >> np.uint64(54)).astype(np.int64) - first
@@ -97,7 +103,7 @@ def test_a_cut_file_is_noticed(tmp_path: Path, size: int) -> None:
 def test_another_hash_key_is_noticed(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     with raises_error(CorruptFileError, path=path, position=24):
-        next(read_keys(path, (11, 13), 3))
+        next(read_key_index(path, (11, 13), 3))
 
 
 def test_another_number_of_words_is_noticed(tmp_path: Path) -> None:
@@ -113,4 +119,4 @@ def test_a_part_that_changed_before_it_was_put_together_is_noticed(tmp_path: Pat
     data[-3] ^= 1
     Path(parts[1].path).write_bytes(data)
     with raises_error(CorruptFileError, path=parts[1].path):
-        assemble(tmp_path / "keys", parts, 3, HASH_KEY)
+        assemble_key_index(tmp_path / "keys", parts, 3, HASH_KEY)

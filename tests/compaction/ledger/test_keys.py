@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, deleted_of
 from siltstone.compaction.ledger import keys
-from siltstone.compaction.ledger.keys import PARTITIONS, look_up_older
+from siltstone.compaction.ledger.keys import PARTITIONS, look_up_older_entries
 from tests.support.ledger.entries import spread_entries
 
 PARTITION_SHIFT = 54
@@ -32,8 +32,8 @@ def entries_of(events: list[tuple[int, int, bool]], by_time: bool, first_offset:
     return np.array(rows, np.uint64).reshape(-1, 4 if by_time else 3)
 
 
-def best_of_each_key(entries: Words) -> tuple[Words, np.ndarray]:
-    return keys.best_of_each_key([EntryBlob(bucket=0, entries=entries)], entries.shape[1])
+def latest_entry_of_each_key(entries: Words) -> tuple[Words, np.ndarray]:
+    return keys.latest_entry_of_each_key([EntryBlob(bucket=0, entries=entries)], entries.shape[1])
 
 
 def partition_of(row: list[int]) -> int:
@@ -73,7 +73,7 @@ def test_the_latest_event_wins_and_of_several_the_latest_offset(
     events: list[tuple[int, int, bool]], by_time: bool
 ) -> None:
     entries = entries_of(events, by_time)
-    best, bounds = best_of_each_key(entries)
+    best, bounds = latest_entry_of_each_key(entries)
     assert sorted(rows_of(best)) == sorted(twin_best(rows_of(entries)).values())
     for partition in range(PARTITIONS):
         mine = rows_of(best[bounds[partition] : bounds[partition + 1]])
@@ -85,13 +85,13 @@ def test_the_latest_event_wins_and_of_several_the_latest_offset(
 def test_older_entries_are_superseded_or_later_as_by_the_twin(
     older: list[tuple[int, int, bool]], newer: list[tuple[int, int, bool]], by_time: bool
 ) -> None:
-    old, old_bounds = best_of_each_key(entries_of(older, by_time))
+    old, old_bounds = latest_entry_of_each_key(entries_of(older, by_time))
     if not by_time:  # deleted keys have no entry then
         old_bounds = np.concatenate(([0], np.cumsum(~deleted_of(old))))[old_bounds]
         old = old[~deleted_of(old)]
-    new, bounds = best_of_each_key(entries_of(newer, by_time, len(older)))
+    new, bounds = latest_entry_of_each_key(entries_of(newer, by_time, len(older)))
     marked = np.zeros(len(new), np.bool_)
-    superseded = look_up_older(new, bounds, old, old_bounds, 0, marked)
+    superseded = look_up_older_entries(new, bounds, old, old_bounds, 0, marked)
     there = {(row[0], row[1]): row for row in rows_of(old)}
     late = [(row[0], row[1]) in there and rank(there[row[0], row[1]]) > rank(row) for row in rows_of(new)]
     lost = [

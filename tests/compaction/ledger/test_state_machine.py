@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.compaction.ledger.work import Settings
+from siltstone.compaction.ledger.work import CompactionSettings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
@@ -88,7 +88,7 @@ class CompactedLog(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([1000, 1 << 30]),
     )
     def compact(self, spread: bool, buckets: int, maximum: int, segment_bytes: int) -> None:
-        sizes = Settings(segment_bytes=segment_bytes, max_runs=maximum)
+        sizes = CompactionSettings(segment_bytes=segment_bytes, max_runs=maximum)
         result = compact(self.log, self.model, How(spread=spread, buckets=buckets, settings=sizes))
         assert result.changed is (self.end > self.model.horizon)
         self.model.add(self.appended[self.model.horizon :], self.end)
@@ -101,11 +101,11 @@ class CompactedLog(RuleBasedStateMachine):
     @rule()
     def expire_originals(self) -> None:
         """All segments that nobody needs any more."""
-        held = LedgerStore(self.directory).held_horizon() or 0
+        held = LedgerStore(self.directory).first_needed_offset() or 0
         if self.reading is not None:
             held = min(held, max(self.reading[0].offset, self.reading[3]))
         bases = [segment.base_offset for segment in self.log.view.segments[1:]]
-        for path in self.log.delete_prefix(sum(base <= held for base in bases)):
+        for path in self.log.delete_oldest_segments(sum(base <= held for base in bases)):
             path.unlink()
 
     @rule()

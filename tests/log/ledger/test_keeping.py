@@ -16,7 +16,7 @@ from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.log.retention import SegmentMetadata, decide
+from siltstone.log.retention import SegmentMetadata, segments_to_delete
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning import logs
 from tests.support.errors import raises_error
@@ -49,7 +49,7 @@ def segments(*bases: int, end: int) -> tuple[SegmentMetadata, ...]:
     [(None, 3), (0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (29, 2), (30, 3), (99, 3)],
 )
 def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None, gone: int) -> None:
-    decisions = decide(
+    decisions = segments_to_delete(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
@@ -62,7 +62,7 @@ def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None,
 
 @pytest.mark.parametrize(("retain_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
 def test_what_was_given_up_goes_all_the_same(retain_from: int, gone: int) -> None:
-    decisions = decide(
+    decisions = segments_to_delete(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
         config=DELETES,
@@ -152,7 +152,7 @@ def test_a_forgotten_ledger_holds_nothing_back(manager: LogManager, clock: Manua
     grow(log, 1)
     plainly.compact(log)
     grow(log, 1)
-    LedgerStore(log.directory).forget()
+    LedgerStore(log.directory).delete_cursor()
     assert retained(manager, clock) == [6]
 
 
@@ -313,7 +313,7 @@ def test_clean_leaves_what_no_ledger_covers(tmp_path: Path, horizon: int | None,
     assert sorted(logs.logs_of(partition)) == left
     if horizon is not None:
         assert (store.folder / "generation-0").exists()
-        assert store.held_horizon() == horizon
+        assert store.first_needed_offset() == horizon
 
 
 def test_clean_says_when_damage_keeps_it_from_deleting(tmp_path: Path) -> None:

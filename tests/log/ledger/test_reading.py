@@ -18,6 +18,7 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log.ledger import store as holding
 from siltstone.log.ledger.reading import CompactedReader
@@ -115,7 +116,7 @@ def test_deleted_originals_are_read_from_the_ledger(log: PartitionLog) -> None:
     plainly.compact(log)
     log.roll()
     append(log, "d1")
-    log.delete_prefix(lambda view: len(view.segments) - 1)
+    log.delete_oldest_segments(lambda view: len(view.segments) - 1)
     assert log.log_start_offset == 22
     assert view(log) == ["0:a1", "1:b1", "21:c1", "22:d1"]
     assert read(log.reader()) == ["22:d1"]
@@ -253,7 +254,7 @@ def test_only_the_tail_has_open_and_aborted_transactions(log: PartitionLog) -> N
     plainly.compact(log)
     transactional(b"x", 0)
     marker = end_transaction_marker(
-        commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
+        is_commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
     )
     log.append(marker, origin=Origin.COORDINATOR)
     append(log, "a2")
@@ -286,7 +287,7 @@ def test_a_reader_goes_on_in_the_ledger_it_began_with(log: PartitionLog) -> None
         rest = plainly.recs_of(reader)
     offsets = [int(each.split(":")[0]) for each in first] + [each.offset for each in rest]
     assert offsets == list(range(60))
-    LedgerStore(log.directory).collect()
+    LedgerStore(log.directory).delete_unused()
     assert held(log) == {"cursor.json", "ledger-2.json", "generation-2"}
 
 
@@ -295,7 +296,7 @@ def test_the_ledger_is_let_go_at_the_horizon_not_at_the_end(log: PartitionLog) -
     plainly.compact(log)
     append(log, "a5 b5")
     reader = log.reader(read_compacted=True)
-    assert LedgerStore(log.directory).held_horizon() == 20
+    assert LedgerStore(log.directory).first_needed_offset() == 20
     while reader.offset <= 20:
         reader.poll()
     plainly.compact(log, name="bb", merge_runs=True)
@@ -356,7 +357,7 @@ def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
     many(log, value="2")
     readers = {rule: log.reader(read_compacted=True, reset=rule) for rule in ("none", "earliest", "latest")}
     log.roll()
-    log.delete_prefix(lambda view: len(view.segments) - 1)
+    log.delete_oldest_segments(lambda view: len(view.segments) - 1)
     append(log, "z9")
     with raises_error(OffsetOutOfRangeError, about="retention", advice="reset=earliest"):
         read(readers["none"])
@@ -438,6 +439,14 @@ def test_no_damaged_byte_gives_other_records_to_who_starts_amid(log: PartitionLo
             except LedgerError as error:
                 assert error.path == str(path)
         path.write_bytes(data)
+
+
+def test_a_batch_over_the_limit_is_refused_with_the_advice_to_raise_it(log: PartitionLog) -> None:
+    many(log, 12, value="1" * 500)
+    plainly.compact(log, codec=1)
+    with log.reader(read_compacted=True, limit=64) as reader, pytest.raises(LedgerError) as raised:
+        reader.poll()
+    assert DECOMPRESSION_LIMIT_SETTING in str(raised.value.advice)
 
 
 def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None:

@@ -101,7 +101,7 @@ def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManage
     assert reads >= 3
     assert log.log_start_offset > 0
     store = LedgerStore(log.directory)
-    store.collect()
+    store.delete_unused()
     assert len(list(store.folder.glob("ledger-*.json"))) == 1
 
 
@@ -135,13 +135,13 @@ def test_another_process_holds_a_ledger_until_it_has_read_it(manager: LogManager
         a_round(log, 1, floor)
         plainly.compact(log, name="second", merge_runs=True)
         store = LedgerStore(log.directory)
-        assert store.held_horizon() == 14
+        assert store.first_needed_offset() == 14
         assert (store.folder / "ledger-0.json").exists()
         reader.stdin.write("\n")
         reader.stdin.flush()
         assert int(reader.stdout.readline()) == 12
-        assert store.held_horizon() == 28
-        assert "ledger-0.json" in store.collect()
+        assert store.first_needed_offset() == 28
+        assert "ledger-0.json" in store.delete_unused()
     finally:
         reader.kill()
         reader.wait()

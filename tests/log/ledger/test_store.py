@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.log.ledger.manifest import Cursor, Ledger, encode_cursor
-from siltstone.log.ledger.store import LedgerStore, forget_beyond
+from siltstone.log.ledger.store import LedgerStore, delete_cursor_beyond
 from tests.support.cleaning.logs import Rec
 from tests.support.errors import raises_error
 from tests.support.log import plainly
@@ -58,10 +58,15 @@ def store(tmp_path: Path) -> LedgerStore:
 
 
 def test_a_log_that_was_never_compacted_has_nothing(store: LedgerStore) -> None:
-    assert (store.cursor(), store.current(), store.open(), store.held_horizon()) == (None, None, None, None)
+    assert (store.cursor(), store.current(), store.open(), store.first_needed_offset()) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert store.next_ids() == (0, 0)
-    assert store.collect() == []
-    store.forget()
+    assert store.delete_unused() == []
+    store.delete_cursor()
     assert not store.folder.exists()
 
 
@@ -69,15 +74,15 @@ def test_what_was_committed_is_current(store: LedgerStore) -> None:
     ledger = committed(store)
     assert store.current() == ledger
     assert store.cursor() == Cursor(horizon=20, ledger_id=0)
-    assert store.held_horizon() == 20
+    assert store.first_needed_offset() == 20
     assert store.next_ids() == (1, 1)
     held = store.open()
     assert held is not None
     with contextlib.closing(held):
-        views = [part.view for part in held.parts]
+        views = [part.view for part in held.segments]
         assert [view.segments[0].base_offset for view in views] == [0, 12]
         assert [(view.log_start_offset, view.high_watermark) for view in views] == [(0, 12), (12, 20)]
-        assert [part.view.log_end_offset for part in held.parts] == [12, 20]
+        assert [part.view.log_end_offset for part in held.segments] == [12, 20]
 
 
 def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
@@ -95,20 +100,20 @@ def test_an_old_ledger_goes_once_nobody_reads_it(store: LedgerStore) -> None:
     staging = store.make_staging("bb")
     new, staged = plainly.stage(staging, 1, (0, 30), recs(1, 25))
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
-    assert store.held_horizon() == 20
-    assert sorted(store.collect()) == ["run-aa", "run-bb"]
+    assert store.first_needed_offset() == 20
+    assert sorted(store.delete_unused()) == ["run-aa", "run-bb"]
     assert {"ledger-0.json", "generation-0"} <= set(names(store))
     held.close()
     held.close()
-    assert store.held_horizon() == 30
-    assert store.collect() == ["ledger-0.json", "generation-0"]
+    assert store.first_needed_offset() == 30
+    assert store.delete_unused() == ["ledger-0.json", "generation-0"]
     assert names(store) == ["cursor.json", "generation-1", "ledger-1.json"]
 
 
 def test_a_generation_stays_as_long_as_a_ledger_names_it(store: LedgerStore) -> None:
     committed(store)
     committed(store, 40, "bb")
-    store.collect()
+    store.delete_unused()
     assert names(store) == ["cursor.json", "generation-0", "generation-1", "ledger-1.json"]
 
 
@@ -120,7 +125,7 @@ def test_a_process_that_ends_lets_go(store: LedgerStore) -> None:
         os._exit(0 if held is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
     hiding(store, 2)
-    assert "ledger-0.json" in store.collect()
+    assert "ledger-0.json" in store.delete_unused()
 
 
 def test_leftovers_of_runs_and_crashes_are_collected(store: LedgerStore) -> None:
@@ -131,7 +136,7 @@ def test_leftovers_of_runs_and_crashes_are_collected(store: LedgerStore) -> None
     (store.folder / "generation-5").mkdir()
     (store.folder / "generation-5" / "keys").write_bytes(b"")
     assert store.next_ids() == (10, 6)
-    assert sorted(store.collect(keep=["run-cc"])) == [
+    assert sorted(store.delete_unused(keep=["run-cc"])) == [
         "generation-5",
         "ledger-7.json",
         "ledger-8.hidden",
@@ -144,7 +149,7 @@ def test_leftovers_of_runs_and_crashes_are_collected(store: LedgerStore) -> None
 def test_what_is_not_the_stores_is_left_alone(store: LedgerStore) -> None:
     committed(store)
     (store.folder / "status.json").write_bytes(b"{}")
-    store.collect()
+    store.delete_unused()
     assert "status.json" in names(store)
 
 
@@ -157,10 +162,10 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
     store.commit(plainly.ledger_of(1, [new]), {}, {1: staged})
     with (store.folder / "ledger-0.json").open("r+b") as file:
         file.write(b"x")
-    store.collect()
+    store.delete_unused()
     assert "generation-0" in names(store)
     with raises_error(LedgerError, path=store.folder / "ledger-0.json"):
-        store.held_horizon()
+        store.first_needed_offset()
 
 
 def test_two_runs_of_one_name_are_refused(store: LedgerStore) -> None:
@@ -176,15 +181,15 @@ def test_a_forgotten_ledger_is_gone_for_new_readers_only(store: LedgerStore) -> 
     committed(store)
     held = store.open()
     assert held is not None
-    store.forget()
-    store.forget()
+    store.delete_cursor()
+    store.delete_cursor()
     assert (store.cursor(), store.current(), store.open()) == (None, None, None)
-    assert store.held_horizon() == 20
-    store.collect()
+    assert store.first_needed_offset() == 20
+    store.delete_unused()
     assert "generation-0" in names(store)
     held.close()
-    store.collect()
-    assert (names(store), store.held_horizon()) == ([], None)
+    store.delete_unused()
+    assert (names(store), store.first_needed_offset()) == ([], None)
 
 
 @pytest.mark.parametrize(("end", "goes"), [(19, True), (20, False), (21, False), (0, True)])
@@ -192,7 +197,7 @@ def test_a_ledger_is_forgotten_when_the_log_ends_below_its_horizon(
     store: LedgerStore, end: int, goes: bool
 ) -> None:
     committed(store)
-    forget_beyond(store.folder.parent, end)
+    delete_cursor_beyond(store.folder.parent, end)
     assert store.cursor() == (None if goes else Cursor(horizon=20, ledger_id=0))
 
 
@@ -254,7 +259,7 @@ def test_a_ledger_that_does_not_hold_is_refused(
     store: LedgerStore, wrong: Callable[[Ledger], tuple[Ledger, dict[int, list[int]]]]
 ) -> None:
     first = committed(store)
-    store.collect()
+    store.delete_unused()
     before = names(store)
     ledger, superseded = wrong(replace(first, id=1))
     with raises_error(CheckFailedError, path=store.folder, advice="compact the log again"):
@@ -304,7 +309,7 @@ def test_the_cursor_does_not_move_to_what_does_not_read_back(
         committed(store, 40, "bb")
     monkeypatch.undo()
     assert store.current() == first
-    store.collect()
+    store.delete_unused()
     assert names(store) == ["cursor.json", "generation-0", "ledger-0.json"]
 
 
@@ -320,7 +325,7 @@ def full(store: LedgerStore) -> Ledger:
     committed(store)
     committed(store, 30, "bb")
     ledger = hiding(store, 2, 14)
-    store.collect()
+    store.delete_unused()
     return ledger
 
 
@@ -363,7 +368,7 @@ def test_retention_learns_of_damage(store: LedgerStore) -> None:
     full(store)
     (store.folder / "ledger-2.json").unlink()
     with raises_error(LedgerError, path=store.folder / "ledger-2.json"):
-        store.held_horizon()
+        store.first_needed_offset()
 
 
 def test_a_cursor_and_a_ledger_that_do_not_fit_are_refused(store: LedgerStore) -> None:
@@ -391,11 +396,11 @@ def test_empty_generations_and_ledgers_can_be_read(store: LedgerStore) -> None:
     store.commit(plainly.ledger_of(0, [new]), {}, {0: staged})
     held = store.open()
     assert held is not None
-    assert held.parts == ()
+    assert held.segments == ()
     held.close()
     store.commit(plainly.ledger_of(1, [], horizon=10), {}, {})
-    assert store.collect() == ["ledger-0.json", "generation-0", "run-aa"]
+    assert store.delete_unused() == ["ledger-0.json", "generation-0", "run-aa"]
     held = store.open()
     assert held is not None
-    assert (held.parts, held.ledger.horizon) == ((), 10)
+    assert (held.segments, held.ledger.horizon) == ((), 10)
     held.close()

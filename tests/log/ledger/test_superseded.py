@@ -12,13 +12,13 @@ from siltstone.base.errors import LedgerError
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.ledger.reading import without_superseded
-from siltstone.log.reading import Polled
+from siltstone.log.reading import PolledRecords
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.log import plainly
 
 
-def polled(offsets: list[int]) -> Polled:
+def polled(offsets: list[int]) -> PolledRecords:
     rows = [
         Rec(
             offset=at,
@@ -32,10 +32,10 @@ def polled(offsets: list[int]) -> Polled:
     data = b"".join(batch(rows[at : at + 3]) for at in range(0, len(rows), 3))
     window = np.frombuffer(bytearray(data), np.uint8)
     batches = scan_batches(window).batches
-    return Polled(columns=decode_records(window, batches), batches=batches)
+    return PolledRecords(columns=decode_records(window, batches), batches=batches)
 
 
-def everything(found: Polled) -> list[object]:
+def everything(found: PolledRecords) -> list[object]:
     columns = found.columns
     return [
         (rec, columns.headers(row), int(columns.start[row]), int(columns.size[row]), int(columns.batch[row]))

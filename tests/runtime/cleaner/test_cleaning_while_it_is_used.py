@@ -178,7 +178,7 @@ def test_an_interruption_aborts_the_cleaning_and_nothing_of_it_is_used(tmp_path:
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {}
         for topic_partition in manager:
             expected = paused(1) if name == "another policy" else NONE
-            assert manager.cleaning.state(topic_partition) == expected
+            assert manager.cleaning_states.state(topic_partition) == expected
     with serving(tmp_path) as (manager, cleaner):
         assert [driving.read_all(manager[topic_partition]) for topic_partition in manager] == (now or [[]])
 
@@ -211,9 +211,9 @@ def test_a_truncation_amid_the_swaps_waits_for_the_one_that_is_under_way(
             done = replace(self, *given)
             if not swapped.is_set():
                 swapped.set()
-                with manager.cleaning._changed:
-                    assert manager.cleaning._changed.wait_for(
-                        lambda: manager.cleaning.state(USERS).phase is Phase.ABORTED, SOON
+                with manager.cleaning_states._condition:
+                    assert manager.cleaning_states._condition.wait_for(
+                        lambda: manager.cleaning_states.state(USERS).phase is Phase.ABORTED, SOON
                     )
                 assert not cut.is_set()
             return done
@@ -325,7 +325,7 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
         def once(self: IntoOpenLogs, planned, groups) -> None:  # type: ignore[no-untyped-def]
             accept(self, planned, groups)
             accepted.extend(group.group for group in groups)
-            manager.cleaning.abort(USERS)
+            manager.cleaning_states.abort(USERS)
 
         with monkeypatch.context() as patch:
             patch.setattr(IntoOpenLogs, "commit_groups", once)

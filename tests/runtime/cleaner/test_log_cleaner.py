@@ -44,7 +44,7 @@ def test_a_dirty_log_is_cleaned_and_reads_the_same(tmp_path: Path) -> None:
         assert kept == list(range(active - 5, active))
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {USERS: active}
         assert cleaner.clean_once() == []
-        assert manager.cleaning.state(USERS) == NONE
+        assert manager.cleaning_states.state(USERS) == NONE
         write(log, 1)
     with serving(tmp_path) as (manager, cleaner):
         assert table(manager[USERS])[b"k0"].startswith(b"60 ")
@@ -188,11 +188,11 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
     works: list[str] = []
 
     class LostAtTheSecondLog(InProcessEngine):
-        def clean_spread(self, work: LogWork) -> LogReport:
+        def clean_distributed(self, work: LogWork) -> LogReport:
             works.append(work.name)
             if len(works) == 2:
                 raise ConnectionRefusedError("Java")
-            return super().clean_spread(work)
+            return super().clean_distributed(work)
 
     def start() -> Engine:
         if works:

@@ -176,8 +176,8 @@ def test_log_lines_tell_abort_pause_and_resume(tmp_path: Path, caplog: pytest.Lo
         manager.topics.alter("users", {"cleanup.policy": "delete"})
         engine.go_on.set()
         joined(cleaning)
-        manager.cleaning.abort_and_pause(USERS)
-        manager.cleaning.resume(USERS)
+        manager.cleaning_states.abort_and_pause(USERS)
+        manager.cleaning_states.resume(USERS)
         manager.topics.alter("users", {"cleanup.policy": "compact"})
     told = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
     wanted = [

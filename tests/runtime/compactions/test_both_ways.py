@@ -19,7 +19,7 @@ from siltstone.commands import review
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.explain import KEPT_BY_LEDGER
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
-from siltstone.compaction.ledger.work import Compacted, CompactionWork
+from siltstone.compaction.ledger.work import CompactionReport, CompactionWork
 from siltstone.compaction.report import CLEANED
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.partition import PartitionLog
@@ -44,7 +44,7 @@ class BeforeReading(InProcessCompactionEngine):
         super().__init__()
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+    def compact(self, work: CompactionWork, whole: bool) -> CompactionReport:
         """As in process, with a stop before it."""
         self.begun.set()
         assert self.go_on.wait(SOON)
@@ -206,7 +206,7 @@ def test_a_log_may_be_compacted_while_it_is_claimed_for_cleaning(tmp_path: Path)
     """Both have claims of their own: neither waits for the other, nor takes the log away from it."""
     with serving(tmp_path, topic=COMPACT) as (manager, compactions):
         fill(manager[USERS], 8)
-        claim = manager.cleaning.begin(USERS)
+        claim = manager.cleaning_states.begin(USERS)
         assert claim is not None
         compacted(compactions)
         assert compactions.status("users").status == SUCCESS

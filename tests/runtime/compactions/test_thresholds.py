@@ -18,7 +18,9 @@ SHOP = {"acme/shop": {"compactionThreshold": "30"}, "public/default": {"compacti
 def settings(topic: str | None, broker: str | None) -> Config:
     static = {} if broker is None else {BROKERS: broker}
     own = {} if topic is None else {"compactionThreshold": topic}
-    return Config(static=parse_broker_config(static, "test")).over(parse_topic_config(own, "test"))
+    return Config(static=parse_broker_config(static, "test")).with_topic_layer(
+        parse_topic_config(own, "test")
+    )
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ class Living:
         if event.producer == BUMPING:
             who.epoch, who.sequence = who.epoch + 1, 0
         marker = end_transaction_marker(
-            commit=event.commit,
+            is_commit=event.commit,
             producer_id=event.producer,
             producer_epoch=who.epoch,
             coordinator_epoch=0,
@@ -299,5 +299,5 @@ class Living:
 
 def splits_of_any_size(patch: pytest.MonkeyPatch) -> None:
     """Let tasks that extract cut segments wherever an index names a batch, however small they are."""
-    patch.setattr(splits, "MIN_BYTES", 1)
-    patch.setattr(splits, "_SNAP_DIVISOR", 1 << 30)
+    patch.setattr(splits, "MIN_SPLIT_BYTES", 1)
+    patch.setattr(splits, "_NEAR_BOUNDARY_DIVISOR", 1 << 30)

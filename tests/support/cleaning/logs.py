@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from siltstone.base.config import Config, parse_assignments
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.layout import HEADER
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.compaction.engine import Engine, InProcessEngine
@@ -25,7 +25,7 @@ from siltstone.compaction.inplace.cleaner import (
     shuffle_spill_bytes,
 )
 from siltstone.compaction.inplace.destination import Destination, InPlace
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.log.directory import LogDirectory
 from siltstone.log.indexes import IndexBuilder
@@ -68,10 +68,10 @@ class Header:
 
 
 def batch(records: Sequence[Rec], *, last_offset: int | None = None, **shape: object) -> bytes:
-    """One batch; ``shape`` are the fields of ``BatchShape``."""
+    """One batch; ``shape`` are the fields of ``NewBatchHeader``."""
     base = shape.pop("base_offset", records[0].offset if records else 0)
     built = build_batch(
-        BatchShape(base_offset=base, **shape),  # type: ignore[arg-type]
+        NewBatchHeader(base_offset=base, **shape),  # type: ignore[arg-type]
         offset=np.array([record.offset for record in records], np.int64),
         timestamp=np.array([record.timestamp for record in records], np.int64),
         keys=Spans.of([record.key for record in records]),
@@ -165,7 +165,7 @@ def one_group_a_wave(path: Path, config: Mapping[str, object] | None = None, now
         )
         choices = PlanOptions(now_ms=now_ms, force=True, drop_keyless=True)
         found = plan_log(state, directory.checkpoints(), choices, None)
-    if not isinstance(found, Planned):
+    if not isinstance(found, PlannedLog):
         return RunLimits(whole_log_bytes=0)
     work = found.work
     largest = max(new_file_bytes(work, group) for group in work.groups)

@@ -159,7 +159,7 @@ def _segment(path: Path) -> Segment:
     return Segment(
         base_offset=int(path.stem),
         batches=tuple(batches_of(data)),
-        aborted=tuple(aborted_of(path.with_suffix(".txnindex"))),
+        aborted=tuple(parse_aborted(path.with_suffix(".txnindex"))),
         modified_ms=path.stat().st_mtime_ns // 1_000_000,
         size=len(data),
         offset_index_size=_size(path.with_suffix(".index")),
@@ -171,7 +171,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def aborted_of(path: Path) -> Iterator[Aborted]:
+def parse_aborted(path: Path) -> Iterator[Aborted]:
     """A ``.txnindex``'s entries; none where there is no file."""
     for version, *entry in _ABORTED.iter_unpack(path.read_bytes() if path.exists() else b""):
         assert version == 0, path

@@ -55,7 +55,7 @@ class RandomLog:
     @property
     def engine(self) -> Callable[[], InProcessEngine]:
         """The engine that it is to be cleaned by."""
-        return lambda: InProcessEngine(self.buckets, clean_share=4 * (self.buckets % 2))
+        return lambda: InProcessEngine(self.buckets, min_clean_to_dirty_ratio=4 * (self.buckets % 2))
 
     def write(self, path: Path) -> Path:
         """Write it into a new log directory; returns the partition's directory."""

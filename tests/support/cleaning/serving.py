@@ -84,7 +84,7 @@ class TransactionalWriter:
     def end(self, *, commit: bool) -> None:
         """Append the marker that commits or aborts it."""
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=self.producer_id,
             producer_epoch=0,
             coordinator_epoch=0,

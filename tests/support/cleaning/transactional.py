@@ -21,7 +21,7 @@ def data(offset: int, producer: int, key: str, value: str, count: int = 1) -> by
 def marker(offset: int, producer: int, *, commit: bool) -> bytes:
     """The batch that ends a transaction."""
     built = end_transaction_marker(
-        commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
+        is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
     )
     return offset.to_bytes(8, "big") + built.tobytes()[8:]
 

@@ -52,9 +52,9 @@ class Counting(InProcessEngine):
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 
-    def gather(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork) -> LogReport:
         self.gathered += 1
-        return super().gather(work)
+        return super().write_retained_offsets(work)
 
     def rewrite(
         self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]

@@ -126,7 +126,7 @@ def check_use(manager: LogManager, said: Said) -> None:
     for producer in model.producers.values():
         if producer.sent and producer.sent[-1].base >= log.log_start_offset:
             again = log.append(message(producer.sent[-1]))
-            assert again.duplicate, ("not known again", producer.sent[-1])
+            assert again.is_duplicate, ("not known again", producer.sent[-1])
             assert again.first_offset == producer.sent[-1].base
     record = Stored(log.log_end_offset, b"new", b"value", LATER)
     appended = log.append(driving.client_batch([record]), sync=True)

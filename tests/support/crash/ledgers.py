@@ -47,7 +47,7 @@ def write(path: Path) -> None:
 def retain(path: Path) -> None:
     """Delete the original segments that the ledger covers."""
     partition = path / "topic-0"
-    horizon = LedgerStore(partition).held_horizon() or 0
+    horizon = LedgerStore(partition).first_needed_offset() or 0
     segments = list_segments(partition)
     ends = [each.base_offset for each in segments[1:]]
     delete_oldest(

@@ -18,7 +18,7 @@ from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED
-from siltstone.log.partition import Background, PartitionLog, run_now
+from siltstone.log.partition import PartitionLog, TaskRunner, run_now
 from siltstone.log.validation import Origin
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
@@ -50,7 +50,7 @@ class Said:
     is_compacted: bool
 
 
-def open_manager(root: Path, clock: ManualClock, background: Background = run_now) -> LogManager:
+def open_manager(root: Path, clock: ManualClock, background: TaskRunner = run_now) -> LogManager:
     """Nothing at random, nothing in another thread."""
     return LogManager.open(
         [root], clock=clock, background=background, random_bytes=random.Random(5).randbytes
@@ -166,7 +166,7 @@ class Session:
             marker=COMMIT if commit else ABORT,
         )
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=producer,
             producer_epoch=0,
             coordinator_epoch=0,

@@ -71,7 +71,7 @@ def clean_round(
     with LogDirectory.open(root) as directory:
         ((name, partition),) = directory.partitions.items()
         state = LogState(topic_partition=name, path=partition, directory=directory, config=config_of(given))
-        engine = InProcessEngine(3, clean_share=0 if way == "looked up" else math.inf)
+        engine = InProcessEngine(3, min_clean_to_dirty_ratio=0 if way == "looked up" else math.inf)
         cleaner = Cleaner(lambda: engine, InPlace("run"), WAYS[way])
         (result,) = cleaner.run(
             [state], PlanOptions(now_ms=now_ms, drop_keyless=True, force=force, map_end=map_end)

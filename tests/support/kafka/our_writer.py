@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from siltstone.base.codec_table import CODEC_NAMES
-from siltstone.base.records.build import BatchShape, Spans, build_batch, encode_headers
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.layout import Bytes
 from siltstone.log.partition import PartitionLog
@@ -97,7 +97,7 @@ class OurWriter:
         batch = batch_of(sent, _shape(producer, codec))
         original = batch.copy()
         appended = self.log.append(batch)
-        assert (appended.duplicate, appended.first_offset) == (False, self.end_offset)
+        assert (appended.is_duplicate, appended.first_offset) == (False, self.end_offset)
         self.end_offset += len(sent)
         transaction = None
         if producer is not None:
@@ -118,7 +118,7 @@ class OurWriter:
     def send_again(self, producer: OurProducer) -> None:
         """A retry whose first answer was lost: nothing is appended."""
         assert producer.last is not None
-        assert self.log.append(producer.last.copy()).duplicate
+        assert self.log.append(producer.last.copy()).is_duplicate
         assert self.log.log_end_offset == self.end_offset
 
     def end(self, producer: OurProducer, *, commit: bool) -> None:
@@ -127,7 +127,7 @@ class OurWriter:
         if producer.bumps:
             producer.epoch, producer.sequence, producer.last = producer.epoch + 1, 0, None
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             coordinator_epoch=0,
@@ -167,7 +167,7 @@ class OurWriter:
         return {(each.producer_id, each.first, each.marker) for each in ended}
 
 
-def batch_of(sent: Iterable[Sent], shape: BatchShape) -> Bytes:
+def batch_of(sent: Iterable[Sent], shape: NewBatchHeader) -> Bytes:
     """A batch as a client sends it."""
     records = list(sent)
     headers = [encode_headers([(name.encode(), value) for name, value in each.headers]) for each in records]
@@ -181,10 +181,10 @@ def batch_of(sent: Iterable[Sent], shape: BatchShape) -> Bytes:
     )
 
 
-def _shape(producer: OurProducer | None, codec: int) -> BatchShape:
+def _shape(producer: OurProducer | None, codec: int) -> NewBatchHeader:
     if producer is None:
-        return BatchShape(codec=codec)
-    return BatchShape(
+        return NewBatchHeader(codec=codec)
+    return NewBatchHeader(
         codec=codec,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,

@@ -14,7 +14,7 @@ from siltstone.compaction.ledger.compactor import (
     InProcessCompactionEngine,
     TwoPhaseCompactor,
 )
-from siltstone.compaction.ledger.work import Settings
+from siltstone.compaction.ledger.work import CompactionSettings
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import COMPACTED
@@ -30,7 +30,7 @@ class How:
 
     spread: bool = False
     buckets: int = 1
-    settings: Settings = field(default_factory=Settings)
+    settings: CompactionSettings = field(default_factory=CompactionSettings)
     engine: Callable[[int], CompactionEngine] = InProcessCompactionEngine
 
 

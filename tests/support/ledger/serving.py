@@ -9,7 +9,7 @@ from pathlib import Path
 
 from siltstone.base.clock import ManualClock
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
-from siltstone.compaction.ledger.work import Compacted, CompactionWork
+from siltstone.compaction.ledger.work import CompactionReport, CompactionWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import Record
@@ -77,9 +77,9 @@ class Blocking(InProcessCompactionEngine):
         self.error = error
         self.staged, self.go_on = threading.Event(), threading.Event()
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """As in process, with a stop behind it."""
-        done = super().compact(work, whole)
+        done = super().compact(work, in_one_task)
         self.staged.set()
         assert self.go_on.wait(SOON)
         if self.error is not None:

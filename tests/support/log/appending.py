@@ -10,7 +10,7 @@ from siltstone.base.records.check import Fault
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.layout import BATCH, Bytes
 from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches
-from siltstone.log.validation import FAULT_REASON, Origin, Validated, validate_and_assign
+from siltstone.log.validation import FAULT_REASON, Origin, ValidatedBatches, validate_and_assign
 from tests.support.errors import raises_error
 from tests.support.log.batches import TIME
 
@@ -25,7 +25,7 @@ def append(
     now_ms: int = TIME,
     origin: Origin = Origin.CLIENT,
     **config: object,
-) -> Validated:
+) -> ValidatedBatches:
     return validate_and_assign(
         data,
         config=replace(LogConfig(), **config),  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def assert_refused(
         assert error.record_index == index
 
 
-def assert_in_order(validated: Validated) -> None:
+def assert_in_order(validated: ValidatedBatches) -> None:
     """The rows say what the bytes say, checksums hold."""
     scan = scan_batches(validated.data)
     assert scan.outcome == ScanEnd.CLEAN

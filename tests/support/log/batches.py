@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from crc32c import crc32c
 
-from siltstone.base.records.layout import CHECKED_FROM, CRC_POSITION, Bytes
+from siltstone.base.records.layout import CHECKSUM_START, CRC_POSITION, Bytes
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.records import twin
 
@@ -38,7 +38,7 @@ def edited(data: Bytes, position: int, value: int, size: int, *, sealed: bool = 
     changed = bytearray(data.tobytes())
     changed[position : position + size] = value.to_bytes(size, "big", signed=value < 0)
     if sealed:
-        changed[CRC_POSITION:CHECKED_FROM] = crc32c(bytes(changed[CHECKED_FROM:])).to_bytes(4, "big")
+        changed[CRC_POSITION:CHECKSUM_START] = crc32c(bytes(changed[CHECKSUM_START:])).to_bytes(4, "big")
     return array(bytes(changed))
 
 

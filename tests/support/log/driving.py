@@ -11,18 +11,18 @@ import numpy as np
 from siltstone.base.clock import Clock
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.base.records.checksum import first_bad_checksum
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Bytes
 from siltstone.compaction.engine import clean_in_one_task
-from siltstone.compaction.inplace.destination import cleaned_up_to
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions, plan_log
+from siltstone.compaction.inplace.destination import next_cleaner_checkpoint
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.log.directory import Checkpoints, LogDirectory
-from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched
+from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResult
 from siltstone.log.names import STAGING
-from siltstone.log.partition import Background, PartitionLog, partition_of, run_now
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.partition import PartitionLog, TaskRunner, partition_of, run_now
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.replacement import rename_to_cleaned
 from tests.support.cleaning.logs import WHERE, settings
 from tests.support.log.model import Stored
@@ -35,7 +35,7 @@ class Opened:
     """An open log, and what it took to open it."""
 
     log: PartitionLog
-    recovered: Recovered
+    recovered: RecoveredPartition
 
 
 def open_log(
@@ -46,14 +46,14 @@ def open_log(
     clean: bool = False,
     recovery_point: int = 0,
     log_start: int = 0,
-    background: Background = run_now,
+    background: TaskRunner = run_now,
 ) -> Opened:
     """Bring a partition directory into order and open it."""
     recovered = recover_partition(
         directory,
-        clean=clean,
+        had_clean_shutdown=clean,
         recovery_point=recovery_point,
-        log_start=log_start,
+        log_start_offset=log_start,
         config=config,
         now_ms=clock.now_ms(),
     )
@@ -67,9 +67,9 @@ def log_config(given: Mapping[str, object]) -> LogConfig:
 
 
 def client_batch(records: Sequence[Stored], **shape: object) -> Bytes:
-    """What a client sends for these records; ``shape`` are the fields of ``BatchShape``."""
+    """What a client sends for these records; ``shape`` are the fields of ``NewBatchHeader``."""
     return build_batch(
-        BatchShape(**shape),  # type: ignore[arg-type]
+        NewBatchHeader(**shape),  # type: ignore[arg-type]
         offset=np.arange(len(records), dtype=np.int64),
         timestamp=np.array([record.timestamp for record in records], np.int64),
         keys=Spans.of([record.key for record in records]),
@@ -87,7 +87,7 @@ def stored(data: Bytes, batches: BatchHeaders) -> list[Stored]:
     ]
 
 
-def fetched(found: Fetched) -> tuple[list[Stored], int | None]:
+def fetched(found: FetchResult) -> tuple[list[Stored], int | None]:
     """(records of the whole batches found, the last offset among these batches)."""
     data, batches, _ = found.batches()
     last = int(batches["last_offset"][-1]) if len(batches) else None
@@ -110,12 +110,12 @@ def read_all(
         position = last_offset(read) + 1
 
 
-def last_offset(read: Fetched) -> int:
+def last_offset(read: FetchResult) -> int:
     """The last offset of the whole batches that were found."""
     return int(read.batches()[1]["last_offset"][-1])
 
 
-def consumed(read: Fetched, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def consumed(read: FetchResult, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """The batches that a consumer under read_committed hands on, as Kafka's fetcher finds them."""
     begun = sorted(read.aborted, key=lambda each: each.first_offset)
     aborting: set[int] = set()
@@ -146,20 +146,20 @@ def clean_open_log(
     except CorruptFileError as error:  # a truncation cut into a batch, and what was left was deleted
         assert "is above the log's end" in str(error) and log.log_start_offset == log.log_end_offset
         return None
-    if not isinstance(found, Planned):
+    if not isinstance(found, PlannedLog):
         return None
     make_folder(staging)
     done = clean_in_one_task(found.work, "0")
     assert done.extracted.failure is None, done.extracted.failure
     for report in done.groups:
         assert report.failure is None, report.failure
-        group = found.work.groups[report.group]
+        group = found.work.groups[report.group_index]
         sources = [each.base_offset for each in found.work.segments[group.first_segment : group.end_segment]]
         rename_to_cleaned(
             log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}}
         )
         log.replace([group.base_offset], sources)
-    return cleaned_up_to(found)
+    return next_cleaner_checkpoint(found)
 
 
 def make_folder(staging: Path) -> None:

@@ -27,7 +27,7 @@ from siltstone.base.errors import (
 )
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.log import retention
-from siltstone.log.partition import Appended, PartitionLog
+from siltstone.log.partition import AppendResult, PartitionLog
 from siltstone.log.validation import Origin
 from tests.support import in_memory
 from tests.support.cleaning.logs import NOW, WHERE
@@ -113,7 +113,7 @@ class LogRules(RuleBasedStateMachine):
             for number, (key, value, delta) in enumerate(given)
         )
 
-    def _send(self, batch: Batch, codec: int = 0, *, sync: bool = False) -> Appended:
+    def _send(self, batch: Batch, codec: int = 0, *, sync: bool = False) -> AppendResult:
         data = driving.client_batch(
             batch.records,
             codec=codec,
@@ -124,9 +124,9 @@ class LogRules(RuleBasedStateMachine):
         )
         return self.log.append(data, sync=sync)
 
-    def _accepted(self, batch: Batch, appended: Appended) -> None:
+    def _accepted(self, batch: Batch, appended: AppendResult) -> None:
         assert (appended.first_offset, appended.last_offset) == (batch.base, batch.last)
-        assert not appended.duplicate
+        assert not appended.is_duplicate
         self.model.append(batch)
 
     def _batch(self, given: Given, **producer: object) -> Batch:
@@ -193,7 +193,7 @@ class LogRules(RuleBasedStateMachine):
         if compacts and any(record.key is None for record in batch.records):
             return
         appended = self._send(batch)
-        assert appended.duplicate
+        assert appended.is_duplicate
         assert (appended.first_offset, appended.last_offset) == (batch.base, batch.last)
 
     @precondition(lambda self: any(each.sent for each in self.model.producers.values()))
@@ -219,7 +219,7 @@ class LogRules(RuleBasedStateMachine):
         who = data.draw(st.sampled_from(opened))
         known = self.model.producers[who]
         marker = end_transaction_marker(
-            commit=commit,
+            is_commit=commit,
             producer_id=who,
             producer_epoch=known.epoch,
             coordinator_epoch=0,
@@ -296,7 +296,7 @@ class LogRules(RuleBasedStateMachine):
     def retain(self, unlink: bool) -> None:
         view = self.log.view
         facts = retention.segment_metadata(view)
-        decisions = retention.decide(
+        decisions = retention.segments_to_delete(
             facts,
             now_ms=self.clock.now_ms(),
             config=self.config,
@@ -306,7 +306,7 @@ class LogRules(RuleBasedStateMachine):
         for fact, decision in zip(facts, decisions, strict=False):
             assert fact.base_offset == decision.base_offset
             assert fact.end_offset <= self.model.readable
-        renamed = self.log.delete_prefix(len(decisions))
+        renamed = self.log.delete_oldest_segments(len(decisions))
         if decisions:
             self.model.raise_start(facts[len(decisions) - 1].end_offset)
         assert len(self.log.view.segments) == 1 or self.log.view.segments[1].base_offset > self.model.start

@@ -13,7 +13,7 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_assignments
-from siltstone.log.partition import Appended, PartitionLog, run_now
+from siltstone.log.partition import AppendResult, PartitionLog, run_now
 from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.manager import LogManager
 
@@ -34,7 +34,7 @@ def opened(
     )
 
 
-def append(log: PartitionLog, count: int = 1, timestamp: int = NOW, size: int = 1) -> Appended:
+def append(log: PartitionLog, count: int = 1, timestamp: int = NOW, size: int = 1) -> AppendResult:
     """Append one batch of ``count`` records."""
     records = [
         NewRecord(key=b"k%d" % number, value=b"v" * size, timestamp=timestamp) for number in range(count)

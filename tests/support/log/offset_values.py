@@ -8,7 +8,7 @@ import numpy as np
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.records.build import BatchShape, Spans, build_batch
+from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.log.names import CLEANED, SEGMENT_KINDS, segment_file
 from siltstone.log.partition import PartitionLog, open_partition
 from tests.support.cleaning.logs import Rec, batch, write_segment
@@ -27,7 +27,9 @@ def append(log: PartitionLog, count: int = 3) -> None:
     here = log.log_end_offset
     values = Spans.of([b"%d" % (here + at) for at in range(count)])
     log.append(
-        build_batch(BatchShape(), offset=offsets, timestamp=offsets + NOW - 1000, keys=values, values=values)
+        build_batch(
+            NewBatchHeader(), offset=offsets, timestamp=offsets + NOW - 1000, keys=values, values=values
+        )
     )
 
 

@@ -20,9 +20,9 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.log.indexes import IndexBuilder
 from siltstone.log.ledger.manifest import Ledger, Run, SegmentEntry
 from siltstone.log.ledger.reading import HasLedgers
-from siltstone.log.ledger.store import KEYS, LedgerStore, open_parts
+from siltstone.log.ledger.store import KEYS, LedgerStore, open_run_segments
 from siltstone.log.names import segment_file
-from siltstone.log.reading import LogReader, Polled, Record
+from siltstone.log.reading import LogReader, PolledRecords, Record
 from tests.support.cleaning.logs import NOW, Rec, batch
 from tests.support.log.views import FixedLog
 
@@ -114,7 +114,7 @@ def as_rec(record: Record) -> Rec:
     return Rec(offset=record.offset, key=record.key, value=record.value, timestamp=record.timestamp)
 
 
-def recs_of(polls: Iterable[Polled]) -> list[Rec]:
+def recs_of(polls: Iterable[PolledRecords]) -> list[Rec]:
     """All records of some polls."""
     return [
         Rec(
@@ -140,7 +140,7 @@ def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, code
     None if there are none.
     """
     store = LedgerStore(log.directory)
-    store.collect()
+    store.delete_unused()
     view, old = log.view, store.current()
     end = view.last_stable_offset
     start = view.log_start_offset if old is None else max(old.horizon, view.log_start_offset)
@@ -161,7 +161,7 @@ def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, code
         new, staged = stage(staging, run_id, (base, end), compacted(tail), codec=codec)
         older, superseded = supersede(store, old, shown, keys)
         new_ledger = store.commit(ledger_of(ledger_id, [*older, new]), superseded, {run_id: staged})
-    store.collect()
+    store.delete_unused()
     return new_ledger
 
 
@@ -174,7 +174,7 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
     with contextlib.closing(held):
         found = {}
         for run in ledger.runs:
-            parts = list(open_parts(store.folder, run, np.empty(0, np.int64)))
+            parts = list(open_run_segments(store.folder, run, np.empty(0, np.int64)))
             superseded = set(store.superseded(ledger).get(run.id, np.empty(0, np.int64)).tolist())
             records = [record for part in parts for record in recs_of(LogReader(FixedLog(part.view)))]
             found[run.id] = [each for each in records if each.offset not in superseded]

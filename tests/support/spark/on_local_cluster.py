@@ -22,7 +22,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.session import refuse_strange_executors, start_session
+from siltstone.spark.session import refuse_unshared_executors, start_session
 from tests.support.operator.staged import stage
 
 MASTER = "local-cluster[2,1,1024]"
@@ -91,7 +91,7 @@ def main() -> None:
     asked = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
     said["imported_from"] = sorted({row.path for row in asked.collect()})
     said["secret"] = where_the_secret_shows(session)
-    refuse_strange_executors(session, folder)
+    refuse_unshared_executors(session, folder)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base.config import Config, parse_assignments
-from siltstone.verify.checking import Checker, check_here, verify
+from siltstone.verify.checking import Checker, check_in_process, verify
 from siltstone.verify.findings import LogVerdict
 from siltstone.verify.pairs import CleaningSettings, cleaning_settings
 from tests.support import golden_sets
@@ -40,7 +40,7 @@ class Pair:
         assert self.settings.index_interval is not None
         return self.settings.index_interval
 
-    def verdict(self, checker: Checker = check_here) -> LogVerdict:
+    def verdict(self, checker: Checker = check_in_process) -> LogVerdict:
         """Check it."""
         (found,) = verify(self.before, self.after, checker, lambda _: self.settings).logs
         return found

@@ -1,21 +1,21 @@
 """All access to the file system: the only package that reads, writes, syncs, renames or removes files.
 
-So this package shows what is durable when, and the crash tests can stop at each step: ``observe`` installs a
+So one package decides what is durable when, and the crash tests can stop at each step: ``observe`` installs a
 function that is called before every operation that changes something.
 
-Rules for the callers: a new file is written, fsynced, then its directory is synced; a file is replaced
-through a temporary file, fsync, rename, directory sync; a pointer is written only after the file that it
-points to is durable. A failed fsync is never repeated: the kernel may have dropped the dirty pages.
+Rules for callers: fsync a new file, then sync its directory. Replace a file through a temporary file, fsync,
+rename and a sync of the directory (``replace``). Write a file that refers to another one only after the other
+one is durable. Never repeat a failed fsync: the kernel may have dropped the dirty pages.
 
-Guarantees about symbolic links, also when root works in a tree whose owner changes it at the same time:
+Guarantees about symbolic links, even if root works in a tree whose owner changes it at the same time:
 
 - No operation that creates, changes, renames or removes a file follows a link of that name. Files are created
   with ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on
   the name itself; ``remove_tree`` removes links and refuses a tree that is one.
-- On the way there a link is followed only when root or the user of this process made it
-  (``base.files.opening``): the directory is opened first, then the operation is done in it, so that nothing
-  can be swapped between the two.
-- A file that is given to another owner has one name only, so it is the new one.
+- In the path of its directory a link is followed only if root or the user of this process made it
+  (``base.files.opening``). The directory is opened first, then the operation is done in the open directory,
+  so no other directory can take its place in between.
+- A new file is given to another owner only while it has no second hard link, so it is really the new file.
 - Readers follow links in paths that users name; the files of a log directory are listed without links.
 """
 
@@ -66,17 +66,19 @@ from siltstone.base.files.opening import Operation as Operation
 from siltstone.base.files.opening import observe as observe
 from siltstone.base.files.opening import unlink as unlink
 
-# Writeback and the page cache. The system begins to write a file to disk while more of it is made, so that a
-# sync has little left to do, and drops the pages that it keeps in memory. Both are hints: only bytes that
-# were synced are durable.
+# Writeback and the page cache. A large file is written back to disk while more of it is written, so that the
+# sync has little left to do. Pages that are not read again are dropped from memory. Both are hints to the
+# kernel: only bytes that were synced are durable.
 
-_WRITE, _WRITE_AND_WAIT = 2, 7
-_CANNOT = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of systems that do not know the call, or do not allow it: the hint is left out then."""
+# Flags of sync_file_range(2): start to write; wait for earlier writes, write, and wait for these.
+_SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WRITE_AND_WAIT = 2, 7
+_UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
+"""Errors of kernels and containers that do not support the call. Then there is no hint."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
-    """A function of Linux's C library that takes such arguments, None elsewhere."""
+    """A function of the C library with these argument types; None if the system has no such function (not
+    Linux)."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is not None:
         function.argtypes = types
@@ -90,9 +92,9 @@ _fallocate = _libc_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_in
 
 
 def start_writeback(descriptor: int, position: int, size: int) -> None:
-    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, where the system can do so."""
+    """Begin to write ``size`` bytes (0: all) from ``position`` on to disk, if the system supports it."""
     if _sync_file_range is not None:
-        _sync_file_range(descriptor, position, size, _WRITE)
+        _sync_file_range(descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def drop_cached(descriptor: int, position: int, size: int) -> None:
@@ -102,29 +104,31 @@ def drop_cached(descriptor: int, position: int, size: int) -> None:
     """
     if _sync_file_range is None:
         return
-    if _sync_file_range(descriptor, position, size, _WRITE_AND_WAIT) < 0:
+    if _sync_file_range(descriptor, position, size, _SYNC_FILE_RANGE_WRITE_AND_WAIT) < 0:
         number = ctypes.get_errno()
-        if number in _CANNOT:
+        if number in _UNSUPPORTED_ERRNOS:
             return
         raise OSError(number, os.strerror(number))
     os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
 _WRITEBACK_BYTES = 8 << 20
-"""Writeback begins, and pages are dropped, for so many bytes at a time."""
-_KEPT_BEHIND = 24 << 20
-"""Bytes so near to a file's end are hardly on disk yet: dropping them would wait for the disk."""
-_BEYOND_THE_SIZE = 1 << 12
+"""Writeback is started, and pages are dropped, for at least this many bytes at a time."""
+_RECENT_BYTES = 24 << 20
+"""The last bytes of a file that grows, which are hardly on disk yet: dropping them would wait for the
+disk."""
+_EXTRA_READ_BYTES = 1 << 12
+"""How much more than a file's size the first read asks for."""
 _REMOVAL_ROUNDS = 100
 """How often the removal of a tree is repeated while another process still makes files in it."""
-_DEPTH_MAX = 32
+_MAX_TREE_DEPTH = 32
 """Levels of directories in a tree that Siltstone makes; a deeper one is not its own."""
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def _with_path(path: PathLike) -> Iterator[None]:
-    """Within the block, an OSError of a call on a bare name or a descriptor gets the whole path."""
+def _with_path_in_error(path: PathLike) -> Iterator[None]:
+    """Put ``path`` into an OSError of the block, which comes from a call on a bare name or a descriptor."""
     try:
         yield
     except OSError as error:
@@ -134,9 +138,9 @@ def _with_path(path: PathLike) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """The identity and the attributes of a file: sizes in bytes, times in ns, links as a count.
+    """What ``stat(2)`` says about a file: ``size`` in bytes, ``links`` is the number of hard links.
 
-    ``kind``: ``FILE``, ``DIRECTORY``, ``LINK``, or the words for another one.
+    ``kind``: a value of ``opening.FILE_KINDS``, such as ``FILE``, ``DIRECTORY`` or ``LINK``.
     """
 
     kind: str
@@ -151,22 +155,22 @@ class FileStat:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """Inode, size and modification time: the same on every machine until the file is written to, also
-        after a rename. Without the device: each client of a network file system numbers devices for itself.
+        """(inode, size, modification time): the same on every machine, also after a rename, until the file is
+        written to. It has no device number, which each client of a network file system chooses itself.
         """
         return self.inode, self.size, self.modified_ns
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Device and inode: the same on this machine whatever path leads to the file."""
+    def device_and_inode(self) -> tuple[int, int]:
+        """(device, inode): on this machine, the same for every path that leads to the file."""
         return self.device, self.inode
 
 
-class FileMark(NamedTuple):
-    """The identity of a file when it was listed, which tells on any machine whether it is still that file.
+class FileIdentity(NamedTuple):
+    """The identity of a file when it was listed. Any machine can tell by it whether a file is still the same.
 
-    ``may_grow``: the file may be appended to; any other has kept its size and modification time. There is no
-    device in it: each client of a network file system numbers devices for itself.
+    ``may_grow``: the file may have grown since; else its size and modification time must be the same. It has
+    no device number, which each client of a network file system chooses itself.
     """
 
     inode: int
@@ -175,15 +179,15 @@ class FileMark(NamedTuple):
     may_grow: bool
 
     @classmethod
-    def of(cls, facts: FileStat, *, may_grow: bool) -> FileMark:
-        """The mark of a file as it is now."""
-        return cls(facts.inode, facts.size, facts.modified_ns, may_grow)
+    def of(cls, status: FileStat, *, may_grow: bool) -> FileIdentity:
+        """The identity of a file as it is now."""
+        return cls(status.inode, status.size, status.modified_ns, may_grow)
 
-    def is_of(self, facts: FileStat) -> bool:
-        """Are these the facts of the same file, with the bytes that it had?"""
-        if self.may_grow and facts.size > self.size:
-            return facts.inode == self.inode
-        return facts.identity == (self.inode, self.size, self.modified_ns)
+    def matches(self, status: FileStat) -> bool:
+        """Whether ``status`` is that of the same file, and the bytes that it had are still there."""
+        if self.may_grow and status.size > self.size:
+            return status.inode == self.inode
+        return status.identity == (self.inode, self.size, self.modified_ns)
 
 
 class Entry(NamedTuple):
@@ -196,12 +200,12 @@ class Entry(NamedTuple):
 
 
 def stat(path: PathLike, *, follow: bool = True) -> FileStat:
-    """The facts of a file; of a link's target, unless not ``follow``. Raises OSError."""
-    return facts_of(os.stat(path, follow_symlinks=follow))
+    """``stat(2)`` of a file. ``follow``: of a link's target, else of the link itself. Raises OSError."""
+    return file_stat(os.stat(path, follow_symlinks=follow))
 
 
-def facts_of(status: os.stat_result) -> FileStat:
-    """The facts that ``stat(2)`` returned."""
+def file_stat(status: os.stat_result) -> FileStat:
+    """A ``FileStat`` of the result of ``stat(2)``."""
     return FileStat(
         kind=FILE_KINDS.get(modes.S_IFMT(status.st_mode), "file of another kind"),
         size=status.st_size,
@@ -226,12 +230,12 @@ def is_link(path: PathLike) -> bool:
 
 
 def is_directory(path: PathLike, *, follow: bool = True) -> bool:
-    """Is it a directory, or a link to one, unless not ``follow``?"""
+    """Is it a directory, or a link to one? Without ``follow`` a link is not a directory."""
     return os.path.isdir(path) and (follow or not os.path.islink(path))
 
 
 def entries(directory: PathLike | int) -> list[Entry]:
-    """The directory's names in order of name. Raises OSError."""
+    """The entries of a directory, sorted by name. Raises OSError."""
     with os.scandir(directory) as listing:
         rows = [
             Entry(
@@ -246,25 +250,25 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 
 def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[str, FileStat]:
-    """Every name of the directory and its own facts: of a link, not of what it points to.
+    """The ``FileStat`` of every entry of the directory by name: of a link itself, not of its target.
 
-    A name that ends with one of ``may_vanish`` may be removed while the directory is read. Raises
-    FileNotFoundError when another one is removed, OSError.
+    An entry whose name ends with one of ``may_vanish`` may be removed while the directory is read. Raises
+    FileNotFoundError if another entry is removed, OSError.
     """
-    listed = {}
+    status_by_name = {}
     with os.scandir(directory) as listing:
         for entry in listing:
             try:
-                listed[entry.name] = facts_of(entry.stat(follow_symlinks=False))
+                status_by_name[entry.name] = file_stat(entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 if not entry.name.endswith(may_vanish):
                     raise
-    return listed
+    return status_by_name
 
 
 def list_files(directory: PathLike) -> dict[str, FileStat]:
-    """Every regular file of the directory and its facts, links left out. Raises OSError."""
-    return {name: facts for name, facts in list_all(directory).items() if facts.kind == FILE}
+    """The ``FileStat`` of every regular file of the directory by name, without links. Raises OSError."""
+    return {name: status for name, status in list_all(directory).items() if status.kind == FILE}
 
 
 def read_slice(path: PathLike, position: int, size: int) -> bytes:
@@ -274,9 +278,10 @@ def read_slice(path: PathLike, position: int, size: int) -> bytes:
 
 
 def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
-    """A file's bytes, uint8, read-only and not copied: for files that are never truncated. Raises OSError.
+    """A file's bytes mapped into memory: uint8, read-only. Only for files that are never truncated. Raises
+    OSError.
 
-    They stay as long as the array does, also when the name is removed.
+    The bytes stay as long as the array does, also if the file is removed.
     """
     with closing(open_regular(path)) as descriptor:
         if os.fstat(descriptor).st_size == 0:
@@ -298,9 +303,9 @@ def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
 
 
 def _read_up_to(file: IO[bytes], limit: int) -> bytes:
-    # Python allocates all that a read asks for before it reads a byte, and a pipe has no size: so a read asks
-    # for the size that the file has, and a little more.
-    piece_size = os.fstat(file.fileno()).st_size + _BEYOND_THE_SIZE
+    # Python allocates as many bytes as a read asks for, and a pipe has no size. So a read asks for the size
+    # of the file and a little more, not for ``limit``.
+    piece_size = os.fstat(file.fileno()).st_size + _EXTRA_READ_BYTES
     parts = list[bytes]()
     while limit > 0 and (part := file.read(min(limit, piece_size))):
         parts.append(part)
@@ -315,7 +320,8 @@ def sha256(path: PathLike) -> str:
 
 
 class Reader(OpenFile):
-    """An open regular file that is read at positions; readers outlive renames and unlinks of the file.
+    """An open regular file that is read at given positions. It can be read after the file was renamed or
+    removed.
 
     ``total_read``: the bytes that all readers of this process have read into buffers.
     """
@@ -325,20 +331,20 @@ class Reader(OpenFile):
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self.descriptor = open_regular(path)
-        self.stat = facts_of(os.fstat(self.descriptor))
+        self.stat = file_stat(os.fstat(self.descriptor))
         with contextlib.suppress(OSError):
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read_into(self, buffer: np.ndarray[Any, np.dtype[np.uint8]], position: int) -> int:
         """Fill ``buffer`` (uint8) from ``position``; returns the bytes read, fewer only at the end."""
-        view, done = memoryview(buffer.data), 0
-        while done < len(view):
-            got = os.preadv(self.descriptor, [view[done:]], position + done)
-            if got == 0:
+        view, total_read = memoryview(buffer.data), 0
+        while total_read < len(view):
+            count = os.preadv(self.descriptor, [view[total_read:]], position + total_read)
+            if count == 0:
                 break
-            done += got
-        Reader.total_read += done
-        return done
+            total_read += count
+        Reader.total_read += total_read
+        return total_read
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position``, fewer only at the end. For small reads."""
@@ -351,44 +357,44 @@ def bytes_read() -> int:
 
 
 class Writer(OpenFile):
-    """A new file, made with O_EXCL; ``size`` is what was written so far.
+    """A new file that is written from start to end; ``size`` is the number of bytes written so far.
 
-    ``lasting``: it is going to be synced, so writeback of a large one begins before that.
+    Raises FileExistsError if there is a file of that name. ``will_be_synced``: the caller is going to call
+    ``sync``, so the writeback of a large file begins before that.
     """
 
-    def __init__(self, path: PathLike, *, lasting: bool = True) -> None:
+    def __init__(self, path: PathLike, *, will_be_synced: bool = True) -> None:
         self.path = os.fspath(path)
         before_change("create", path)
         with OpenedParent(path) as (parent, name):
-            self.descriptor = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
-        self._lasting = lasting
+            self.descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=parent)
+        self._lasting = will_be_synced
         self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
-        """Append all of ``data``, however much the system takes at a time. Raises OSError (a full disk,
-        …)."""
+        """Append all of ``data``. Raises OSError, such as for a full disk."""
         view = memoryview(data).cast("B")
         before_change("write", self.path)
         while len(view):
-            done = os.write(self.descriptor, view)
-            self.size += done
-            view = view[done:]
+            written = os.write(self.descriptor, view)
+            self.size += written
+            view = view[written:]
         if self._lasting and self.size - self._written_back >= _WRITEBACK_BYTES:
             start_writeback(self.descriptor, self._written_back, self.size - self._written_back)
             self._written_back = self.size
 
     def drop_cached(self, position: int) -> None:
-        """Drop bytes before ``position`` from the page cache, as far as they are on disk, or nearly.
-
-        For bytes that are not read again. Raises OSError when some could not be written.
+        """Drop bytes before ``position``, which are not read again, from the page cache, except those that
+        are hardly on disk yet. Raises OSError if some could not be written.
         """
-        end = min(position, self._written_back, self.size - _KEPT_BEHIND)
+        end = min(position, self._written_back, self.size - _RECENT_BYTES)
         if end - self._dropped >= _WRITEBACK_BYTES:
             drop_cached(self.descriptor, self._dropped, end - self._dropped)
             self._dropped = end
 
     def drop_cached_rest(self) -> None:
-        """Drop what is left of a file that is synced, if a part of it was dropped before. Raises OSError."""
+        """Drop the rest of a synced file from the page cache, if a part of it was dropped before. Raises
+        OSError."""
         if self._dropped:
             drop_cached(self.descriptor, self._dropped, self.size - self._dropped)
 
@@ -398,62 +404,66 @@ class Writer(OpenFile):
         os.fsync(self.descriptor)
 
 
-_RESERVE_MAX = 64 << 20
-_RESERVE_MIN = 1 << 20
-_KEEP_SIZE = 1
+_MAX_RESERVED_BYTES = 64 << 20
+_MIN_RESERVED_BYTES = 1 << 20
+_FALLOC_FL_KEEP_SIZE = 1
+"""The flag of fallocate(2) that leaves the file's size as it is."""
 
 
 class Appender:
-    """A file open for appending, created where it does not exist; ``size`` is the position of the next byte.
-    OSError for a link.
+    """A file open for appending, created if it does not exist; ``size`` is the position of the next byte.
+    Raises OSError, also for a link.
 
-    A write that fails half-way is truncated, so that the file always ends with a whole write. After a failed
-    fsync nothing is written or synced any more: the contents on disk are unknown then.
+    If a write fails half-way, the file is truncated to its end before the write. After a failed fsync nothing
+    is written or synced any more, since the contents on disk are unknown.
 
-    ``reserve_up_to``: a file of over 1 MiB gets blocks ahead of its writes, as many bytes as it has and 64
-    MiB at most, up to this size; that makes writes a fifth faster on ext4. ``release`` and ``close`` give
-    back what was not used; the file's size never includes it.
+    ``reserve_up_to``: disk blocks are allocated before they are written, up to this file size. A file of 1
+    MiB or more gets as many bytes as it has, at most 64 MiB. Writes are a fifth faster on ext4 that way. The
+    file's size never includes reserved blocks; ``release`` and ``close`` free those that were not used.
     """
 
     def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
         self.path = os.fspath(path)
         self._descriptor, _ = open_for_writing(path)
-        self._broken = False
+        self._is_broken = False
         self.size = os.fstat(self._descriptor).st_size if size is None else size
         self._reserve_up_to = reserve_up_to
         self._reserved = 0
 
     def write(self, data: Any) -> None:
-        """Append bytes (anything with a contiguous buffer). Raises OSError; the file is as before then."""
-        if self._broken:
+        """Append bytes (any object with a contiguous buffer). Raises OSError; then the file is as it was
+        before."""
+        if self._is_broken:
             self._refuse_broken()
         before_change("write", self.path)
         view = memoryview(data)
         size = view.nbytes
         if self._reserved < self.size + size <= self._reserve_up_to:
-            self._reserve()  # before the write, which then finds its blocks
-        done = 0
+            self._reserve()
+        written = 0
         try:
-            while done < size:
-                rest = view.cast("B")[done:] if done else view
-                done += os.pwrite(self._descriptor, rest, self.size + done)
+            while written < size:
+                rest = view.cast("B")[written:] if written else view
+                written += os.pwrite(self._descriptor, rest, self.size + written)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
             raise
-        self.size += done
+        self.size += written
 
     def _reserve(self) -> None:
-        """Reserve room where the file system can; else the write itself meets a full disk."""
-        if self.size < _RESERVE_MIN or _fallocate is None:
+        """Allocate blocks after the file's end, if the file system supports it."""
+        if self.size < _MIN_RESERVED_BYTES or _fallocate is None:
             return
-        size = min(self.size, _RESERVE_MAX, self._reserve_up_to - self.size)
-        _fallocate(self._descriptor, _KEEP_SIZE, self.size, size)  # the result does not matter: see above
+        size = min(self.size, _MAX_RESERVED_BYTES, self._reserve_up_to - self.size)
+        _fallocate(
+            self._descriptor, _FALLOC_FL_KEEP_SIZE, self.size, size
+        )  # if it fails, the write allocates
         self._reserved = self.size + size
 
     def release(self) -> None:
-        """Give back room that was reserved and not used, since nothing is written for now; keep the times."""
-        if self._reserved > self.size and not self._broken:
+        """Free the reserved blocks that were not used; keep the file's times."""
+        if self._reserved > self.size and not self._is_broken:
             # ftruncate(2) to the file's own size frees the blocks behind it, but also touches its time.
             times = os.fstat(self._descriptor)
             os.ftruncate(self._descriptor, self.size)
@@ -469,8 +479,8 @@ class Appender:
         self.sync()
 
     def sync(self) -> None:
-        """Make the contents durable. Raises OSError, and from then on always; FileNotFoundError when
-        closed."""
+        """Make the contents durable. Raises OSError; after a failure every further call raises it, too.
+        FileNotFoundError if the file was closed."""
         self._refuse_broken()
         if self._descriptor < 0:
             raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
@@ -478,17 +488,19 @@ class Appender:
         try:
             os.fsync(self._descriptor)
         except OSError:
-            self._broken = True  # the kernel may have dropped the pages: a second fsync would succeed falsely
+            self._is_broken = (
+                True  # the kernel may have dropped the pages: a second fsync would succeed falsely
+            )
             raise
 
     def _refuse_broken(self) -> None:
-        if self._broken:
+        if self._is_broken:
             raise OSError(
                 errno.EIO, "an fsync of this file has failed; nothing more is written to it", self.path
             )
 
     def close(self) -> None:
-        """Close the file; bytes that are not synced are left to the system's writeback."""
+        """Close the file. The system writes bytes that are not synced back some time later."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
@@ -498,9 +510,9 @@ class Appender:
 
 @dataclass(slots=True, eq=False)
 class FileSlice:
-    """A range of bytes of an open file: ``read`` copies it once (Kafka's ``FileRecords.slice``).
+    """A range of bytes of an open file, not yet read (Kafka's ``FileRecords.slice``).
 
-    It keeps the file open, which may be renamed or unlinked in the meantime.
+    It keeps the file open, so the range can be read after the file was renamed or removed.
     """
 
     reader: Reader
@@ -511,13 +523,13 @@ class FileSlice:
         return self.size
 
     def read(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The bytes: uint8, writable; fewer than ``size`` when the file was truncated since."""
+        """Read the bytes: uint8, writable; fewer than ``size`` if the file was truncated in the meantime."""
         buffer = np.empty(self.size, np.uint8)
         return buffer[: self.reader.read_into(buffer, self.position)]
 
 
 def write_new(path: PathLike, data: bytes) -> None:
-    """Write and fsync a new file; the directory is the caller's to sync. Raises FileExistsError."""
+    """Write and fsync a new file; the caller syncs the directory. Raises FileExistsError."""
     with Writer(path) as writer:
         writer.write(data)
         writer.sync()
@@ -548,26 +560,26 @@ def replace(path: PathLike, data: bytes) -> None:
 
 
 def rename(source: PathLike, target: PathLike) -> None:
-    """Rename, replacing ``target``. Two names of one file become one: ``rename(2)`` would leave both."""
-    with OpenedParent(source) as (there, old), OpenedParent(target) as (here, new):
+    """Rename a file, replacing ``target``. If both are hard links to one file, only ``target`` is left."""
+    with OpenedParent(source) as (source_parent, old), OpenedParent(target) as (target_parent, new):
         with contextlib.suppress(FileNotFoundError):
             # rename(2) of one hard link onto another of the same file does nothing and reports success.
-            if os.path.samestat(lstat_at(new, here), lstat_at(old, there)):
+            if os.path.samestat(lstat_at(new, target_parent), lstat_at(old, source_parent)):
                 return unlink(source)
         before_change("rename", source, target)
-        os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
+        os.rename(old, new, src_dir_fd=source_parent, dst_dir_fd=target_parent)
 
 
 def link(source: PathLike, target: PathLike) -> None:
-    """A second name for the same file. Raises OSError across file systems."""
+    """Make ``target`` a hard link to the file ``source``. Raises OSError, also across file systems."""
     before_change("link", source, target)
-    with OpenedParent(source) as (there, old), OpenedParent(target) as (here, new):
-        os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+    with OpenedParent(source) as (source_parent, old), OpenedParent(target) as (target_parent, new):
+        os.link(old, new, src_dir_fd=source_parent, dst_dir_fd=target_parent, follow_symlinks=False)
 
 
 def make_directory(path: PathLike, *, parents: bool = False) -> None:
-    """Create a directory where there is none, with the owner of its parent. Raises NotADirectoryError where a
-    link, or anything else, has its name."""
+    """Create a directory, unless it exists, with the owner of its parent. Raises NotADirectoryError if a link
+    or a file has its name."""
     target = Path(path)
     if parents and not target.parent.exists():
         make_directory(target.parent, parents=True)
@@ -593,33 +605,34 @@ def remove_directory(path: PathLike) -> None:
 
 def remove_tree(path: PathLike) -> None:
     """Remove a directory that Siltstone made, with everything in it. Links in it are removed and never
-    followed; where ``path`` itself is one, nothing is removed: NotADirectoryError.
+    followed. Raises NotADirectoryError, and removes nothing, if ``path`` itself is a link.
 
-    Another process may still make or remove files in it: a task that outlives its job. Raises OSError.
+    Another process, such as a task that outlives its job, may create or remove files in it meanwhile. Raises
+    OSError.
     """
     with OpenedParent(path) as (parent, name):
-        _remove_tree(parent, name, os.fspath(path), _DEPTH_MAX)
+        _remove_tree(parent, name, os.fspath(path), _MAX_TREE_DEPTH)
 
 
-def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
-    if depth == 0:
+def _remove_tree(parent: int, name: str, path: str, levels_left: int) -> None:
+    if levels_left == 0:
         raise OSError(errno.ELOOP, "has more levels than Siltstone creates; remove it by hand", path)
-    with _with_path(path):
+    with _with_path_in_error(path):
         opened = os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)
-    with closing(opened) as here:
+    with closing(opened) as directory:
         for _ in range(_REMOVAL_ROUNDS):
-            for entry in entries(here):
-                inside = os.path.join(path, entry.name)
+            for entry in entries(directory):
+                entry_path = os.path.join(path, entry.name)
                 with contextlib.suppress(FileNotFoundError):
                     if entry.is_directory:
-                        _remove_tree(here, entry.name, inside, depth - 1)
+                        _remove_tree(directory, entry.name, entry_path, levels_left - 1)
                     else:
-                        before_change("unlink", inside)
-                        with _with_path(inside):
-                            os.unlink(entry.name, dir_fd=here)
+                        before_change("unlink", entry_path)
+                        with _with_path_in_error(entry_path):
+                            os.unlink(entry.name, dir_fd=directory)
             try:
                 before_change("rmdir", path)
-                with _with_path(path):
+                with _with_path_in_error(path):
                     return os.rmdir(name, dir_fd=parent)
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
@@ -629,27 +642,28 @@ def _remove_tree(parent: int, name: str, path: str, depth: int) -> None:
     )
 
 
-def folder_refusal(path: PathLike) -> str | None:
-    """Why ``path`` is no directory made by root, this user or the owner of the directory that it is in.
+def unsafe_directory_reason(path: PathLike) -> str | None:
+    """Why files may not be put into the directory ``path``: it is no directory, or root, this user and the
+    owner of its parent do not own it.
 
-    None where it is one, or there is nothing of that name. Raises OSError.
+    None if they may, or there is nothing of that name. Raises OSError.
     """
     with OpenedParent(path) as (parent, name):
         try:
-            facts = lstat_at(name, parent)
+            status = lstat_at(name, parent)
         except FileNotFoundError:
             return None
-        if modes.S_ISLNK(facts.st_mode):
+        if modes.S_ISLNK(status.st_mode):
             return "is a symbolic link"
-        if not modes.S_ISDIR(facts.st_mode):
+        if not modes.S_ISDIR(status.st_mode):
             return "is no folder"
-        if facts.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
-            return f"belongs to user {facts.st_uid}, and the directory that it is in to another"
+        if status.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
+            return f"belongs to user {status.st_uid}, and the directory that it is in to another"
         return None
 
 
 def tree_size(path: PathLike) -> int:
-    """Bytes of a file, or of all files below a directory, links left out."""
+    """The size in bytes of a file, or of all files below a directory, without links."""
     if not os.path.isdir(path):
         return os.lstat(path).st_size
     inside = (Path(path) / entry.name for entry in entries(path) if not entry.is_link)
@@ -657,7 +671,7 @@ def tree_size(path: PathLike) -> int:
 
 
 def sync_directory(path: PathLike) -> None:
-    """Make the directory's names durable."""
+    """Make the entries of a directory durable: files that were created, renamed or removed in it."""
     before_change("fsync", path)
     with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
@@ -669,7 +683,7 @@ def sync_file(path: PathLike) -> None:
 
 
 def sync_files(paths: Iterable[PathLike]) -> None:
-    """``sync_file`` for each, in order; writeback of all of them begins before the first is waited for."""
+    """``sync_file`` for each, in order. Writeback of all files begins before the first fsync."""
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
@@ -681,7 +695,7 @@ def sync_files(paths: Iterable[PathLike]) -> None:
 
 
 def set_modified(path: PathLike, modified_ns: int) -> None:
-    """Set the modification time (ns), of a link its own."""
+    """Set the modification time (ns); of a link itself, not of its target."""
     before_change("utime", path)
     with OpenedParent(path) as (parent, name):
         os.utime(name, ns=(modified_ns, modified_ns), dir_fd=parent, follow_symlinks=False)
@@ -691,10 +705,14 @@ def copy_attributes(source: PathLike, target: PathLike) -> None:
     """Give ``target``, a new file or directory, the owner, group, mode, ACL and extended attributes of
     ``source``, not its times. Raises OSError, also where one of the two is a link."""
     before_change("attributes", target, source)
-    with closing(open_nofollow(source)) as old, closing(open_nofollow(target)) as new, _with_path(target):
-        facts = os.fstat(old)
-        set_owner(new, facts)
-        os.fchmod(new, facts.st_mode & 0o7777)
+    with (
+        closing(open_nofollow(source)) as old,
+        closing(open_nofollow(target)) as new,
+        _with_path_in_error(target),
+    ):
+        status = os.fstat(old)
+        set_owner(new, status)
+        os.fchmod(new, status.st_mode & 0o7777)
         try:
             names = os.listxattr(old)
         except OSError as error:
@@ -711,57 +729,61 @@ def inherit_owner(path: PathLike) -> None:
         set_owner(new, os.fstat(parent))
 
 
+_COPY_BUFFER_BYTES = 4 << 20
+
+
 def copy(source: PathLike, target: PathLike) -> None:
-    """A durable copy with attributes and modification time; ``target`` must not be there, ``source`` be no
-    link."""
+    """Copy a file durably, with attributes and modification time. Raises OSError if ``target`` exists or
+    ``source`` is a link."""
     with open(open_regular(source, follow=False), "rb", buffering=0) as reader, Writer(target) as writer:
-        facts = os.fstat(reader.fileno())
-        shutil.copyfileobj(reader, writer, 1 << 22)
+        status = os.fstat(reader.fileno())
+        shutil.copyfileobj(reader, writer, _COPY_BUFFER_BYTES)
         writer.sync()
     copy_attributes(source, target)
-    set_modified(target, facts.st_mtime_ns)
+    set_modified(target, status.st_mtime_ns)
 
 
-class Space(NamedTuple):
-    """What a file system has left for this user: bytes and inodes."""
+class FreeSpace(NamedTuple):
+    """What a file system has left for this user. ``free_inodes`` is None if it does not count inodes."""
 
     free_bytes: int
     free_inodes: int | None
 
 
-def space(path: PathLike) -> Space:
-    """Free space where ``path`` is; inodes None where the file system does not count them."""
+def free_space(path: PathLike) -> FreeSpace:
+    """The free space of the file system that holds ``path``."""
     status = os.statvfs(path)
     free_inodes = status.f_favail if status.f_files else None
-    return Space(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
+    return FreeSpace(free_bytes=status.f_bavail * status.f_frsize, free_inodes=free_inodes)
 
 
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p fuse.sshfs fuse.s3fs ceph glusterfs lustre afs".split()
 )
-_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
-"""How the kernel writes a space, a tab, a line end or a backslash of a mount point."""
+_OCTAL_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
+"""How /proc/self/mountinfo writes a space, a tab, a line end or a backslash of a mount point."""
 
 
 def file_system(path: PathLike) -> str:
-    """The name of the file system that holds ``path`` ("ext4", "nfs4"…), "" where it is unknown."""
+    """The type of the file system that holds ``path`` ("ext4", "nfs4"…), "" if it is unknown."""
     real = os.path.realpath(path)
     try:
         lines = read_bytes("/proc/self/mountinfo").splitlines()
     except OSError:
         return ""
-    best, kind = "", ""
+    longest_mount, kind = "", ""
     for line in lines:
+        # mount id, parent, device, root, mount point, options … - file system, source, options
         left, _, right = line.partition(b" - ")
-        mount = os.fsdecode(_OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), left.split()[4]))
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, os.fsdecode(right.split()[0])
+        mount = os.fsdecode(_OCTAL_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), left.split()[4]))
+        is_inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if is_inside and len(mount) >= len(longest_mount):
+            longest_mount, kind = mount, os.fsdecode(right.split()[0])
     return kind
 
 
 def temporary_directory(prefix: str, parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """A directory that is removed at the end of its context; what cannot be removed is left."""
+    """A directory that is removed at the end of its context. Files that cannot be removed are left."""
     return tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
 
 
@@ -771,33 +793,38 @@ def temporary_file() -> IO[bytes]:
 
 
 def find_program(name: str) -> str | None:
-    """The program that the shell would start, None where there is none."""
+    """The path of the program that a shell would start under this name; None if there is none."""
     return shutil.which(name)
 
 
 def zip_package(root: Path, target: Path) -> None:
-    """Zip a Python package's modules and settings, so that they can be imported from ``target``."""
+    """Zip the modules and ``.properties`` files of a Python package, so that it can be imported from
+    ``target``."""
     with zipfile.ZipFile(target, "w") as archive:
         for source in sorted(root.rglob("*")):
             if source.suffix in (".py", ".properties"):
                 archive.write(source, Path(root.name) / source.relative_to(root))
 
 
+_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+
+
 @contextlib.contextmanager
-def redirect_errors(descriptor: int) -> Iterator[None]:
-    """Within the block, standard error is ``descriptor``; a process started in it keeps that."""
+def redirect_standard_error(descriptor: int) -> Iterator[None]:
+    """Redirect standard error to ``descriptor`` within the block, also of processes that are started in
+    it."""
     sys.stderr.flush()
-    before = os.dup(2)
-    os.dup2(descriptor, 2)
+    before = os.dup(_STANDARD_ERROR)
+    os.dup2(descriptor, _STANDARD_ERROR)
     try:
         yield
     finally:
-        os.dup2(before, 2)
+        os.dup2(before, _STANDARD_ERROR)
         os.close(before)
 
 
-def silence_output() -> None:
-    """Discard standard output from now on: its reader has closed the pipe."""
+def discard_standard_output() -> None:
+    """Discard standard output from now on, after its reader has closed the pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    os.dup2(null, _STANDARD_OUTPUT)
     os.close(null)

@@ -1,4 +1,5 @@
-"""Locks: the one on a log directory that a broker respects, and shared and exclusive claims on ledgers.
+"""Locks: the lock of a log directory, which brokers respect, and shared and exclusive locks on ledgers'
+files.
 
 ``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. ``Flock`` is ``flock(2)``: it
 belongs to an open file, so two readers in one process hold one each, and it ends with the process.
@@ -17,14 +18,15 @@ import threading
 from siltstone.base.files.opening import OpenFile, PathLike, closing, open_for_writing, open_regular, unlink
 
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
-"""The system's ``struct flock``: start, length, process, kind, whence; kind first on Linux."""
-_KIND, _PROCESS = (3, 2) if sys.platform == "darwin" else (0, 4)
+"""The system's ``struct flock``. Linux: type, whence, start, length, process; macOS: start, length, process,
+type, whence."""
+_LOCK_TYPE_FIELD, _LOCK_PROCESS_FIELD = (3, 2) if sys.platform == "darwin" else (0, 4)
 
-_held: set[tuple[int, int]] = set()
+_locked_files: set[tuple[int, int]] = set()
 """Device and inode of the files that this process has locked: the system would let it lock them again."""
-_held_guard = threading.RLock()
-"""Held from the check of ``_held`` until the lock is taken or released. To the system the threads of a
-process are one owner: two of them would both get a lock, and a close in one drops the lock of the other."""
+_locked_files_guard = threading.RLock()
+"""Held from the check of ``_locked_files`` until the lock is taken or released. To the system the threads of
+a process are one owner: two of them would both get a lock, and a close in one drops the lock of the other."""
 
 
 class Lock:
@@ -37,12 +39,12 @@ class Lock:
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
-        with _held_guard:
+        with _locked_files_guard:
             self._take(self.path)
 
     def _take(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            if _identity(os.lstat(path)) in _held:
+            if _identity(os.lstat(path)) in _locked_files:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)
         self._descriptor, self.made = open_for_writing(path)
         try:
@@ -56,11 +58,11 @@ class Lock:
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path) from None
             raise
         self._identity = _identity(os.fstat(self._descriptor))
-        _held.add(self._identity)
+        _locked_files.add(self._identity)
 
     def release(self) -> None:
         """Release the lock, once. A file that the lock created is removed first, as a broker does."""
-        with _held_guard:
+        with _locked_files_guard:
             if self._descriptor >= 0:
                 try:
                     if self.made:
@@ -69,11 +71,11 @@ class Lock:
                 finally:
                     os.close(self._descriptor)
                     self._descriptor = -1
-                    _held.discard(self._identity)
+                    _locked_files.discard(self._identity)
 
 
-def _identity(facts: os.stat_result) -> tuple[int, int]:
-    return facts.st_dev, facts.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def lock_holder(path: PathLike) -> int | None:
@@ -82,18 +84,18 @@ def lock_holder(path: PathLike) -> int | None:
 
     None also where there is no such file, or it may not be read, or is no regular file.
     """
-    with _held_guard:
+    with _locked_files_guard:
         try:
-            if _identity(os.stat(path)) in _held:
+            if _identity(os.stat(path)) in _locked_files:
                 return os.getpid()
             descriptor = open_regular(path)
         except OSError:
             return None
         with closing(descriptor):
-            question = [0, 0, 0, 0, 0]
-            question[_KIND] = fcntl.F_WRLCK
-            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*question)))
-    return None if answer[_KIND] == fcntl.F_UNLCK else int(answer[_PROCESS])
+            request = [0, 0, 0, 0, 0]
+            request[_LOCK_TYPE_FIELD] = fcntl.F_WRLCK
+            reply = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*request)))
+    return None if reply[_LOCK_TYPE_FIELD] == fcntl.F_UNLCK else int(reply[_LOCK_PROCESS_FIELD])
 
 
 def is_locked(path: PathLike) -> bool:
@@ -102,15 +104,16 @@ def is_locked(path: PathLike) -> bool:
 
 
 class Flock(OpenFile):
-    """A claim on an existing file: of many that read what it guards, or of the one that removes it.
+    """A ``flock(2)`` on an existing file: shared by many readers, or ``exclusive`` for the process that
+    removes it.
 
-    Raises BlockingIOError when another claim is in the way, FileNotFoundError when the file is not there, or
-    was removed before the claim held.
+    Raises BlockingIOError if another process holds a lock that excludes this one, FileNotFoundError if the
+    file does not exist, or was removed before the lock was taken.
     """
 
     def __init__(self, path: PathLike, *, exclusive: bool = False) -> None:
         self.path = os.fspath(path)
-        mode = os.O_RDWR if exclusive else os.O_RDONLY  # over a network an exclusive one has to write
+        mode = os.O_RDWR if exclusive else os.O_RDONLY  # NFS demands it of an exclusive lock
         self.descriptor = open_regular(path, mode)
         try:
             fcntl.flock(self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)

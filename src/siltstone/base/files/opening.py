@@ -1,9 +1,10 @@
 """Opens files and directories so that a planted symbolic link cannot redirect a change.
 
 Operations that change something never go through another user's symbolic link; reads (``open_regular``)
-follow links as usual. The owner of a directory may replace a subdirectory by a symbolic link at any moment.
-So a path is never first checked and then used: the parent directory of a name is opened, and the operation is
-done in it (``openat(2)`` and its like), on the name itself and never on the target of a link of that name.
+follow links as usual. The owner of a directory may replace a subdirectory by a symbolic link at any moment,
+so a path is never first checked and then used. Instead the parent directory is opened, and the operation is
+done in the open directory (``openat(2)`` and similar calls), on the name itself and never on the target of a
+link of that name.
 
 In the path of the parent a symbolic link is followed only when root or the user of this process made it;
 another user's link makes the operation fail. (Linux's ``fs.protected_symlinks`` has the same rule, but only
@@ -23,12 +24,12 @@ from collections.abc import Callable, Iterator
 
 from siltstone.base.closing import Closing
 
-_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
-_OPEN_DIRECTORY_FLAGS = _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+_OPEN_DIRECTORY_FLAGS = _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MAX_SYMLINKS = 40
-"""Linux follows as many in one path."""
+"""The number of symbolic links that Linux follows in one path."""
 _OPENAT2 = 437
-"""The number of Linux's system call, the same on every processor that Python is built for but Alpha."""
+"""The number of Linux's system call openat2(2), on all processors but Alpha."""
 _RESOLVE_NO_SYMLINKS = 4
 _AT_FDCWD = -100
 _FALL_BACK_ERRNOS = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
@@ -39,7 +40,7 @@ NOFOLLOW_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 PathLike = str | os.PathLike[str]
 Operation = tuple[str, str, str]
-"""A change that follows: (verb, path, second path or empty)."""
+"""An operation that is about to change something: (verb, path, second path or empty)."""
 
 _observer: Callable[[Operation], None] | None = None
 
@@ -96,10 +97,11 @@ _open_how = _OpenHow(flags=_OPEN_DIRECTORY_FLAGS, mode=0, resolve=_RESOLVE_NO_SY
 
 
 class OpenedParent:
-    """As a context: the open parent directory of ``path``, and the name in it. Raises OSError.
+    """A context with the open parent directory of ``path`` and the name in it. Raises OSError.
 
-    The path must end in a name: neither in ``..`` nor in a slash. An OSError of the block that has the bare
-    name, or none, gets the whole path. (A class and no generator: every operation on a file uses it.)
+    The path must end in a name: neither in ``..`` nor in a slash. An OSError of the block that has only the
+    name, or no path, gets the whole path. (It is a class, since a generator is slower, and every operation
+    uses it.)
     """
 
     __slots__ = ("_name", "_path", "descriptor")
@@ -147,24 +149,25 @@ def open_directory(path: str) -> int:
         number = ctypes.get_errno()
         if number not in _FALL_BACK_ERRNOS:
             raise OSError(number, os.strerror(number), path)
-    return _walk(path)
+    return _open_by_components(path)
 
 
-def _walk(path: str) -> int:
-    """``open_directory`` name by name: a link is resolved here, and only where it may be followed."""
-    left, links = path.split("/")[::-1], 0
+def _open_by_components(path: str) -> int:
+    """``open_directory``, one component after another. A link is resolved here, and only if it may be
+    followed."""
+    components, links_followed = path.split("/")[::-1], 0
     parent = os.open("/" if path.startswith("/") else ".", _OPEN_DIRECTORY_FLAGS)
     try:
-        while left:
-            name = left.pop()
+        while components:
+            name = components.pop()
             if name in ("", "."):
                 continue
             child, target = _open_component(parent, name)
             if target is not None:
-                links += 1
-                if links > _MAX_SYMLINKS:
+                links_followed += 1
+                if links_followed > _MAX_SYMLINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                left += target.split("/")[::-1]  # a stack: the next name is the last
+                components += target.split("/")[::-1]  # a stack: the next name is the last
                 if not target.startswith("/"):
                     continue
                 child = os.open("/", _OPEN_DIRECTORY_FLAGS)
@@ -180,14 +183,14 @@ def _walk(path: str) -> int:
 def _open_component(parent: int, name: str) -> tuple[int, str | None]:
     """The directory ``name``, open, or -1 and the target of the symbolic link ``name``. Raises OSError, also
     for a link of another user."""
-    if _PATH_ONLY == os.O_RDONLY:
+    if _O_PATH == os.O_RDONLY:
         # Without O_PATH a link cannot be opened, so it may be swapped between the calls.
         status = lstat_at(name, parent)
         if not stat.S_ISLNK(status.st_mode):
             return os.open(name, _OPEN_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=parent), None
         return -1, _checked_target(status, name, os.readlink(name, dir_fd=parent))
     # Owner and target are read from one descriptor of the link, so they belong to the same link.
-    descriptor = os.open(name, _PATH_ONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    descriptor = os.open(name, _O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         return descriptor, None
@@ -198,7 +201,8 @@ def _open_component(parent: int, name: str) -> tuple[int, str | None]:
 
 
 def _checked_target(status: os.stat_result, name: str, target: str) -> str:
-    """``target``, if root or this user made the link: the rule of ``fs.protected_symlinks``. Else OSError."""
+    """``target``, if root or this user made the link, as Linux's ``fs.protected_symlinks`` demands. Else
+    OSError."""
     if status.st_uid not in (0, os.geteuid()):
         reason = f"{name}, a component of the path, is a symbolic link owned by user {status.st_uid}"
         raise OSError(errno.ELOOP, f"{reason}; links of other users are not followed: give the real path")
@@ -240,8 +244,8 @@ def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = Tru
 
 
 def open_for_writing(path: PathLike) -> tuple[int, bool]:
-    """A descriptor of a file that is read and written, and whether it had to be made: it belongs to the owner
-    of its directory then. Raises OSError, also where the name is that of a link."""
+    """Open a file for reading and writing: (descriptor, whether it was created). A new file belongs to the
+    owner of its directory. Raises OSError, also if the name is that of a link."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with OpenedParent(path) as (parent, name):
         try:
@@ -267,10 +271,10 @@ def _open_existing(name: str, flags: int, parent: int) -> int:
 
 
 def set_owner(descriptor: int, to: os.stat_result) -> None:
-    """Give an open file, which is new, the owner and group that ``to`` has.
+    """Give a new, open file the owner and group of ``to``.
 
-    A new file has one name. With several it may be a hard link to another user's file that has replaced it:
-    OSError.
+    Raises OSError if the file has several hard links. A new file has one; with more, another user may have
+    put a link to another file in its place.
     """
     own = os.fstat(descriptor)
     if (to.st_uid, to.st_gid) == (own.st_uid, own.st_gid):

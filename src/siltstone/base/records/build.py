@@ -1,9 +1,9 @@
 """Builds record batches: new ones from columns (Kafka's ``MemoryRecordsBuilder``), and headers of cleaned
-ones.
+batches.
 
-``encode_records`` writes new records from key, value and header spans. ``compaction.rewrite`` copies a
-cleaned batch's records and changes only what a new base timestamp changes; ``write_header`` writes the 61
-bytes before them. ``compress_batches`` compresses finished batches. Checksums come last
+``build_batch`` makes one whole batch from keys, values and headers. ``encode_records`` writes only the
+records. ``compaction.rewrite`` copies the records of a cleaned batch; it calls ``write_header`` for the 61
+bytes before them. ``compress_batches`` compresses finished batches. Checksums are written last
 (``checksum.patch_checksums``).
 """
 
@@ -19,23 +19,24 @@ import numpy.typing as npt
 from siltstone.base.records import layout
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.codecs import Scratch, compress, compress_all
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.base.records.varint import varint_size, write_varint
 
-RECORD_ROOM = 60
-"""Most bytes that a record takes beside its key, value and headers: varints and the attributes byte."""
-RECODE_ROOM = 16
-"""Most bytes by which a re-encoded record can outgrow the stored one."""
+MAX_RECORD_OVERHEAD = 60
+"""Most bytes of a record besides its key, value and headers: varints and the attributes byte."""
+MAX_REENCODING_GROWTH = 16
+"""Most bytes by which a record can grow when it is encoded again with another base timestamp."""
+_MAX_VARINT_SIZE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchShape:
+class NewBatchHeader:
     """The header fields of a new batch that do not follow from its records (see ``layout``).
 
-    ``delete_horizon_ms``: None, or the delete horizon, which takes the base timestamp's place (attribute bit
-    6).
-    ``level``: the codec's compression level, None for its own.
+    ``log_append``: the batch has log-append time, else create time. ``delete_horizon_ms``: the delete
+    horizon, stored in place of the base timestamp (attribute bit 6), or None. ``level``: the compression
+    level, None for the codec's default.
     """
 
     base_offset: int = 0
@@ -63,7 +64,8 @@ class BatchShape:
 
 
 class Spans(NamedTuple):
-    """Byte strings side by side: ``data`` uint8, ``start`` int64 or int32 and ``size`` int32 (-1: null)."""
+    """Byte strings within ``data`` (uint8): ``start`` (int64 or int32) and ``size`` (int32, -1 for null) of
+    each."""
 
     data: Bytes
     start: Int64 | Int32
@@ -73,31 +75,32 @@ class Spans(NamedTuple):
     def of(cls, values: Sequence[bytes | None]) -> Spans:
         """Pack Python byte strings."""
         size = np.array([-1 if value is None else len(value) for value in values], np.int32)
-        room = np.maximum(size, 0).astype(np.int64)
+        lengths = np.maximum(size, 0).astype(np.int64)
         data = np.frombuffer(b"".join(value or b"" for value in values), np.uint8)
-        return cls(data=data, start=np.cumsum(room) - room, size=size)
+        return cls(data=data, start=np.cumsum(lengths) - lengths, size=size)
 
 
 @kernel
 def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
-    """Copy ``size`` bytes, none where it is negative; returns the end in ``out``, which is another array.
+    """Copy ``size`` bytes of ``data`` from ``start`` to ``position`` in ``out``, none for a negative size;
+    returns the end in ``out``. Both are different arrays.
 
-    Unsigned indexes let LLVM copy 32 at once.
+    Unsigned indexes let LLVM copy 32 bytes at once.
     """
-    here, there = np.uint64(start), np.uint64(position)
+    source, target = np.uint64(start), np.uint64(position)
     for i in range(np.uint64(max(size, 0))):
-        out[there + i] = data[here + i]
+        out[target + i] = data[source + i]
     return position + max(size, 0)
 
 
-@inlined
-def put_span(spans: Spans, row: int, out: Bytes, position: int) -> int:
+@inline_kernel
+def write_span(spans: Spans, row: int, out: Bytes, position: int) -> int:
     """Write the size and the bytes of span ``row`` into ``out`` at ``position``; returns the end."""
     position = write_varint(out, position, spans.size[row])
     return copy_bytes(spans.data, spans.start[row], spans.size[row], out, position)
 
 
-@inlined
+@inline_kernel
 def encode_record(
     row: int,
     offset_delta: int,
@@ -108,20 +111,20 @@ def encode_record(
     out: Bytes,
     position: int,
 ) -> int:
-    """Write the record ``row`` into ``out`` at ``position``; returns its end."""
+    """Write the record ``row`` of the spans into ``out`` at ``position``; returns the end."""
     key_size, value_size, headers_size = keys.size[row], values.size[row], headers.size[row]
     # The record's size comes first, so the sizes of all fields are added up before any is written.
-    body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
-    body += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
-    body += max(headers_size, 1)
-    position = write_varint(out, position, body)
-    out[position] = 0
+    body_size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
+    body_size += varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+    body_size += max(headers_size, 1)
+    position = write_varint(out, position, body_size)
+    out[position] = 0  # the attributes, which Kafka does not use
     position = write_varint(out, position + 1, timestamp_delta)
     position = write_varint(out, position, offset_delta)
-    position = put_span(keys, row, out, position)
-    position = put_span(values, row, out, position)
+    position = write_span(keys, row, out, position)
+    position = write_span(values, row, out, position)
     if headers_size <= 0:
-        out[position] = 0
+        out[position] = 0  # the header count
         return position + 1
     return copy_bytes(headers.data, headers.start[row], headers_size, out, position)
 
@@ -138,7 +141,7 @@ def encode_records(
 ) -> int:
     """Write records into ``out`` from ``position``; returns the end.
 
-    A record's headers are a span of already encoded bytes, the count in front; size 0 means none.
+    A span of ``headers`` holds the encoded headers of a record, with their count in front; size 0 means none.
     """
     for row in range(len(offset_delta)):
         position = encode_record(
@@ -165,7 +168,8 @@ def write_header(
     max_timestamp: int,
     count: int,
 ) -> None:
-    """Write a cleaned batch's header: what cleaning keeps comes from the ``source`` row, CRC left 0."""
+    """Write the header of a cleaned batch of ``size`` bytes. Cleaning keeps the other fields of the batch
+    header ``source``, one row of ``BATCH``. The CRC is left 0."""
     write_int(out, position, source.base_offset, 8)
     write_int(out, position + layout.SIZE_POSITION, size - layout.LOG_OVERHEAD, 4)
     write_int(out, position + layout.LEADER_EPOCH_POSITION, source.leader_epoch, 4)
@@ -186,7 +190,7 @@ def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
     if not headers:
         return b""
     parts = Spans.of([part for header in headers for part in header])
-    out = np.empty(10 * (1 + len(parts.size)) + len(parts.data), np.uint8)
+    out = np.empty(_MAX_VARINT_SIZE * (1 + len(parts.size)) + len(parts.data), np.uint8)
     return out[: _encode_headers(parts, out)].tobytes()
 
 
@@ -194,12 +198,12 @@ def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 def _encode_headers(parts: Spans, out: Bytes) -> int:
     position = write_varint(out, 0, len(parts.size) // 2)
     for row in range(len(parts.size)):
-        position = put_span(parts, row, out, position)
+        position = write_span(parts, row, out, position)
     return position
 
 
 def build_batch(
-    shape: BatchShape,
+    header: NewBatchHeader,
     *,
     offset: Int64,
     timestamp: Int64,
@@ -211,47 +215,53 @@ def build_batch(
     """Build one whole v2 batch, checksum included: uint8.
 
     ``offset`` and ``timestamp`` (ms) are int64, one a record, offsets ascending from
-    ``shape.base_offset`` on; ``headers`` are spans of ``encode_headers`` bytes. ``last_offset`` defaults
+    ``header.base_offset`` on; ``headers`` are spans of ``encode_headers`` bytes. ``last_offset`` defaults
     to the last record's. With log-append time the largest timestamp is every record's.
     """
     count = len(offset)
     spans = headers or Spans(np.zeros(1, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32))
-    biggest = int(timestamp.max()) if count else -1
-    times = np.full(count, biggest) if shape.log_append else timestamp
-    base = (
-        shape.delete_horizon_ms if shape.delete_horizon_ms is not None else (int(times[0]) if count else -1)
-    )
-    room = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans)) + RECORD_ROOM * count
-    records = np.empty(room, np.uint8)
-    end = encode_records(offset - shape.base_offset, times - base, keys, values, spans, records, 0)
-    final = int(offset[-1]) if last_offset is None else last_offset
-    return assemble(shape, records[:end], final, base, biggest, count)
+    max_timestamp = int(timestamp.max()) if count else -1
+    times = np.full(count, max_timestamp) if header.log_append else timestamp
+    base_timestamp = header.delete_horizon_ms
+    if base_timestamp is None:
+        base_timestamp = int(times[0]) if count else -1
+    content_size = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans))
+    records = np.empty(content_size + MAX_RECORD_OVERHEAD * count, np.uint8)
+    end = encode_records(offset - header.base_offset, times - base_timestamp, keys, values, spans, records, 0)
+    last_offset = int(offset[-1]) if last_offset is None else last_offset
+    return assemble_batch(header, records[:end], last_offset, base_timestamp, max_timestamp, count)
 
 
-def assemble(
-    shape: BatchShape, records: Bytes, last_offset: int, base_timestamp: int, max_timestamp: int, count: int
+def assemble_batch(
+    header: NewBatchHeader,
+    records: Bytes,
+    last_offset: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
 ) -> Bytes:
-    """One batch from encoded records (uint8), which are compressed here with the shape's codec."""
-    if shape.codec and count:
-        records = np.frombuffer(compress(shape.codec, records, shape.level), np.uint8)
+    """Build one batch from encoded records (uint8): compress them with the header's codec, write header and
+    checksum."""
+    if header.codec and count:
+        records = np.frombuffer(compress(header.codec, records, header.level), np.uint8)
     size = layout.BATCH_OVERHEAD + len(records)
     batch = np.empty(size, np.uint8)
-    header = layout.HEADER.pack(
-        shape.base_offset,
+    encoded_header = layout.HEADER.pack(
+        header.base_offset,
         size - layout.LOG_OVERHEAD,
-        shape.leader_epoch,
-        2,
-        0,
-        shape.attributes,
-        last_offset - shape.base_offset,
+        header.leader_epoch,
+        2,  # magic
+        0,  # checksum
+        header.attributes,
+        last_offset - header.base_offset,
         base_timestamp,
         max_timestamp,
-        shape.producer_id,
-        shape.producer_epoch,
-        shape.base_sequence,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
         count,
     )
-    batch[: layout.BATCH_OVERHEAD] = np.frombuffer(header, np.uint8)
+    batch[: layout.BATCH_OVERHEAD] = np.frombuffer(encoded_header, np.uint8)
     batch[layout.BATCH_OVERHEAD :] = records
     patch_checksums(batch, np.zeros(1, np.int64), np.array([size], np.int64))
     return batch
@@ -260,20 +270,21 @@ def assemble(
 def compress_batches(
     data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], out: Scratch
 ) -> tuple[Bytes, Int64, Int64]:
-    """Compress the records of some of the v2 batches: (bytes, starts, sizes), without checksums.
+    """Compress the records of v2 batches, each with its codec: (data, starts, sizes). Checksums are not
+    written.
 
-    ``starts`` and ``sizes`` (int64) say where they are in ``data``, a size of 0 for none; where ``codecs`` is
-    0 a batch is copied. The bytes are those of ``out``.
+    ``starts`` and ``sizes`` (int64) say where the batches are in ``data``; a size of 0 is no batch. A batch
+    with codec 0 is copied. The new data are the bytes of ``out``.
     """
-    view, places = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
-    bodies: list[Any] = [None] * len(places)
+    view, spans = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    compressed_bodies: list[Any] = [None] * len(spans)
     for codec in np.unique(codecs[codecs > 0]).tolist():
         rows = np.flatnonzero((codecs == codec) & (sizes > 0)).tolist()
-        records = [view[places[row][0] + layout.BATCH_OVERHEAD : sum(places[row])] for row in rows]
+        records = [view[spans[row][0] + layout.BATCH_OVERHEAD : sum(spans[row])] for row in rows]
         for row, body in zip(rows, compress_all(codec, records), strict=True):
-            bodies[row] = body
+            compressed_bodies[row] = body
     parts: list[Any] = []
-    for (start, size), body in zip(places, bodies, strict=True):
+    for (start, size), body in zip(spans, compressed_bodies, strict=True):
         parts.append(view[start : start + (size if body is None else layout.BATCH_OVERHEAD)])
         parts.append(body or b"")
     out.clear()
@@ -281,8 +292,8 @@ def compress_batches(
     part_sizes = np.array([len(part) for part in parts], np.int64)
     new_sizes = part_sizes[::2] + part_sizes[1::2]
     new_starts = np.cumsum(new_sizes) - new_sizes
-    # Each header gets the size of its batch, in the four bytes before the leader epoch.
-    some = new_sizes > 0
-    lengths = (new_sizes[some] - layout.LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
-    out.array()[new_starts[some, None] + np.arange(layout.SIZE_POSITION, layout.LOG_OVERHEAD)] = lengths
+    # Write the new size into each header: its four bytes end at ``LOG_OVERHEAD``.
+    is_batch = new_sizes > 0
+    lengths = (new_sizes[is_batch] - layout.LOG_OVERHEAD).astype(">i4").view(np.uint8).reshape(-1, 4)
+    out.array()[new_starts[is_batch, None] + np.arange(layout.SIZE_POSITION, layout.LOG_OVERHEAD)] = lengths
     return out.array(), new_starts, new_sizes

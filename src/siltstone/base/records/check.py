@@ -1,18 +1,22 @@
 """Validation of batches before an append, and assignment of their offsets (Kafka's ``LogValidator``).
 
-The first pass checks the bytes: header, checksum, every record's fields, without a row a record. The second
-pass writes what the log assigns: offsets, leader epoch, and under log-append time the time. The first pass
-changes nothing, so a batch that is refused after it still has its bytes.
+The first pass checks the bytes: each batch's header, its checksum, and the fields of every record. It builds
+no columns. The second pass writes what the log assigns: offsets, leader epoch, and the time under log-append
+time. The first pass changes nothing, so a refused batch still has the bytes that came.
 
-Only the log sets two bits of a header: log-append time and the delete horizon. A batch that comes with them,
-such as one copied from another log, is accepted without them: its records have their own times then, and its
-tombstones no delete horizon yet. Kafka clears the first and keeps the second, by which a producer could have
-tombstones removed at once.
+Only the log may set two attribute bits: log-append time and the delete horizon. A batch that comes with one
+of them, such as one copied from another log, is accepted, and the bit is cleared. Its records then have their
+own timestamps, and its tombstones get their delete horizon from a cleaning. Kafka clears the first bit and
+keeps the second, so a producer could have tombstones removed at once.
 
-The first pass fills one row of ``findings`` a batch (int64): ``FAULT`` is a ``Fault``, ``RECORD`` the index
-of the record that has it, ``LARGEST`` the largest timestamp, ``KEYLESS`` and ``UNTIMELY`` the first record
-without a key and the first with a timestamp out of bounds (-1: none), ``PENDING`` whether the caller has to
-verify the checksum, by a library, which is faster from some size on.
+The first pass fills ``findings`` (int64), one row a batch, with these columns::
+
+    FAULT                why the batch is refused: a ``Fault``, 0 for none
+    FAULTY_RECORD        the index of the record with that fault, -1 for none
+    MAX_TIMESTAMP        the largest timestamp of the records (ms)
+    FIRST_KEYLESS        the index of the first record without a key, -1 for none
+    FIRST_BAD_TIMESTAMP  the index of the first record whose timestamp is out of bounds, -1 for none
+    CHECKSUM_PENDING     1 if the caller has to verify the checksum: of large batches a library does it faster
 """
 
 from __future__ import annotations
@@ -26,32 +30,36 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records import columns, layout
 from siltstone.base.records.build import write_int
 from siltstone.base.records.checksum import crc32c_of
-from siltstone.base.records.columns import record_fields, record_head
+from siltstone.base.records.columns import read_record_fields, read_record_head
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BatchHeaders, Bytes, Int64
-from siltstone.base.records.scan import scan_into
+from siltstone.base.records.scan import ScanEnd, scan_into
 from siltstone.base.records.varint import load_word
 
-FAULT, RECORD, LARGEST, KEYLESS, UNTIMELY, PENDING, WIDTH = range(7)
+FAULT, FAULTY_RECORD, MAX_TIMESTAMP, FIRST_KEYLESS, FIRST_BAD_TIMESTAMP, CHECKSUM_PENDING = range(6)
+FINDING_COLUMNS = 6
 SMALL_BATCH_SIZE = 2048
-_NO_TIMESTAMP = 1 << 62
-_LAST_CODEC = len(CODECS) - 1
-_Walked = tuple[int, Any, Any, Any, Any]
-Rules = tuple[bool, bool, int, int]
-"""What records must be: whether a client sent them, whether each needs a key (``cleanup.policy=compact``),
-and the least and the largest timestamp (ms) that they may have."""
-Assigned = tuple[int, int, bool, int]
-"""What the log assigns: next offset, leader epoch, whether log-append time holds, and the time now (ms)."""
-REFUSED, UNCHECKED, COMPRESSED, APPEND_TIMED = 1, 2, 4, 8
-"""What the caller of ``check_batches`` has to look into, as bits."""
-_SET_BY_THE_LOG = layout.TIMESTAMP_TYPE_BIT | layout.DELETE_HORIZON_BIT
-"""The bits for log-append time and for a delete horizon."""
-_KEPT_WHEN_REWRITTEN = layout.CODEC_MASK | layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT
-"""Codec, transactional and control: what Kafka keeps of the attributes where it writes them anew."""
+"""Kernels verify the checksums of batches up to this size in bytes; a library is faster for larger ones."""
+_ABOVE_ALL_TIMESTAMPS = 1 << 62
+"""What the smallest timestamp is before a record has been read."""
+_MAX_CODEC = len(CODECS) - 1
+RecordRules = tuple[bool, bool, int, int]
+"""What the log demands of records: (is_from_client, needs_keys, min_allowed, max_allowed).
+
+``needs_keys``: the topic has ``cleanup.policy=compact``. The other two bound the timestamps (ms)."""
+AssignedFields = tuple[int, int, bool, int]
+"""What the log assigns: (next offset, leader epoch, is_log_append_time, the time now in ms)."""
+ANY_REFUSED, ANY_CHECKSUM_PENDING, ANY_COMPRESSED, ANY_LOG_APPEND_TIME = 1, 2, 4, 8
+"""The flags that ``check_batches`` returns: what holds for at least one of the batches."""
+_LOG_ONLY_ATTRIBUTES = layout.TIMESTAMP_TYPE_BIT | layout.DELETE_HORIZON_BIT
+"""The attribute bits that only the log may set: log-append time and the delete horizon."""
+_KEPT_ATTRIBUTES = layout.CODEC_MASK | layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT
+"""The attribute bits that stay when the log writes the attributes again, as in Kafka."""
 
 
 class Fault(enum.IntEnum):
-    """Why a batch is refused. 1 to 6 are a record's, as in ``columns.DECODE_REASON``."""
+    """Why a batch is refused. The numbers 1 to 6 are the reasons of ``columns.DECODE_REASON``, about a
+    record."""
 
     NONE = 0
     RECORD_SIZE = columns.RECORD_SIZE
@@ -59,7 +67,7 @@ class Fault(enum.IntEnum):
     VARINT = columns.VARINT
     NEGATIVE_SIZE = columns.NEGATIVE_SIZE
     RECORD_OFFSETS = columns.RECORD_OFFSETS
-    LEFT_OVER = columns.LEFT_OVER
+    TRAILING_BYTES = columns.TRAILING_BYTES
     CHECKSUM = 7
     BASE_OFFSET = 8
     MAGIC = 9
@@ -73,100 +81,110 @@ class Fault(enum.IntEnum):
 
 
 @kernel
-def _header_fault(row: Any, client: bool) -> int:
-    """The ``Fault`` of a v2 batch's header, or 0, checked in Kafka's order.
+def _header_fault(row: Any, is_from_client: bool) -> int:
+    """The ``Fault`` of a v2 batch's header, or 0. The checks are in Kafka's order.
 
-    A transaction and a marker need a producer with an epoch: without one, no marker could end the
-    transaction, and its producer could not be fenced.
+    A transactional batch and a marker need a producer id and an epoch. Without an id no marker could end the
+    transaction; without an epoch its producer could not be fenced.
     """
-    if row.attributes & layout.CODEC_MASK > _LAST_CODEC:
+    if row.attributes & layout.CODEC_MASK > _MAX_CODEC:
         return Fault.CODEC
     if row.count <= 0 or row.last_offset - row.base_offset + 1 != row.count:
         return Fault.COUNT
-    if client and row.attributes & layout.CONTROL_BIT:
+    if is_from_client and row.attributes & layout.CONTROL_BIT:
         return Fault.CONTROL
-    if client and row.producer_id >= 0 and row.base_sequence < 0:
+    if is_from_client and row.producer_id >= 0 and row.base_sequence < 0:
         return Fault.SEQUENCE
     if row.attributes & layout.TRANSACTIONAL_BIT and row.producer_id < 0:
         return Fault.NO_PRODUCER
-    fenced = row.attributes & (layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT)
-    return Fault.EPOCH if fenced and row.producer_id >= 0 and row.producer_epoch < 0 else 0
+    needs_epoch = row.attributes & (layout.TRANSACTIONAL_BIT | layout.CONTROL_BIT)
+    return Fault.EPOCH if needs_epoch and row.producer_id >= 0 and row.producer_epoch < 0 else 0
 
 
+# Masks of ``_check_ordinary_records`` for a word that begins with a varint. Each byte has seven bits of the
+# number, and ``more`` if another byte follows: ``low7`` and ``high7`` cut the number out of two bytes;
+# ``second_more`` means a third byte, so that the record is not ordinary. All are unsigned: numba turns a
+# mixture into floats.
 @kernel
-def _walk_ordinary(data: Bytes, position: int, end: int, count: int, base_timestamp: int) -> _Walked:
-    """Check the ordinary records at a batch's start: (how many, where the next one begins, the largest
-    timestamp, the first record without a key, the least timestamp).
+def _check_ordinary_records(
+    data: Bytes, start: int, end: int, count: int, base_timestamp: int
+) -> tuple[int, Any, Any, Any, Any]:
+    """Check records as long as they are ordinary: the fast path of ``check_records``.
 
-    Ordinary is what nearly every record of a producer is: sound, numbered one by one, its sizes of one or two
-    bytes, a short key, no headers. ``check_records`` continues after them, and says what is wrong where
-    something is. One load brings the fields up to the key's size; the offset is compared in its encoding.
-    Numbers are unsigned: of a mixture numba makes floats. It returns from where it is: each other way that
-    was tried took a tenth longer or more.
+    A record is ordinary if it is valid, its offset delta is its index in the batch, its sizes and deltas take
+    one or two bytes, its key has up to 63 bytes, and it has no headers. Nearly all records of producers are.
+
+    Returns (ordinary records, position after them, largest timestamp, index of the first record without a key
+    or -1, smallest timestamp).
     """
-    keyless: Any = np.int64(-1)
-    largest, smallest = np.int64(-1), np.int64(_NO_TIMESTAMP)
-    one, low, more = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
-    byte, two_bytes, high = np.uint64(0xFF), np.uint64(0xFFFF), np.uint64(0x3F80)
-    here, batch_end = np.uint64(position), np.uint64(end)
+    first_keyless: Any = np.int64(-1)
+    max_timestamp, min_timestamp = np.int64(-1), np.int64(_ABOVE_ALL_TIMESTAMPS)
+    one, low7, more, byte = np.uint64(1), np.uint64(0x7F), np.uint64(0x80), np.uint64(0xFF)
+    high7, second_more, two_bytes = np.uint64(0x3F80), np.uint64(0x8000), np.uint64(0xFFFF)
+    position, batch_end = np.uint64(start), np.uint64(end)
     for record in range(count):
-        if here + np.uint64(24) > batch_end:
-            return record, np.int64(here), largest, keyless, smallest
-        word, at = load_word(data, here), here + np.uint64(2)  # after a size of one byte and the attributes
+        # One load of eight bytes brings all fields up to the key's size; it must not read beyond the data.
+        if position + np.uint64(24) > batch_end:
+            return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        # The record's size, of one byte or two, and the attributes byte, which Kafka does not use.
+        word, at = load_word(data, position), position + np.uint64(2)
         if word & more:
-            if word & np.uint64(0x8000):
-                return record, np.int64(here), largest, keyless, smallest
-            size, word, at = (word & low) | ((word >> one) & high), word >> np.uint64(24), at + one
+            if word & second_more:
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+            size, word, at = (word & low7) | ((word >> one) & high7), word >> np.uint64(24), at + one
         else:
             size, word = word & byte, word >> np.uint64(16)
-        # Sizes and deltas are zigzag: an odd one is negative, half of an even one is the value.
-        stop = at - one + (size >> one)
-        if size & one or stop > batch_end:
-            return record, np.int64(here), largest, keyless, smallest
-        if word & more:
-            if word & np.uint64(0x8000):
-                return record, np.int64(here), largest, keyless, smallest
-            raw, word, at = (word & low) | ((word >> one) & high), word >> np.uint64(16), at + np.uint64(2)
+        # Zigzag: odd numbers are negative, an even one is twice the value. The size counts from the
+        # attributes.
+        record_end = at - one + (size >> one)
+        if size & one or record_end > batch_end:
+            return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        if word & more:  # the timestamp delta
+            if word & second_more:
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+            raw, word, at = (word & low7) | ((word >> one) & high7), word >> np.uint64(16), at + np.uint64(2)
         else:
             raw, word, at = word & byte, word >> np.uint64(8), at + one
         timestamp = base_timestamp + (np.int64(raw >> one) ^ -np.int64(raw & one))
-        # Ordinary offset deltas are 0, 1, 2 …: the bytes must be this record's number as a zigzag varint.
+        # The offset delta. It has to be the record's index, so the index is encoded and the bytes are
+        # compared.
         delta = np.uint64(record) << one
         if delta < more:
             if word & byte != delta:
-                return record, np.int64(here), largest, keyless, smallest
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
             word, at = word >> np.uint64(8), at + one
         else:
-            if word & two_bytes != (delta & low) | more | ((delta >> np.uint64(7)) << np.uint64(8)):
-                return record, np.int64(here), largest, keyless, smallest
+            if word & two_bytes != (delta & low7) | more | ((delta >> np.uint64(7)) << np.uint64(8)):
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
             word, at = word >> np.uint64(16), at + np.uint64(2)
-        key, at = word & byte, at + one
-        # The key's size has one byte: null (1 in zigzag), or up to 63.
-        if key & more or (key & one and key != one):
-            return record, np.int64(here), largest, keyless, smallest
-        if key == one:
-            if keyless < 0:
-                keyless = record
+        # The key's size, of one byte: 1 in zigzag is -1, a null key.
+        key_size, at = word & byte, at + one
+        if key_size & more or (key_size & one and key_size != one):
+            return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        if key_size == one:
+            if first_keyless < 0:
+                first_keyless = record
         else:
-            at += key >> one
-        if at + np.uint64(2) > stop:
-            return record, np.int64(here), largest, keyless, smallest
-        value, at = np.uint64(data[at]), at + one
-        if value & more:
-            value, at = (value & low) | (np.uint64(data[at]) << np.uint64(7)), at + one
-            if value & np.uint64(0x4000):
-                return record, np.int64(here), largest, keyless, smallest
-        if value & one:
-            if value != one:
-                return record, np.int64(here), largest, keyless, smallest
+            at += key_size >> one
+        # The value's size, of one byte or two, and at least the byte of the header count after it.
+        if at + np.uint64(2) > record_end:
+            return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        value_size, at = np.uint64(data[at]), at + one
+        if value_size & more:
+            value_size, at = (value_size & low7) | (np.uint64(data[at]) << np.uint64(7)), at + one
+            if value_size & np.uint64(0x4000):  # ``more`` of the second byte, shifted by seven bits
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        if value_size & one:
+            if value_size != one:
+                return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
         else:
-            at += value >> one
+            at += value_size >> one
         # Exactly one byte is left: a header count of 0.
-        if at + one != stop or data[at] != 0:
-            return record, np.int64(here), largest, keyless, smallest
-        largest, smallest = max(largest, timestamp), min(smallest, timestamp)
-        here = stop
-    return count, np.int64(here), largest, keyless, smallest
+        if at + one != record_end or data[at] != 0:
+            return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
+        max_timestamp, min_timestamp = max(max_timestamp, timestamp), min(min_timestamp, timestamp)
+        position = record_end
+    return count, np.int64(position), max_timestamp, first_keyless, min_timestamp
 
 
 @kernel
@@ -176,168 +194,183 @@ def check_records(
     end: int,
     rows: BatchHeaders,
     row: int,
-    minimum: int,
-    maximum: int,
+    min_allowed: int,
+    max_allowed: int,
     finding: Int64,
 ) -> None:
-    """Check the plain records ``data[start:end]`` of the batch ``rows[row]`` into its ``finding``.
+    """Check the uncompressed records ``data[start:end]`` of the batch ``rows[row]``, and fill its
+    ``finding``.
 
-    The same checks as ``decode``'s, without columns. With a fault only ``FAULT`` and ``RECORD`` count.
+    The checks are those of ``decode``. After a fault only ``FAULT`` and ``FAULTY_RECORD`` are set. A
+    timestamp of -1 means that the record has none, and is never out of bounds.
     """
     header = rows[row]
     base_timestamp, last_delta = header.base_timestamp, header.last_offset - header.base_offset
-    done, position, largest, keyless, smallest = _walk_ordinary(
+    checked, position, max_timestamp, first_keyless, min_timestamp = _check_ordinary_records(
         data, start, end, header.count, base_timestamp
     )
-    untimely = -1
-    if smallest < minimum or largest > maximum:  # which record is out of bounds, only the walk below says
-        done, position, largest, keyless = 0, start, -1, -1
-    before = done - 1
+    first_bad_time = -1
+    if min_timestamp < min_allowed or max_timestamp > max_allowed:
+        # A timestamp is out of bounds. The loop below finds which one, from the first record on.
+        checked, position, max_timestamp, first_keyless = 0, start, -1, -1
+    previous_delta = checked - 1
     at, batch_end = data.ctypes.data + position, data.ctypes.data + end
-    for record in range(done, header.count):
-        at, stop, delta, here, fault = record_head(at, batch_end)
-        if fault == 0 and (here <= before or here > last_delta):
+    for record in range(checked, header.count):
+        at, record_end, timestamp_delta, offset_delta, fault = read_record_head(at, batch_end)
+        if fault == 0 and (offset_delta <= previous_delta or offset_delta > last_delta):
             fault = Fault.RECORD_OFFSETS
-        before = here
+        previous_delta = offset_delta
         if fault == 0:
-            _, key_bytes, _, _, _, _, fault = record_fields(at, stop)
+            _, key_size, _, _, _, _, fault = read_record_fields(at, record_end)
         if fault != 0:
-            finding[FAULT], finding[RECORD] = fault, record
+            finding[FAULT], finding[FAULTY_RECORD] = fault, record
             return
-        at = stop
-        timestamp = base_timestamp + delta
-        largest = max(largest, timestamp)
-        if key_bytes < 0 and keyless < 0:
-            keyless = record
-        if (timestamp < minimum or timestamp > maximum) and timestamp != -1 and untimely < 0:
-            untimely = record
-    finding[FAULT], finding[RECORD] = (0 if at == batch_end else Fault.LEFT_OVER), -1
-    finding[LARGEST], finding[KEYLESS], finding[UNTIMELY] = largest, keyless, untimely
+        at = record_end
+        timestamp = base_timestamp + timestamp_delta
+        max_timestamp = max(max_timestamp, timestamp)
+        if key_size < 0 and first_keyless < 0:
+            first_keyless = record
+        if (timestamp < min_allowed or timestamp > max_allowed) and timestamp != -1 and first_bad_time < 0:
+            first_bad_time = record
+    finding[FAULT], finding[FAULTY_RECORD] = (0 if at == batch_end else Fault.TRAILING_BYTES), -1
+    finding[MAX_TIMESTAMP] = max_timestamp
+    finding[FIRST_KEYLESS], finding[FIRST_BAD_TIMESTAMP] = first_keyless, first_bad_time
 
 
 @kernel
 def refused_records(
-    data: Bytes, start: int, end: int, header: Any, rules: Rules, append_timed: bool, named: Int64
+    data: Bytes,
+    start: int,
+    end: int,
+    header: Any,
+    rules: RecordRules,
+    claims_append_time: bool,
+    refused: Int64,
 ) -> tuple[int, int, int]:
-    """Find the valid, uncompressed records ``data[start:end]`` that the topic refuses.
+    """Find the records that the topic refuses among the valid, uncompressed ones ``data[start:end]``.
 
-    Returns (how many, the first without a key or -1, the first whose time is why or -1). A record without a
-    key counts as that, whatever its time is. ``named`` takes a row a record, as far as it has room: the
-    index, and 1 where its time is why, else 0. ``append_timed``: the batch claims log-append time in vain, so
-    no record's time is accepted.
+    Returns (how many are refused, the first one without a key or -1, the first one with a bad timestamp or
+    -1). A record with both counts only as one without a key. Fills ``refused`` (int64, two columns), up to
+    its length: the record's index, and 1 for a bad timestamp, 0 for a missing key. ``claims_append_time``:
+    the batch has the attribute bit for log-append time where it may not, so every timestamp of it is bad.
     """
-    _, keyed, minimum, maximum = rules
-    count, keyless, untimely = 0, -1, -1
+    _, needs_keys, min_allowed, max_allowed = rules
+    count, first_keyless, first_bad_time = 0, -1, -1
     at, batch_end = data.ctypes.data + start, data.ctypes.data + end
     for record in range(header.count):
-        at, stop, delta, _, _ = record_head(at, batch_end)
-        _, key_bytes, _, _, _, _, _ = record_fields(at, stop)
-        at = stop
-        timestamp = header.base_timestamp + delta
-        timed = append_timed or (timestamp != -1 and (timestamp < minimum or timestamp > maximum))
-        without_key = keyed and key_bytes < 0
-        if not (without_key or timed):
+        at, record_end, timestamp_delta, _, _ = read_record_head(at, batch_end)
+        _, key_size, _, _, _, _, _ = read_record_fields(at, record_end)
+        at = record_end
+        timestamp = header.base_timestamp + timestamp_delta
+        is_in_bounds = timestamp == -1 or min_allowed <= timestamp <= max_allowed
+        lacks_key = needs_keys and key_size < 0
+        if not lacks_key and is_in_bounds and not claims_append_time:
             continue
-        if without_key and keyless < 0:
-            keyless = record
-        if not without_key and untimely < 0:
-            untimely = record
-        if count < len(named):
-            named[count, 0] = record
-            named[count, 1] = 0 if without_key else 1
+        if lacks_key and first_keyless < 0:
+            first_keyless = record
+        if not lacks_key and first_bad_time < 0:
+            first_bad_time = record
+        if count < len(refused):
+            refused[count, 0] = record
+            refused[count, 1] = 0 if lacks_key else 1
         count += 1
-    return count, keyless, untimely
+    return count, first_keyless, first_bad_time
 
 
 @kernel
 def _checksum_holds(data: Bytes, row: Any) -> bool:
-    return bool(crc32c_of(data, row.position + layout.CHECKED_FROM, row.position + row.size) == row.crc)
+    return bool(crc32c_of(data, row.position + layout.CHECKSUM_START, row.position + row.size) == row.crc)
 
 
 @kernel
 def check_batches(
-    data: Bytes, rows: BatchHeaders, findings: Int64, checksum: int, rules: Rules
+    data: Bytes, rows: BatchHeaders, findings: Int64, checksum: int, rules: RecordRules
 ) -> tuple[int, int, int, int]:
-    """Scan ``data`` into ``rows`` and check the batches: (batches, end, ``ScanEnd``, bits).
+    """Scan ``data`` into ``rows`` and check the batches: (number of batches, end, ``ScanEnd``, flags).
 
-    ``checksum``: that of ``data`` as one large batch; at -1 the checksums of large batches are pending. The
-    bits: ``REFUSED`` (a finding says why), ``UNCHECKED`` (a checksum is pending; the findings count only
-    once it holds), ``COMPRESSED`` (records are to be decompressed, then checked), ``APPEND_TIMED`` (a batch
-    claims log-append time).
+    ``checksum``: the CRC32C of ``data`` where it is one large batch and the caller has computed it, else -1.
+    The flags:
+
+    - ``ANY_REFUSED``: the batch's row of ``findings`` says why.
+    - ``ANY_CHECKSUM_PENDING``: the row's other columns are valid only if the checksum is right.
+    - ``ANY_COMPRESSED``: the caller decompresses the records and calls ``check_records``.
+    - ``ANY_LOG_APPEND_TIME``: the batch has the attribute bit for log-append time.
     """
-    client, keyed, minimum, maximum = rules
+    is_from_client, needs_keys, min_allowed, max_allowed = rules
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
-    bits = 0
+    flags = 0
     for i in range(count):
         row = rows[i]
         finding = findings[i]
         finding[:] = -1
-        finding[FAULT] = finding[PENDING] = 0
+        finding[FAULT] = finding[CHECKSUM_PENDING] = 0
         if row.magic < 2:
             finding[FAULT] = Fault.MAGIC
-        elif client and row.base_offset != 0:
+        elif is_from_client and row.base_offset != 0:
             finding[FAULT] = Fault.BASE_OFFSET
         elif row.size > SMALL_BATCH_SIZE and checksum < 0:
-            finding[PENDING] = 1
-            bits |= UNCHECKED
+            finding[CHECKSUM_PENDING] = 1
+            flags |= ANY_CHECKSUM_PENDING
         elif row.crc != checksum if checksum >= 0 else not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
         if finding[FAULT] == 0:
-            finding[FAULT] = _header_fault(row, client)
+            finding[FAULT] = _header_fault(row, is_from_client)
         if row.attributes & layout.TIMESTAMP_TYPE_BIT:
-            bits |= APPEND_TIMED
+            flags |= ANY_LOG_APPEND_TIME
         if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK:
-            bits |= COMPRESSED
+            flags |= ANY_COMPRESSED
         elif finding[FAULT] == 0:
-            start, end_of_row = row.position + layout.BATCH_OVERHEAD, row.position + row.size
-            check_records(data, start, end_of_row, rows, i, minimum, maximum, finding)
-        if finding[FAULT] != 0 or finding[UNTIMELY] >= 0 or (keyed and finding[KEYLESS] >= 0):
-            bits |= REFUSED
-    return count, end, outcome, bits
+            start, batch_end = row.position + layout.BATCH_OVERHEAD, row.position + row.size
+            check_records(data, start, batch_end, rows, i, min_allowed, max_allowed, finding)
+        is_keyless = needs_keys and finding[FIRST_KEYLESS] >= 0
+        if finding[FAULT] != 0 or finding[FIRST_BAD_TIMESTAMP] >= 0 or is_keyless:
+            flags |= ANY_REFUSED
+    return count, end, outcome, flags
 
 
 @kernel
-def check_replicated(
+def check_replicated_batches(
     data: Bytes, rows: BatchHeaders, findings: Int64, next_offset: int
 ) -> tuple[int, int, int, int]:
-    """The same for replicated batches, whose offsets stay: they must ascend from ``next_offset`` on.
+    """``check_batches`` for a follower: batches of a leader keep their offsets, which must ascend from
+    ``next_offset`` on.
 
-    Records are not checked: the leader's log has them like that. An unknown codec is refused, since no reader
-    could decompress it. Checksums of magic 0 and 1 are pending.
+    It does not check records, since the leader has accepted them. It refuses an unknown codec, since no
+    reader could decompress the batch. The checksums of message sets (magic 0 and 1) are pending.
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
-    bits = 0
+    flags = 0
     for i in range(count):
         row = rows[i]
         finding = findings[i]
         finding[:] = -1
-        finding[FAULT] = finding[PENDING] = 0
+        finding[FAULT] = finding[CHECKSUM_PENDING] = 0
         if row.magic < 2 or row.size > SMALL_BATCH_SIZE:
-            finding[PENDING] = 1
-            bits |= UNCHECKED
+            finding[CHECKSUM_PENDING] = 1
+            flags |= ANY_CHECKSUM_PENDING
         elif not _checksum_holds(data, row):
             finding[FAULT] = Fault.CHECKSUM
-        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK > _LAST_CODEC:
+        if finding[FAULT] == 0 and row.attributes & layout.CODEC_MASK > _MAX_CODEC:
             finding[FAULT] = Fault.CODEC
         if finding[FAULT] == 0 and row.base_offset < next_offset:
             finding[FAULT] = Fault.OFFSETS
         if finding[FAULT] != 0:
-            bits |= REFUSED
+            flags |= ANY_REFUSED
         next_offset = row.last_offset + 1
-    return count, end, outcome, bits
+    return count, end, outcome, flags
 
 
 @kernel
-def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: Assigned) -> int:
+def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: AssignedFields) -> int:
     """Write offsets and leader epoch of checked batches into ``data`` and ``rows``; returns how many
-    checksums are pending.
+    checksums the caller has to compute.
 
-    The largest timestamp becomes the records', or ``now_ms`` under log-append time. Where that changes it, or
-    where a bit is set that only the log sets, the attributes are rewritten and the checksum is computed
-    again, by the caller for a large batch.
+    The largest timestamp becomes that of the records, or ``now_ms`` under log-append time. If that changes
+    it, or if a client has set a bit of ``_LOG_ONLY_ATTRIBUTES``, the attributes and the checksum are written
+    again. The caller computes the checksums of large batches: those with ``CHECKSUM_PENDING``.
     """
-    next_offset, leader_epoch, log_append, now_ms = assigned
-    pending, time_bit = 0, layout.TIMESTAMP_TYPE_BIT if log_append else 0
+    next_offset, leader_epoch, is_log_append_time, now_ms = assigned
+    pending, timestamp_type = 0, layout.TIMESTAMP_TYPE_BIT if is_log_append_time else 0
     for i in range(len(rows)):
         row = rows[i]
         position = row.position
@@ -347,59 +380,71 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
         next_offset = row.last_offset + 1
         write_int(data, position, row.base_offset, 8)
         write_int(data, position + layout.LEADER_EPOCH_POSITION, leader_epoch, 4)
-        largest = now_ms if log_append else findings[i, LARGEST]
-        findings[i, PENDING] = 0
-        # No checksum covers offsets and leader epoch: most batches are done here.
-        if row.max_timestamp == largest and not log_append and not row.attributes & _SET_BY_THE_LOG:
+        max_timestamp = now_ms if is_log_append_time else findings[i, MAX_TIMESTAMP]
+        findings[i, CHECKSUM_PENDING] = 0
+        # The checksum does not cover offsets and leader epoch, so it stays right for most batches.
+        is_changed = row.max_timestamp != max_timestamp or (row.attributes & _LOG_ONLY_ATTRIBUTES) != 0
+        if not is_log_append_time and not is_changed:
             continue
-        row.max_timestamp = largest
-        write_int(data, position + layout.MAX_TIMESTAMP_POSITION, largest, 8)
-        row.attributes = row.attributes & _KEPT_WHEN_REWRITTEN | time_bit
+        row.max_timestamp = max_timestamp
+        write_int(data, position + layout.MAX_TIMESTAMP_POSITION, max_timestamp, 8)
+        row.attributes = row.attributes & _KEPT_ATTRIBUTES | timestamp_type
         write_int(data, position + layout.ATTRIBUTES_POSITION, row.attributes, 2)
         if row.size > SMALL_BATCH_SIZE:
-            findings[i, PENDING] = 1
+            findings[i, CHECKSUM_PENDING] = 1
             pending += 1
         else:
-            row.crc = crc32c_of(data, position + layout.CHECKED_FROM, position + row.size)
+            row.crc = crc32c_of(data, position + layout.CHECKSUM_START, position + row.size)
             write_int(data, position + layout.CRC_POSITION, row.crc, 4)
     return pending
 
 
 @kernel
-def admit_one(
-    data: Bytes, rows: BatchHeaders, checksum: int, rules: Rules, size_limit: int, assigned: Assigned
+def validate_single_batch(
+    data: Bytes,
+    rows: BatchHeaders,
+    checksum: int,
+    rules: RecordRules,
+    size_limit: int,
+    assigned: AssignedFields,
 ) -> tuple[int, int, int, int]:
-    """``check_batches`` and ``assign_offsets`` in one call, for the common case: one batch, plain and valid.
+    """``check_batches`` and ``assign_offsets`` in one call, for the common case: one valid, uncompressed
+    batch.
 
-    ``rows`` has one row; ``checksum`` is needed for a large batch. Returns the number of records, the first
-    and the last offset, and the largest timestamp. In every other case, where ``data`` is over ``size_limit``
-    bytes, and where a large batch needs a new checksum, ``data`` stays unchanged and the result is 0 records.
+    ``rows`` has one row; ``checksum`` is needed for a large batch. Returns (number of records, first offset,
+    last offset, largest timestamp). It leaves ``data`` unchanged and returns 0 records in every other case:
+    also if ``data`` has more than ``size_limit`` bytes, or a large batch needs a new checksum.
     """
-    large = len(data) > SMALL_BATCH_SIZE
-    if len(data) > size_limit or (large and (checksum < 0 or assigned[2])):
+    is_large = len(data) > SMALL_BATCH_SIZE
+    _, _, is_log_append_time, _ = assigned
+    if len(data) > size_limit or (is_large and (checksum < 0 or is_log_append_time)):
         return 0, 0, 0, 0
-    findings = np.empty((1, WIDTH), np.int64)
-    count, _, outcome, bits = check_batches(data, rows, findings, checksum, rules)
-    if count != 1 or outcome != 0 or bits != 0:
+    findings = np.empty((1, FINDING_COLUMNS), np.int64)
+    count, _, outcome, flags = check_batches(data, rows, findings, checksum, rules)
+    if count != 1 or outcome != ScanEnd.CLEAN or flags != 0:
         return 0, 0, 0, 0
-    if large and (rows[0].max_timestamp != findings[0, LARGEST] or rows[0].attributes & _SET_BY_THE_LOG):
+    is_changed = (
+        rows[0].max_timestamp != findings[0, MAX_TIMESTAMP] or rows[0].attributes & _LOG_ONLY_ATTRIBUTES
+    )
+    if is_large and is_changed:
         return 0, 0, 0, 0
     assign_offsets(data, rows, findings, assigned)
     return rows[0].count, rows[0].base_offset, rows[0].last_offset, rows[0].max_timestamp
 
 
 @kernel
-def summarize(rows: BatchHeaders) -> tuple[int, int, int, int, int]:
-    """First and last offset, the largest timestamp, the last offset of the first batch that has it, and the
-    number of records.
+def summarize_batches(rows: BatchHeaders) -> tuple[int, int, int, int, int]:
+    """(first offset, last offset, largest timestamp, last offset of the first batch with it, number of
+    records).
 
-    An entry of magic 0 or 1 counts as one record.
+    A message set entry (magic 0 or 1) counts as one record.
     """
-    largest = offset = -1
+    max_timestamp = offset_of_max_timestamp = -1
     records = 0
     for i in range(len(rows)):
-        if i == 0 or rows[i].max_timestamp > largest:
-            largest = rows[i].max_timestamp
-            offset = rows[i].last_offset
+        if i == 0 or rows[i].max_timestamp > max_timestamp:
+            max_timestamp = rows[i].max_timestamp
+            offset_of_max_timestamp = rows[i].last_offset
         records += rows[i].count if rows[i].magic == 2 else 1
-    return rows[0].base_offset, rows[len(rows) - 1].last_offset, largest, offset, records
+    last_offset = rows[len(rows) - 1].last_offset
+    return rows[0].base_offset, last_offset, max_timestamp, offset_of_max_timestamp, records

@@ -1,9 +1,9 @@
 """Checksums of batches: CRC32C for record batches, CRC32 for message sets (Kafka's ``Crc32C``, ``Crc32``).
 
-A library sums up large batches one by one. For small ones the call would take longer than the sum, so one
-kernel sums up all of them: with the processor's CRC32C instruction where there is one, for three batches side
-by side, since the instruction takes three cycles but a new one can start in every cycle; else by
-slicing-by-8, whose tables are made from the polynomial and so serve both sums.
+A library computes the checksums of large batches, one by one. For small batches its call would take longer
+than the computation, so a kernel computes all of them. It uses the processor's CRC32C instruction, if there
+is one, for three batches side by side: the instruction takes three cycles, but a new one can start in every
+cycle. Else it uses slicing-by-8, with tables that are made from the polynomial, for CRC32C and CRC32.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from siltstone.base.records.kernel import HAS_CRC32C, crc_of_byte_at, crc_of_wor
 from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.varint import load_word
 
-Sums = npt.NDArray[np.uint32]
+Checksums = npt.NDArray[np.uint32]
+# Average sizes of batches from which a library is faster than slicing-by-8, and than the instruction.
 _SMALL_BATCH_SIZE, _LARGE_BATCH_SIZE = 1024, 128 << 10
 
 
-def _tables(polynomial: int) -> Sums:
+def _slicing_tables(polynomial: int) -> Checksums:
     """The eight tables of slicing-by-8 for a polynomial, its lowest power first: uint32[8, 256]."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
@@ -39,19 +40,21 @@ def _tables(polynomial: int) -> Sums:
     return tables
 
 
-CRC32C_TABLES = _tables(0x82F63B78)
-CRC32_TABLES = _tables(0xEDB88320)
+# The two polynomials, with their bits reversed.
+CRC32C_TABLES = _slicing_tables(0x82F63B78)
+CRC32_TABLES = _slicing_tables(0xEDB88320)
 
 
 @kernel
-def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> np.uint32:
+def crc_of(data: Bytes, start: int, end: int, tables: Checksums) -> np.uint32:
     """The CRC of ``data[start:end]`` with the polynomial of ``tables``. Libraries are faster over a
     kilobyte."""
     crc, low = np.uint32(0xFFFFFFFF), np.uint64(0xFF)
     at = np.uint64(start)
     size = end - start
     for _ in range(size >> 3):
-        # The CRC so far goes into the first four of the eight bytes; each byte has its own table.
+        # Slicing-by-8: the CRC so far is combined with the first four of eight bytes, and each byte has its
+        # own table.
         word = load_word(data, at) ^ np.uint64(crc)
         crc = np.uint32(0)
         for byte in range(8):
@@ -64,15 +67,15 @@ def crc_of(data: Bytes, start: int, end: int, tables: Sums) -> np.uint32:
 
 
 @kernel
-def crc_each(data: Bytes, starts: Int64, ends: Int64, tables: Sums, out: Sums) -> None:
+def crc_of_each(data: Bytes, starts: Int64, ends: Int64, tables: Checksums, out: Checksums) -> None:
     """``crc_of`` each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
     for i in range(len(starts)):
         out[i] = crc_of(data, starts[i], ends[i], tables)
 
 
 @kernel
-def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
-    """Continue a CRC32C from address ``at`` to ``end``, and invert it."""
+def _finish_crc32c(crc: np.uint64, at: int, end: int) -> np.uint32:
+    """Continue a CRC32C from address ``at`` to the address ``end``, and invert it, which ends it."""
     while at + 8 <= end:
         crc = crc_of_word_at(crc, at)
         at += 8
@@ -83,23 +86,27 @@ def _crc_rest(crc: np.uint64, at: int, end: int) -> np.uint32:
 
 
 @kernel
-def crc32c_each(data: Bytes, starts: Int64, ends: Int64, out: Sums) -> None:
+def crc32c_of_each(data: Bytes, starts: Int64, ends: Int64, out: Checksums) -> None:
     """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's instruction."""
-    # ``origin`` is an address: ``data``, which the caller holds, must not be freed before the end.
-    origin, fresh = data.ctypes.data, np.uint64(0xFFFFFFFF)
-    threes = len(starts) // 3 * 3
-    for i in range(0, threes, 3):
-        one, two, three = origin + starts[i], origin + starts[i + 1], origin + starts[i + 2]
-        a, b, c = fresh, fresh, fresh
+    # ``origin`` is an address. The caller holds ``data``, so it is not freed before the end.
+    origin, initial = data.ctypes.data, np.uint64(0xFFFFFFFF)
+    in_threes = len(starts) // 3 * 3
+    for i in range(0, in_threes, 3):
+        at_a, at_b, at_c = origin + starts[i], origin + starts[i + 1], origin + starts[i + 2]
+        crc_a, crc_b, crc_c = initial, initial, initial
         shortest = min(ends[i] - starts[i], ends[i + 1] - starts[i + 1], ends[i + 2] - starts[i + 2])
         for at in range(0, shortest - 7, 8):
-            a, b, c = crc_of_word_at(a, one + at), crc_of_word_at(b, two + at), crc_of_word_at(c, three + at)
+            crc_a, crc_b, crc_c = (
+                crc_of_word_at(crc_a, at_a + at),
+                crc_of_word_at(crc_b, at_b + at),
+                crc_of_word_at(crc_c, at_c + at),
+            )
         done = max(shortest, 0) & -8
-        out[i] = _crc_rest(a, one + done, origin + ends[i])
-        out[i + 1] = _crc_rest(b, two + done, origin + ends[i + 1])
-        out[i + 2] = _crc_rest(c, three + done, origin + ends[i + 2])
-    for i in range(threes, len(starts)):
-        out[i] = _crc_rest(fresh, origin + starts[i], origin + ends[i])
+        out[i] = _finish_crc32c(crc_a, at_a + done, origin + ends[i])
+        out[i + 1] = _finish_crc32c(crc_b, at_b + done, origin + ends[i + 1])
+        out[i + 2] = _finish_crc32c(crc_c, at_c + done, origin + ends[i + 2])
+    for i in range(in_threes, len(starts)):
+        out[i] = _finish_crc32c(initial, origin + starts[i], origin + ends[i])
 
 
 @kernel
@@ -110,38 +117,40 @@ def _crc32c_by_tables(data: Bytes, start: int, end: int) -> np.uint32:
 @kernel
 def _crc32c_by_instruction(data: Bytes, start: int, end: int) -> np.uint32:
     origin = data.ctypes.data
-    return _crc_rest(np.uint64(0xFFFFFFFF), origin + start, origin + end)
+    return _finish_crc32c(np.uint64(0xFFFFFFFF), origin + start, origin + end)
 
 
 crc32c_of = _crc32c_by_instruction if HAS_CRC32C else _crc32c_by_tables
 """CRC32C of ``data[start:end]``: for kernels, and for small batches."""
 
 
-def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
     """CRC32C of whole v2 batches, each from its attributes on: uint32, one a batch.
 
     ``starts`` and ``sizes`` (int64) are the batches' positions in ``data`` and their whole sizes.
     """
-    from_, ends = starts + layout.CHECKED_FROM, starts + sizes
+    checked_from, ends = starts + layout.CHECKSUM_START, starts + sizes
     if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
         out = np.empty(len(starts), np.uint32)
-        crc32c_each(data, from_, ends, out)
+        crc32c_of_each(data, checked_from, ends, out)
         return out
-    return _sums(data, from_, ends, CRC32C_TABLES, crc32c)
+    return _checksums(data, checked_from, ends, CRC32C_TABLES, crc32c)
 
 
-def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Sums:
+def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
     """CRC32 of whole message set entries (magic 0 and 1), each from its magic byte on: uint32, one an entry.
 
     ``starts`` and ``sizes`` (int64) are the entries' positions in ``data`` and their whole sizes.
     """
-    return _sums(data, starts + layout.MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
+    return _checksums(data, starts + layout.MAGIC_POSITION, starts + sizes, CRC32_TABLES, zlib.crc32)
 
 
-def _sums(data: Bytes, starts: Int64, ends: Int64, tables: Sums, library: Callable[..., int]) -> Sums:
+def _checksums(
+    data: Bytes, starts: Int64, ends: Int64, tables: Checksums, library: Callable[..., int]
+) -> Checksums:
     out = np.empty(len(starts), np.uint32)
     if len(starts) and int((ends - starts).sum()) < _SMALL_BATCH_SIZE * len(starts):
-        crc_each(data, starts, ends, tables, out)
+        crc_of_each(data, starts, ends, tables, out)
         return out
     view = data.data
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -158,8 +167,8 @@ def patch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> None:
 def checksums_hold(data: Bytes, batches: BatchHeaders) -> Flags:
     """Is each batch's stored checksum that of its bytes? bool, one a batch."""
     computed = np.empty(len(batches), np.uint32)
-    modern = batches["magic"] == 2
-    for rows, checksums in ((modern, batch_checksums), (~modern, message_checksums)):
+    is_v2 = batches["magic"] == 2
+    for rows, checksums in ((is_v2, batch_checksums), (~is_v2, message_checksums)):
         starts = batches["position"][rows]
         computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
     return np.asarray(computed == batches["crc"])

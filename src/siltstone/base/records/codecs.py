@@ -1,9 +1,9 @@
 """Compression as Kafka's clients write and read it: gzip, snappy (xerial), lz4 frames, zstd.
 
-Libraries do the work (decision 0011); what is Kafka's own goes around it. A codec is two functions here,
-which ``compress`` and ``decompress`` find by its number (``base.codec_table``), and a kernel that reads how
-much its streams hold (``declared_sizes``). Decompression allocates little more than the output, and stops at
-``limit``.
+Libraries compress and decompress (decision 0011); this module adds what Kafka's clients do differently. A
+codec has two functions here, which ``compress`` and ``decompress`` find by its number (``base.codec_table``),
+and a kernel that reads the size that its streams declare (``declared_sizes``). Decompression allocates little
+more memory than the output takes, and stops at ``limit`` bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from siltstone.base.codec_table import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from siltstone.base.records.kernel import call_c5, kernel
+from siltstone.base.records.kernel import call_c_function, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int64
 from siltstone.base.records.varint import read_int32
 
-SPANS_END = (1 << 31) - 1
-"""Most bytes of one buffer of records: spans are int32."""
-DEFAULT_LIMIT = 256 << 20
-"""Most bytes that one batch may decompress to: the setting's default."""
-LIMIT_SETTING = "max.decompressed.message.bytes"
-_GROWTH_MAX = 16 << 20
+MAX_RECORD_BUFFER_BYTES = (1 << 31) - 1
+"""Most bytes of decompressed records in one buffer, since spans are int32."""
+DEFAULT_DECOMPRESSION_LIMIT = 256 << 20
+"""Most bytes that one batch may decompress to: the default of the setting."""
+DECOMPRESSION_LIMIT_SETTING = "max.decompressed.message.bytes"
+_MAX_GROWTH_BYTES = 16 << 20
 
 
 class DecompressionError(ValueError):
@@ -47,11 +47,11 @@ class DecompressedTooLargeError(DecompressionError):
 
 
 class Scratch:
-    """A buffer for decompressed records, which grows and is used for many windows (Kafka's
+    """A buffer for decompressed records, which grows and is used again and again (Kafka's
     ``BufferSupplier``).
 
-    Its first ``used`` bytes hold records. The array may move when it grows: ``array()`` is valid until the
-    next write.
+    Its first ``used`` bytes hold records. It may get another array when it grows, so the result of
+    ``array()`` is valid until the next write.
     """
 
     def __init__(self, capacity: int = 1 << 20) -> None:
@@ -78,7 +78,7 @@ class Scratch:
         return self._view[self.used : self.used + size]
 
     def allocate(self, size: int) -> None:
-        """Make at least ``size`` bytes free at once; none may be used."""
+        """Make at least ``size`` bytes free in one step; the buffer must be empty."""
         assert self.used == 0, "the used bytes would be lost"
         if len(self._view) < size:
             self._array, self._view = np.empty(0, np.uint8), memoryview(b"")  # frees the old memory first
@@ -94,33 +94,33 @@ class Scratch:
     def _grow(self, size: int) -> None:
         if len(self._view) - self.used >= size:
             return
-        more = min(len(self._array), _GROWTH_MAX)
+        more = min(len(self._array), _MAX_GROWTH_BYTES)
         grown = np.empty(max(self.used + size, len(self._array) + more), np.uint8)
-        grown[: len(self._array)] = self._array  # a frame's blocks may be after ``used``
+        grown[: len(self._array)] = self._array  # blocks of a frame may be above ``used``
         self._array, self._view = grown, grown.data
 
 
 def _decompress_into(
     function: Callable[[memoryview, Any], int], codec: str, data: memoryview, scratch: Scratch, limit: int
 ) -> int:
-    """Decompress with ``function(data, room)`` of ``cramjam``; returns the size. Raises DecompressionError.
+    """Decompress with ``function(data, output)`` of ``cramjam``; returns the size. Raises DecompressionError.
 
-    The room starts from a guess and grows while the output does not fit.
+    The output buffer has a guessed size first, and grows until the contents fit.
     """
-    guess = min(max(4 * len(data), 4096), limit)
+    output_size = min(max(4 * len(data), 4096), limit)
     while True:
-        room = scratch.reserve(guess)[:limit]
+        output = scratch.reserve(output_size)[:limit]
         try:
-            size = int(function(data, room))
+            size = int(function(data, output))
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise DecompressionError(f"{codec}: {error}") from None
         else:
             scratch.used += size
             return size
-        if len(room) >= limit:
+        if len(output) >= limit:
             raise DecompressedTooLargeError(codec, limit)
-        guess = min(4 * len(room), limit)
+        output_size = min(4 * len(output), limit)
 
 
 # gzip, by zlib-ng: one member is read after another, as ``java.util.zip.GZIPInputStream`` does.
@@ -134,12 +134,12 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
     parts: list[bytes] = []
     size = 0
     while not parts or len(data):
-        member, room = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
+        member, output = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
         try:
-            contents: bytes = member.decompress(data, room)
+            contents: bytes = member.decompress(data, output)
         except _GZIP_ERROR as error:
             raise DecompressionError(f"gzip: {error}") from None
-        if not member.eof and len(contents) < room:
+        if not member.eof and len(contents) < output:
             raise DecompressionError("gzip: the stream is truncated")
         size += len(contents)
         if size > limit:
@@ -160,7 +160,8 @@ def _compress_gzip(data: memoryview, level: int | None) -> bytes:
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_BLOCK_SIZE = 32 * 1024
-_SNAPPY_RATIO = 64
+_MAX_SNAPPY_RATIO = 64
+"""Most bytes of contents for a byte of raw snappy: a block that declares more is damaged."""
 
 
 def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
@@ -171,10 +172,10 @@ def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
             size = int(cramjam.snappy.decompress_raw_len(block))
             if used + size > limit:
                 raise DecompressedTooLargeError("snappy", limit)
-            if size > _SNAPPY_RATIO * (len(block) + 1):
+            if size > _MAX_SNAPPY_RATIO * (len(block) + 1):
                 raise DecompressionError("snappy: impossible block size")
-            room = scratch.view(used + size)[used:]
-            if int(cramjam.snappy.decompress_raw_into(block, room)) != size:
+            output = scratch.view(used + size)[used:]
+            if int(cramjam.snappy.decompress_raw_into(block, output)) != size:
                 raise DecompressionError("snappy: a block is shorter than its size says")
             used += size
     except cramjam.DecompressionError as error:
@@ -211,45 +212,45 @@ def _compress_snappy(data: memoryview, level: int | None) -> bytes:
 # Blocks must be independent: Kafka's Java client refuses linked ones. A message set of magic 0 has a wrong
 # header checksum, computed over the magic number as well (KAFKA-3160); it is corrected before reading.
 #
-# Of a frame with one block and without checksums, as Kafka's clients write a batch that fits, the library
-# gets only the block: a context for the frame takes longer than the block. The library reads all other
-# frames, and damaged ones, as frames.
+# Kafka's clients write a batch that fits into one block as a frame of one block, without checksums. Such a
+# block is decompressed directly: the library's context for a frame would take longer than the block. The
+# library reads all other frames, and damaged ones, as frames.
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_HEAD = struct.Struct("<7sI")
-"""A frame's shortest header, and the size of its first block."""
-_LZ4_END = bytes(4)
-_LZ4_INDEPENDENT, _LZ4_LINKED = 0x60, 0x40
-_LZ4_BLOCK_MAX = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
+_LZ4_SINGLE_BLOCK_HEAD = struct.Struct("<7sI")
+"""The header of a frame without sizes (seven bytes), and the size of its first block."""
+_LZ4_END_MARK = bytes(4)
+_LZ4_INDEPENDENT_BLOCKS, _LZ4_LINKED_BLOCKS = 0x60, 0x40
+_LZ4_MAX_BLOCK_SIZE = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
 
 
 def _lz4_checksum(descriptor: bytes) -> int:
-    """The last byte of a frame's header."""
+    """The header checksum of a frame with this descriptor."""
     return (xxhash.xxh32_intdigest(descriptor) >> 8) & 0xFF
 
 
-def _lz4_header(flags: int, block_max: int) -> bytes:
-    descriptor = bytes((flags, block_max))
+def _lz4_header(frame_flags: int, max_block_size: int) -> bytes:
+    descriptor = bytes((frame_flags, max_block_size))
     return _LZ4_MAGIC + descriptor + bytes((_lz4_checksum(descriptor),))
 
 
-_LZ4_HEADER = _lz4_header(_LZ4_INDEPENDENT, 0x40)
+_LZ4_HEADER = _lz4_header(_LZ4_INDEPENDENT_BLOCKS, 0x40)
 _LZ4_HEADERS = {
-    _lz4_header(flags, code): size
-    for flags in (_LZ4_INDEPENDENT, _LZ4_LINKED)
-    for code, size in _LZ4_BLOCK_MAX.items()
+    _lz4_header(frame_flags, block_size_code): size
+    for frame_flags in (_LZ4_INDEPENDENT_BLOCKS, _LZ4_LINKED_BLOCKS)
+    for block_size_code, size in _LZ4_MAX_BLOCK_SIZE.items()
 }
-"""Headers of frames without sizes and checksums → the most bytes that a block of the frame holds."""
+"""The possible headers of frames without sizes and checksums, and the largest block of each."""
 
 
 def _decompress_lz4(data: memoryview, scratch: Scratch, limit: int) -> int:
-    if len(data) >= _LZ4_HEAD.size + len(_LZ4_END):
-        header, block_size = _LZ4_HEAD.unpack_from(data)
-        size_max, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_HEAD.size + block_size
-        if size_max and len(data) == end + len(_LZ4_END) and data[end:] == _LZ4_END:
-            block, room = data[_LZ4_HEAD.size : end], scratch.view(size_max)
+    if len(data) >= _LZ4_SINGLE_BLOCK_HEAD.size + len(_LZ4_END_MARK):
+        header, block_size = _LZ4_SINGLE_BLOCK_HEAD.unpack_from(data)
+        max_size, end = min(_LZ4_HEADERS.get(header, 0), limit), _LZ4_SINGLE_BLOCK_HEAD.size + block_size
+        if max_size and len(data) == end + len(_LZ4_END_MARK) and data[end:] == _LZ4_END_MARK:
+            block, output = data[_LZ4_SINGLE_BLOCK_HEAD.size : end], scratch.view(max_size)
             try:
-                size = int(cramjam.lz4.decompress_block_into(block, room, output_len=size_max))
+                size = int(cramjam.lz4.decompress_block_into(block, output, output_len=max_size))
                 scratch.used += size
                 return size
             except cramjam.DecompressionError:
@@ -270,30 +271,31 @@ def _correct_lz4(data: Bytes | memoryview) -> Bytes | memoryview:
 
 def _compress_lz4(data: memoryview, level: int | None) -> Any:
     """A frame of independent blocks, without checksums of the contents."""
-    if level is None and len(data) <= _LZ4_BLOCK_MAX[0x40]:
+    if level is None and len(data) <= _LZ4_MAX_BLOCK_SIZE[0x40]:
         block = cramjam.lz4.compress_block(data, store_size=False)
         if 0 < len(block) < len(data):
-            return b"".join((_LZ4_HEADER, len(block).to_bytes(4, "little"), block, _LZ4_END))
+            return b"".join((_LZ4_HEADER, len(block).to_bytes(4, "little"), block, _LZ4_END_MARK))
     level = 1 if level is None else level
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))  # cramjam takes only bytes
     return compressor.finish()
 
 
-# zstd, by ``zstandard``, whose contexts are used again: for a batch of 16 KB a third of the time. It takes
-# one frame whose size it can guess, as clients write it; ``cramjam`` reads all others and names the damage.
+# zstd, by ``zstandard``: it uses a context again, which takes a third of the time for a batch of 16 KB. It
+# gets single frames that are not too large, as clients write them. ``cramjam`` reads all others, and its
+# errors say what is damaged.
 #
-# Where the system has libzstd, a kernel calls it for all zstd frames of a run of batches. A Python library's
-# call takes half as long again for a batch: it allocates what it cannot know the size of, copies it, and
-# takes the interpreter from other threads twice. libzstd's interface is stable, and nearly every Linux has
-# it.
+# Where the system has libzstd, a kernel calls it for many consecutive batches. A call of a Python library
+# takes half as long again for a batch: it allocates and copies the output, and takes the interpreter's lock
+# twice. libzstd's interface is stable, and nearly every Linux has it.
 
-_ZSTD_LEVEL = 3
-_ROOM_MIN, _TIMES_MAX = 1 << 16, 16
+_DEFAULT_ZSTD_LEVEL = 3
+# ``zstandard`` allocates up to 16 times the compressed bytes, and at least 64 KiB.
+_MIN_ZSTD_OUTPUT, _MAX_ZSTD_GROWTH_GUESS = 1 << 16, 16
 
 
 def _load_libzstd() -> ctypes.CDLL | None:
-    if ctypes.sizeof(ctypes.c_void_p) != 8:  # the kernel's integers are its sizes
+    if ctypes.sizeof(ctypes.c_void_p) != 8:  # the kernel passes sizes and addresses as int64
         return None
     for name in ("libzstd.so.1", "libzstd.1.dylib"):
         with contextlib.suppress(OSError, AttributeError):
@@ -308,7 +310,8 @@ _libzstd = _load_libzstd()
 
 
 class _LibzstdContext:
-    """A ``ZSTD_DCtx``, freed with its owner. ``address`` is None when there was no memory for it."""
+    """A ``ZSTD_DCtx`` of libzstd, freed with this object. ``address`` is None if there was no memory for
+    it."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._free = library.ZSTD_freeDCtx
@@ -320,7 +323,7 @@ class _LibzstdContext:
 
 
 class _Contexts(threading.local):
-    """The contexts of one thread: two threads must not use one."""
+    """The zstd contexts of one thread, since threads must not share them."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -332,13 +335,14 @@ _contexts = _Contexts()
 
 
 def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
-    size_max = min(max(_TIMES_MAX * len(data), _ROOM_MIN), limit)
+    max_size = min(max(_MAX_ZSTD_GROWTH_GUESS * len(data), _MIN_ZSTD_OUTPUT), limit)
     try:
         declared = zstandard.frame_content_size(data)
         # The library checks that nothing follows the frame only where the frame has its size.
-        is_one = declared >= 0 or _zstd_frame(np.frombuffer(data, np.uint8), 0, len(data))[0] == len(data)
-        if declared <= size_max and is_one:
-            raw = _contexts.decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+        frame = np.frombuffer(data, np.uint8)
+        is_one_frame = declared >= 0 or _zstd_frame_size(frame, 0, len(data))[0] == len(data)
+        if declared <= max_size and is_one_frame:
+            raw = _contexts.decompressor.decompress(data, max_output_size=max_size, allow_extra_data=False)
             if raw:  # the library checks nothing of a frame whose size is 0
                 return scratch.append(raw)
     except zstandard.ZstdError:
@@ -348,12 +352,12 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 def _compress_zstd(data: memoryview, level: int | None) -> bytes:
     """One frame, with its content size."""
-    return _contexts.compressor(_ZSTD_LEVEL if level is None else level).compress(data)
+    return _contexts.compressor(_DEFAULT_ZSTD_LEVEL if level is None else level).compress(data)
 
 
 class RecordSpans(NamedTuple):
-    """Where the records of some batches are stored: ``data[start[i]:end[i]]``, in ``codec[i]`` (0: none);
-    int64, one a batch."""
+    """The stored records of batches: ``data[start[i]:end[i]]``, compressed with ``codec[i]`` (0: not
+    compressed); int64, one a batch."""
 
     start: Int64
     end: Int64
@@ -361,19 +365,19 @@ class RecordSpans(NamedTuple):
 
 
 @kernel
-def _decompress_spans(
+def _decompress_with_libzstd(
     zstd: tuple[int, int], data: Bytes, spans: RecordSpans, first: int, out: Bytes, limit: int, sizes: Int64
 ) -> tuple[int, int]:
-    """Decompress spans of ``data`` from number ``first`` on into ``out`` and copy those of codec 0; fills
-    ``sizes`` and returns (the first span that was not taken, the bytes in ``out``). ``zstd``: addresses of
-    ``ZSTD_decompressDCtx`` and of a context."""
+    """Decompress the zstd spans of ``data`` into ``out``, and copy those of codec 0, from index ``first`` up
+    to a span that it cannot read. Fills ``sizes``; returns (index of that span, bytes in ``out``). ``zstd``:
+    (address of ``ZSTD_decompressDCtx``, address of a context)."""
     function, context = zstd
     source, target, used = data.ctypes.data, out.ctypes.data, 0
     for i in range(first, len(spans.start)):
         start, free, size = spans.start[i], len(out) - used, spans.end[i] - spans.start[i]
         if spans.codec[i] == ZSTD:
             # ZSTD_decompressDCtx(context, target, its capacity, source, its size)
-            size = call_c5(function, context, target + used, min(free, limit), source + start, size)
+            size = call_c_function(function, context, target + used, min(free, limit), source + start, size)
             if size <= 0:  # libzstd's error codes are negative as int64
                 return i, used
         elif spans.codec[i] == NONE and size <= free:
@@ -385,21 +389,21 @@ def _decompress_spans(
     return len(spans.start), used
 
 
-def decompress_run(
+def decompress_spans(
     data: Bytes, spans: RecordSpans, first: int, scratch: Scratch, limit: int, sizes: Int64
 ) -> int:
-    """Decompress spans of ``data`` into ``scratch``, from number ``first`` up to a span that is not taken;
-    returns that span's number.
+    """Decompress spans of ``data`` into ``scratch``, from index ``first`` up to a span that libzstd cannot
+    read; returns that span's index.
 
-    Fills ``sizes`` (int64, one a span). Spans that are not compressed are copied. A zstd frame is taken when
-    it is valid, holds 1 to ``limit`` bytes, and fits into ``scratch`` without growing it.
+    Fills ``sizes`` (int64, one a span). Spans that are not compressed are copied. libzstd reads a valid frame
+    that holds 1 to ``limit`` bytes and fits into ``scratch`` without growing it.
     """
     libzstd = _contexts.libzstd
     if _libzstd is None or libzstd is None or libzstd.function is None or libzstd.address is None:
         return first
-    out = scratch.reserve(0)[: max(SPANS_END - scratch.used, 0)]
+    out = scratch.reserve(0)[: max(MAX_RECORD_BUFFER_BYTES - scratch.used, 0)]
     addresses = libzstd.function, libzstd.address
-    next_span, used = _decompress_spans(addresses, data, spans, first, out, limit, sizes)
+    next_span, used = _decompress_with_libzstd(addresses, data, spans, first, out, limit, sizes)
     scratch.used += used
     return int(next_span)
 
@@ -412,17 +416,21 @@ _FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
     LZ4: (_compress_lz4, _decompress_lz4),
     ZSTD: (_compress_zstd, _decompress_zstd),
 }
-"""Each codec's functions, by its number: compress(data, level), decompress(data, scratch, limit)."""
+"""The functions of each codec by its number: (compress(data, level), decompress(data, scratch, limit))."""
 
 
 def decompress(
-    codec: int, data: Bytes | memoryview, scratch: Scratch, limit: int = DEFAULT_LIMIT, magic: int = 2
+    codec: int,
+    data: Bytes | memoryview,
+    scratch: Scratch,
+    limit: int = DEFAULT_DECOMPRESSION_LIMIT,
+    magic: int = 2,
 ) -> int:
-    """Decompress one batch's records (uint8) after the used bytes of ``scratch``; returns their size.
+    """Decompress one batch's records (uint8) and append them to ``scratch``; returns their decompressed size.
 
     ``codec`` is the number in the attributes of a batch or message of this ``magic``. Raises
-    DecompressionError for bytes that are no such stream and for output over ``limit`` bytes; ``scratch.used``
-    is unchanged then.
+    DecompressionError for bytes that are not a stream of the codec, and for more than ``limit`` bytes of
+    output. Then ``scratch.used`` is unchanged.
     """
     if codec not in _FUNCTIONS:
         raise DecompressionError(f"no codec has the number {codec}")
@@ -432,9 +440,10 @@ def decompress(
 
 
 def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> Any:
-    """Compress one batch's records; returns a bytes-like object that Kafka's Java client reads.
+    """Compress one batch's records; returns a bytes-like object that Kafka's Java client can read.
 
-    ``codec`` is the number in the batch's attributes; ``level`` the codec's own, snappy has none.
+    ``codec`` is the number in the batch's attributes. ``level`` is a compression level of the codec (snappy
+    has none), or None for its default.
     """
     if codec not in _FUNCTIONS:
         raise ValueError(f"no codec has the number {codec}")
@@ -442,10 +451,12 @@ def compress(codec: int, data: Bytes | memoryview, level: int | None = None) -> 
 
 
 def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
-    """``compress`` for each of many batches' records, at the codec's own level."""
+    """``compress`` the records of many batches, one part a batch, at the codec's default level."""
     if codec != ZSTD or not parts or not all(parts):  # zstandard refuses empty parts
         return [compress(codec, part) for part in parts]
-    frames = _contexts.compressor(_ZSTD_LEVEL).multi_compress_to_buffer(list(parts))  # without the GIL
+    frames = _contexts.compressor(_DEFAULT_ZSTD_LEVEL).multi_compress_to_buffer(
+        list(parts)
+    )  # without the GIL
     return [frames[number] for number in range(len(frames))]
 
 
@@ -463,14 +474,15 @@ def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
 
 UNREADABLE_SIZE = -1
 """The bytes are not a stream of the codec, or they are truncated."""
-_ZSTD_MAGIC_NUMBER, _LZ4_MAGIC_NUMBER, _SKIPPABLE = 0xFD2FB528, 0x184D2204, 0x184D2A50
+_ZSTD_MAGIC_NUMBER, _LZ4_MAGIC_NUMBER, _SKIPPABLE_MAGIC_NUMBER = 0xFD2FB528, 0x184D2204, 0x184D2A50
 _XERIAL_MAGIC_NUMBER = int.from_bytes(_XERIAL_MAGIC[:7], "little")
-_ZSTD_BLOCK_MAX, _LZ4_RATIO, _DEFLATE_RATIO = 1 << 17, 255, 1032
+_ZSTD_MAX_BLOCK_SIZE, _MAX_LZ4_RATIO, _MAX_DEFLATE_RATIO = 1 << 17, 255, 1032
 
 
 @kernel
-def _little(data: Bytes, position: int, size: int) -> int:
-    """The little-endian number of ``size`` bytes (7 at most count) at ``position``."""
+def _read_little_endian(data: Bytes, position: int, size: int) -> int:
+    """The little-endian number at ``position``, of ``size`` bytes, of which at most the first 7 count: so the
+    number is never negative."""
     value = 0
     for i in range(min(size, 7)):
         value |= int(data[position + i]) << (8 * i)
@@ -478,97 +490,106 @@ def _little(data: Bytes, position: int, size: int) -> int:
 
 
 @kernel
-def _zstd_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
-    """Read one frame from its magic number on: (its end or -1, most bytes in it, is that exact)."""
+def _zstd_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
+    """Read one frame, which starts with its magic number: (end of the frame or -1, most bytes of its
+    contents, whether that size is exact)."""
     if end - position < 6:
         return -1, 0, False
     descriptor = int(data[position + 4])
-    single, size_flag = (descriptor >> 5) & 1, descriptor >> 6
-    at = position + 5 + (1 - single) + (1 << (descriptor & 3) >> 1)  # window descriptor, dictionary id
-    size_bytes = single if size_flag == 0 else 1 << size_flag
+    is_single_segment, size_flag = (descriptor >> 5) & 1, descriptor >> 6
+    # The window descriptor takes a byte, unless the frame is a single segment; the dictionary id 0, 1, 2 or
+    # 4.
+    at = position + 5 + (1 - is_single_segment) + (1 << (descriptor & 3) >> 1)
+    # The content size takes 0 (1 in a single segment), 2, 4 or 8 bytes; 256 is added to one of two bytes.
+    size_bytes = is_single_segment if size_flag == 0 else 1 << size_flag
     if end - at < size_bytes:
         return -1, 0, False
-    content = _little(data, at, size_bytes) + (256 if size_flag == 1 else 0)
-    exact, at, maximum, last = size_bytes > 0, at + size_bytes, 0, False
-    # Every block's header is followed, also where the frame has its size: the next frame begins after them.
-    while not last:
+    content_size = _read_little_endian(data, at, size_bytes) + (256 if size_flag == 1 else 0)
+    is_exact, at, maximum, is_last_block = size_bytes > 0, at + size_bytes, 0, False
+    # All blocks are read, even if the frame declares its size, to find where the next frame begins.
+    while not is_last_block:
         if end - at < 3:
             return -1, 0, False
-        head = _little(data, at, 3)
-        last, kind, size = bool(head & 1), (head >> 1) & 3, head >> 3
-        maximum += _ZSTD_BLOCK_MAX if kind == 2 else min(size, _ZSTD_BLOCK_MAX)
-        at += 3 + (1 if kind == 1 else size)
+        block_header = _read_little_endian(data, at, 3)
+        is_last_block, block_type, size = bool(block_header & 1), (block_header >> 1) & 3, block_header >> 3
+        maximum += _ZSTD_MAX_BLOCK_SIZE if block_type == 2 else min(size, _ZSTD_MAX_BLOCK_SIZE)
+        at += 3 + (1 if block_type == 1 else size)
     at += 4 if descriptor & 4 else 0
     if at > end:
         return -1, 0, False
-    return at, min(content, maximum) if exact else maximum, exact
+    return at, min(content_size, maximum) if is_exact else maximum, is_exact
 
 
 @kernel
-def _lz4_frame(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
-    """As ``_zstd_frame``."""
+def _lz4_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, bool]:
+    """As ``_zstd_frame_size``."""
     if end - position < 7:
         return -1, 0, False
-    flags, code = int(data[position + 4]), (int(data[position + 5]) >> 4) & 7
-    exact, at, maximum = (flags & 8) != 0, position + 6, 0
-    if code < 4 or end - at < (8 if exact else 0) + (4 if flags & 1 else 0) + 1:
+    frame_flags, block_size_code = int(data[position + 4]), (int(data[position + 5]) >> 4) & 7
+    is_exact, at, maximum = (frame_flags & 8) != 0, position + 6, 0
+    if block_size_code < 4 or end - at < (8 if is_exact else 0) + (4 if frame_flags & 1 else 0) + 1:
         return -1, 0, False
-    block_max, content = 1 << (8 + 2 * code), _little(data, at, 8) if exact else 0
-    at += (8 if exact else 0) + (4 if flags & 1 else 0) + 1
+    max_block_size = 1 << (8 + 2 * block_size_code)
+    content_size = _read_little_endian(data, at, 8) if is_exact else 0
+    at += (8 if is_exact else 0) + (4 if frame_flags & 1 else 0) + 1  # content size, dictionary id, checksum
     while True:
         if end - at < 4:
             return -1, 0, False
-        size = _little(data, at, 4)
+        size = _read_little_endian(data, at, 4)
         at += 4
         if size == 0:
             break
         # The highest bit marks an uncompressed block.
-        uncompressed, size = size >> 31 != 0, size & 0x7FFFFFFF
-        maximum += min(block_max, size if uncompressed else _LZ4_RATIO * size)
-        at += size + (4 if flags & 16 else 0)
-    at += 4 if flags & 4 else 0
+        is_uncompressed, size = size >> 31 != 0, size & 0x7FFFFFFF
+        maximum += min(max_block_size, size if is_uncompressed else _MAX_LZ4_RATIO * size)
+        at += size + (4 if frame_flags & 16 else 0)
+    at += 4 if frame_flags & 4 else 0
     if at > end:
         return -1, 0, False
-    return at, min(content, maximum) if exact else maximum, exact
+    return at, min(content_size, maximum) if is_exact else maximum, is_exact
 
 
 @kernel
-def _frames(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool]:
-    """Read frames, and skippable ones between them: (most bytes, is that exact)."""
-    at, maximum, exact = start, 0, True
+def _frames_size(data: Bytes, start: int, end: int, is_zstd: bool) -> tuple[int, bool]:
+    """Read consecutive frames, skippable ones too: (most bytes of their contents, whether that is exact)."""
+    at, maximum, is_exact = start, 0, True
     while at < end:
         if end - at < 8:
             return UNREADABLE_SIZE, False
-        magic = _little(data, at, 4)
-        if magic & 0xFFFFFFF0 == _SKIPPABLE:
-            at += 8 + _little(data, at + 4, 4)
+        magic = _read_little_endian(data, at, 4)
+        if magic & 0xFFFFFFF0 == _SKIPPABLE_MAGIC_NUMBER:
+            at += 8 + _read_little_endian(data, at + 4, 4)
             continue
         if magic != (_ZSTD_MAGIC_NUMBER if is_zstd else _LZ4_MAGIC_NUMBER):
             return UNREADABLE_SIZE, False
-        at, size, is_exact = _zstd_frame(data, at, end) if is_zstd else _lz4_frame(data, at, end)
+        at, size, is_frame_exact = (
+            _zstd_frame_size(data, at, end) if is_zstd else _lz4_frame_size(data, at, end)
+        )
         if at < 0:
             return UNREADABLE_SIZE, False
         maximum += size
-        exact = exact and is_exact
-    return maximum, exact
+        is_exact = is_exact and is_frame_exact
+    return maximum, is_exact
 
 
 @kernel
-def _snappy_block(data: Bytes, start: int, end: int) -> int:
-    """The size before a raw block (a varint, as in protobuf)."""
+def _snappy_block_size(data: Bytes, start: int, end: int) -> int:
+    """The size that a raw snappy block declares: the unsigned varint at its start."""
     size = 0
     for i in range(min(end - start, 5)):
         size |= (int(data[start + i]) & 0x7F) << (7 * i)
         if data[start + i] < 0x80:
-            return min(size, _SNAPPY_RATIO * (end - start))
+            return min(size, _MAX_SNAPPY_RATIO * (end - start))
     return UNREADABLE_SIZE
 
 
 @kernel
-def _snappy(data: Bytes, start: int, end: int) -> int:
+def _snappy_size(data: Bytes, start: int, end: int) -> int:
     """The sum of a xerial frame's blocks, or the size of one raw block."""
-    if end - start < 16 or _little(data, start, 7) != _XERIAL_MAGIC_NUMBER or data[start + 7] != 0:
-        return _snappy_block(data, start, end)
+    # A xerial frame's header has 16 bytes: eight magic bytes, the last one 0, and two versions.
+    is_raw = end - start < 16 or _read_little_endian(data, start, 7) != _XERIAL_MAGIC_NUMBER
+    if is_raw or data[start + 7] != 0:
+        return _snappy_block_size(data, start, end)
     at, maximum = start + 16, 0
     while at < end:
         if end - at < 4:
@@ -577,51 +598,51 @@ def _snappy(data: Bytes, start: int, end: int) -> int:
         at += 4
         if size < 0 or size > end - at:
             return UNREADABLE_SIZE
-        block_max = _snappy_block(data, at, at + size)
-        if block_max < 0:
+        max_block_size = _snappy_block_size(data, at, at + size)
+        if max_block_size < 0:
             return UNREADABLE_SIZE
-        maximum += block_max
+        maximum += max_block_size
         at += size
     return maximum
 
 
 @kernel
-def _gzip(data: Bytes, start: int, end: int) -> tuple[int, bool]:
-    """The trailer's size, unless there may be a second member: (most bytes, is that exact)."""
+def _gzip_size(data: Bytes, start: int, end: int) -> tuple[int, bool]:
+    """The size in the trailer, unless there may be a second member: (most bytes, whether that is exact)."""
     if end - start < 18:
         return UNREADABLE_SIZE, False
     # A member's header and trailer take 18 bytes; after them, a gzip header (1F 8B 08) may begin another
     # member.
     for i in range(start + 18, end - 2):
         if data[i] == 0x1F and data[i + 1] == 0x8B and data[i + 2] == 8:
-            return _DEFLATE_RATIO * (end - start), False
-    return min(_little(data, end - 4, 4), _DEFLATE_RATIO * (end - start)), True
+            return _MAX_DEFLATE_RATIO * (end - start), False
+    return min(_read_little_endian(data, end - 4, 4), _MAX_DEFLATE_RATIO * (end - start)), True
 
 
 @kernel
-def _declared(data: Bytes, spans: RecordSpans, sizes: Int64, exact: Flags) -> None:
+def _fill_declared_sizes(data: Bytes, spans: RecordSpans, sizes: Int64, is_exact: Flags) -> None:
     for i in range(len(spans.start)):
         start, end, codec = spans.start[i], spans.end[i], spans.codec[i]
-        exact[i], sizes[i] = True, max(end - start, 0)
+        is_exact[i], sizes[i] = True, max(end - start, 0)
         if start >= end:
             continue
         if codec == GZIP:
-            sizes[i], exact[i] = _gzip(data, start, end)
+            sizes[i], is_exact[i] = _gzip_size(data, start, end)
         elif codec == SNAPPY:
-            sizes[i] = _snappy(data, start, end)
-            exact[i] = sizes[i] >= 0
+            sizes[i] = _snappy_size(data, start, end)
+            is_exact[i] = sizes[i] >= 0
         elif codec in (LZ4, ZSTD):
-            sizes[i], exact[i] = _frames(data, start, end, codec == ZSTD)
+            sizes[i], is_exact[i] = _frames_size(data, start, end, codec == ZSTD)
         elif codec != NONE:
-            sizes[i], exact[i] = UNREADABLE_SIZE, False
+            sizes[i], is_exact[i] = UNREADABLE_SIZE, False
 
 
 def declared_sizes(data: Bytes, spans: RecordSpans) -> tuple[Int64, Flags]:
-    """Most bytes that the spans of ``data`` decompress to: (int64, is that exact), one a span.
+    """The most bytes that each span of ``data`` decompresses to: (sizes int64, whether each is exact).
 
-    ``UNREADABLE_SIZE`` for bytes that are no stream of the codec. Raises nothing: decompression refuses what
-    is damaged.
+    ``UNREADABLE_SIZE`` for bytes that are not a stream of the codec. Raises no error: decompression refuses
+    damaged bytes.
     """
-    sizes, exact = np.empty(len(spans.start), np.int64), np.empty(len(spans.start), np.bool_)
-    _declared(data, spans, sizes, exact)
-    return sizes, exact
+    sizes, is_exact = np.empty(len(spans.start), np.int64), np.empty(len(spans.start), np.bool_)
+    _fill_declared_sizes(data, spans, sizes, is_exact)
+    return sizes, is_exact

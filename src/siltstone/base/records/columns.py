@@ -1,7 +1,8 @@
 """Record columns, arrays with one row a record, and the kernels that read one record's fields.
 
-The bytes of keys, values and headers stay where they are: columns hold spans into ``data``, which is the
-window itself when none of its batches is compressed, else the decompressed records one batch after another.
+The columns do not copy keys, values and headers: they hold spans (start and size) into ``data``. That is the
+window, the bytes of the file that were read, if none of its batches is compressed, else the decompressed
+records of its batches, one after another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from siltstone.base.records.kernel import inlined, kernel
+from siltstone.base.records.kernel import inline_kernel, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int32, Int64
 from siltstone.base.records.varint import next_varint, next_varlong, read_varint
 
@@ -20,16 +21,16 @@ Columns = TypeVar("Columns", bound=Any)
 
 
 def span_bytes(data: Bytes, start: int, size: int) -> bytes | None:
-    """``data[start:start + size]`` as bytes, None for a negative size: null."""
+    """``data[start:start + size]`` as bytes; None for a negative size, which stands for null."""
     return None if size < 0 else data[start : start + size].tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumns:
-    """One row a record, in log order: which it is, and its key.
+    """Offsets and keys, one row a record, in log order.
 
-    ``batch``: row in the batch headers, int32. ``offset``: int64. The key's span (``key_start``,
-    ``key_size``, int32) points into ``data`` (uint8); a size of -1 is null.
+    ``batch``: the row of the record's batch in the batch headers, int32. ``offset``: int64. ``key_start`` and
+    ``key_size`` (int32): the key's span in ``data`` (uint8); a size of -1 is a null key.
     """
 
     data: Bytes
@@ -44,11 +45,11 @@ class KeyColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns(KeyColumns):
-    """One row a record, in log order, with all of its fields.
+    """All fields of the records, one row a record, in log order.
 
-    ``timestamp`` (ms): int64. More spans, as the key's: ``start``, ``size`` of the record itself with its
-    size field, and ``value_*``. ``headers_start`` is the position of the first header after its count,
-    ``header_count`` how many.
+    ``timestamp`` (ms): int64. ``start`` and ``size``: the span of the whole record, its size field included.
+    ``value_start`` and ``value_size``: the value's span; a size of -1 is a null value. ``headers_start``: the
+    position of the first header, after the header count; ``header_count``: how many headers there are.
     """
 
     timestamp: Int64
@@ -61,7 +62,7 @@ class RecordColumns(KeyColumns):
 
     @property
     def arrays(self) -> ColumnArrays:
-        """The columns as kernels take them."""
+        """The columns as a named tuple, for kernels."""
         return ColumnArrays(*(getattr(self, name) for name in ColumnArrays._fields))
 
     def key(self, row: int) -> bytes | None:
@@ -86,8 +87,8 @@ class RecordColumns(KeyColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeColumns:
-    """One row a record, in log order: ``batch`` (row in the batch headers, int32), ``offset`` (int64),
-    ``timestamp`` (ms, int64)."""
+    """Offsets and timestamps, one row a record, in log order: ``batch`` (row in the batch headers, int32),
+    ``offset`` (int64), ``timestamp`` (ms, int64)."""
 
     batch: Int32
     offset: Int64
@@ -101,9 +102,9 @@ ColumnArrays = namedtuple(
     "ColumnArrays",
     "batch offset key_start key_size timestamp start size value_start value_size headers_start header_count",
 )
-"""The arrays of ``RecordColumns``, for kernels: numba takes named tuples, and no dataclasses."""
+"""The arrays of ``RecordColumns``, for kernels: numba supports named tuples, but no dataclasses."""
 KEY_COLUMNS = ColumnArrays._fields[:4]
-"""The columns of ``KeyColumns``."""
+"""The names of the columns of ``KeyColumns``."""
 
 
 def empty_columns(data: Bytes, rows: int) -> RecordColumns:
@@ -117,21 +118,22 @@ def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:
 
 
 def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
-    """Select rows of columns of any kind, over the same data; a slice copies nothing."""
+    """The chosen rows of columns of any class, over the same ``data``. A slice copies nothing."""
     names = (field.name for field in fields(columns) if field.name != "data")
     return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 
 
-# One record's fields, by address: decoding, validation and compaction all read records by these kernels.
+# Kernels that read the fields of one record, by address (see ``kernel``). Decoding, validation and compaction
+# use them.
 #
-# A record of magic 2, varints zigzag-encoded::
+# A record of magic 2; all varints are zigzag-encoded::
 #
 #     size varint | attributes 1 | timestamp delta varlong | offset delta varint
 #     | key size varint, key | value size varint, value | header count varint
 #     | per header: key size varint, key, value size varint, value          (size -1: null)
 #
-# The functions are compiled into their callers. They check every size; the reason that they return is an
-# index into ``DECODE_REASON``, 0 for none.
+# The functions check every size. The reason that they return is an index into ``DECODE_REASON``: 0 if all is
+# well. In a tuple after a failure, only the reason counts.
 
 DECODE_REASON = (
     "",
@@ -142,13 +144,14 @@ DECODE_REASON = (
     "offsets in the batch do not ascend, or pass its last offset",
     "bytes are left after the last record",
 )
-RECORD_SIZE, RECORD_END, VARINT, NEGATIVE_SIZE, RECORD_OFFSETS, LEFT_OVER = range(1, 7)
-"""Reasons, by their places in ``DECODE_REASON``."""
+RECORD_SIZE, RECORD_END, VARINT, NEGATIVE_SIZE, RECORD_OFFSETS, TRAILING_BYTES = range(1, 7)
+"""The indexes of the reasons in ``DECODE_REASON``."""
 
 
-@inlined
-def span_at(at: int, end: int) -> tuple[int, int, int]:
-    """A sized field at address ``at``: (its start, its size, reason); start is -1 on failure."""
+@inline_kernel
+def read_sized_field(at: int, end: int) -> tuple[int, int, int]:
+    """Read a field with its size in front, at address ``at``: (its address, its size, reason); address -1 on
+    failure."""
     size, at = next_varint(at, end)
     if at < 0:
         return -1, 0, VARINT
@@ -161,28 +164,32 @@ def span_at(at: int, end: int) -> tuple[int, int, int]:
 
 @kernel
 def _skip_headers(at: int, end: int, count: int) -> tuple[int, int]:
-    """The address after ``count`` headers and 0, or -1 and a reason."""
+    """Skip ``count`` headers: (the address after them, 0), or (-1, reason)."""
     for _ in range(count):
-        start, size, reason = span_at(at, end)
+        start, size, reason = read_sized_field(at, end)
         if start < 0 or size < 0:
             return -1, reason if start < 0 else NEGATIVE_SIZE
-        start, size, reason = span_at(start + size, end)
+        start, size, reason = read_sized_field(start + size, end)
         if start < 0:
             return -1, reason
         at = start + max(size, 0)
     return at, 0
 
 
-@inlined
-def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
-    """A record up to its key: (address of the key, of the end, timestamp delta, offset delta, reason)."""
-    body, at = next_varint(at, batch_end)
+_MIN_BODY_SIZE = 6
+"""Bytes of the smallest record after its size: attributes, two deltas, two sizes and the header count."""
+
+
+@inline_kernel
+def read_record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
+    """Read a record up to its key: (address of the key's size, address of the record's end, timestamp delta,
+    offset delta, reason)."""
+    body_size, at = next_varint(at, batch_end)
     if at < 0:
         return 0, 0, 0, 0, VARINT
-    # At least six bytes follow: attributes, two deltas, two sizes and the header count.
-    if body < 6 or body > batch_end - at:
+    if body_size < _MIN_BODY_SIZE or body_size > batch_end - at:
         return 0, 0, 0, 0, RECORD_SIZE
-    end = at + body
+    end = at + body_size
     timestamp_delta, at = next_varlong(at + 1, end)  # after the attributes, which Kafka does not use
     if at < 0:
         return 0, 0, 0, 0, VARINT
@@ -190,21 +197,22 @@ def record_head(at: int, batch_end: int) -> tuple[int, int, int, int, int]:
     return at, end, timestamp_delta, offset_delta, VARINT if at < 0 else 0
 
 
-@inlined
-def record_fields(at: int, end: int) -> tuple[int, int, int, int, int, int, int]:
-    """A record from its key on: spans of key and value, its first header, how many, reason."""
-    key, key_size, reason = span_at(at, end)
+@inline_kernel
+def read_record_fields(at: int, end: int) -> tuple[int, int, int, int, int, int, int]:
+    """Read a record from its key's size at ``at`` to its ``end``: (key address, key size, value address,
+    value size, address of the first header, number of headers, reason)."""
+    key, key_size, reason = read_sized_field(at, end)
     if key < 0:
         return 0, 0, 0, 0, 0, 0, reason
-    value, value_size, reason = span_at(key + max(key_size, 0), end)
+    value, value_size, reason = read_sized_field(key + max(key_size, 0), end)
     if value < 0:
         return 0, 0, 0, 0, 0, 0, reason
-    headers, first = next_varint(value + max(value_size, 0), end)
-    if first < 0 or headers < 0:
-        return 0, 0, 0, 0, 0, 0, VARINT if first < 0 else NEGATIVE_SIZE
-    at = first
-    if headers > 0:
-        at, reason = _skip_headers(first, end, headers)
+    header_count, headers = next_varint(value + max(value_size, 0), end)
+    if headers < 0 or header_count < 0:
+        return 0, 0, 0, 0, 0, 0, VARINT if headers < 0 else NEGATIVE_SIZE
+    at = headers
+    if header_count > 0:
+        at, reason = _skip_headers(headers, end, header_count)
         if at < 0:
             return 0, 0, 0, 0, 0, 0, reason
-    return key, key_size, value, value_size, first, headers, 0 if at == end else RECORD_END
+    return key, key_size, value, value_size, headers, header_count, 0 if at == end else RECORD_END

@@ -30,11 +30,11 @@ from siltstone.base.records.scan import SCAN_REASON, Scan, ScanEnd, scan_batches
 HEADER = struct.Struct(">ih")
 """Total length and error code."""
 LENGTH_SIZE = 4
-LENGTH_MIN = HEADER.size - LENGTH_SIZE
-LENGTH_MAX = (1 << 31) - 1
-RESULTS_MAX = 1 << 16
+MIN_LENGTH = HEADER.size - LENGTH_SIZE
+MAX_LENGTH = (1 << 31) - 1
+MAX_RESULTS = 1 << 16
 """Most results in one frame by default: one may be 6 bytes on the wire, but is an object here."""
-_NAME = "fetch result"
+_ERROR_PATH = "fetch result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +63,7 @@ class MessageSetSend:
         """
         scan = scan_batches(self.messages)
         if scan.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
-            raise CorruptRecordError(_NAME, scan.end, SCAN_REASON[scan.outcome])
+            raise CorruptRecordError(_ERROR_PATH, scan.end, SCAN_REASON[scan.outcome])
         return scan
 
 
@@ -75,7 +75,7 @@ class MultiMessageSetSend:
     results: tuple[MessageSetSend, ...]
 
 
-def frame_size(head: bytes | bytearray | memoryview, limit: int = LENGTH_MAX) -> int:
+def frame_size(head: bytes | bytearray | memoryview, limit: int = MAX_LENGTH) -> int:
     """Bytes of a whole frame, its length included, by its first 4 bytes.
 
     Raises CorruptRecordError for a length below 2, or for a frame over ``limit`` bytes.
@@ -85,16 +85,16 @@ def frame_size(head: bytes | bytearray | memoryview, limit: int = LENGTH_MAX) ->
 
 
 def _checked_size(length: int, position: int, limit: int) -> int:
-    if length < LENGTH_MIN:
-        raise CorruptRecordError(_NAME, position, f"impossible length {length}")
+    if length < MIN_LENGTH:
+        raise CorruptRecordError(_ERROR_PATH, position, f"impossible length {length}")
     if LENGTH_SIZE + length > limit:
-        raise CorruptRecordError(_NAME, position, f"{LENGTH_SIZE + length} bytes are more than {limit}")
+        raise CorruptRecordError(_ERROR_PATH, position, f"{LENGTH_SIZE + length} bytes are more than {limit}")
     return LENGTH_SIZE + length
 
 
 def _header(error_code: int, content: int) -> memoryview:
-    assert LENGTH_MIN + content <= LENGTH_MAX, "a length is an int32"
-    return memoryview(HEADER.pack(LENGTH_MIN + content, error_code))
+    assert MIN_LENGTH + content <= MAX_LENGTH, "a length is an int32"
+    return memoryview(HEADER.pack(MIN_LENGTH + content, error_code))
 
 
 def encode_message_set_send(result: MessageSetSend) -> list[memoryview]:
@@ -115,23 +115,25 @@ def decode_message_set_send(frame: bytes | bytearray | memoryview | Bytes) -> Me
     data = np.frombuffer(frame, np.uint8)
     result = _message_set_send(data, 0)
     if result.size < len(data):
-        raise CorruptRecordError(_NAME, result.size, f"{len(data) - result.size} bytes are left after it")
+        raise CorruptRecordError(
+            _ERROR_PATH, result.size, f"{len(data) - result.size} bytes are left after it"
+        )
     return result
 
 
 def decode_multi_message_set_send(
-    frame: bytes | bytearray | memoryview | Bytes, results_max: int = RESULTS_MAX
+    frame: bytes | bytearray | memoryview | Bytes, max_results: int = MAX_RESULTS
 ) -> MultiMessageSetSend:
     """One whole frame; the chunks are slices of it. Raises CorruptRecordError with the position in it.
 
-    ``results_max`` is how many results were asked for: more are refused.
+    ``max_results`` is how many results were asked for: more are refused.
     """
     data, outer = np.frombuffer(frame, np.uint8), decode_message_set_send(frame)
     results: list[MessageSetSend] = []
     position = HEADER.size
     while position < len(data):
-        if len(results) == results_max:
-            raise CorruptRecordError(_NAME, position, f"more than {results_max} results")
+        if len(results) == max_results:
+            raise CorruptRecordError(_ERROR_PATH, position, f"more than {max_results} results")
         results.append(_message_set_send(data, position))
         position += results[-1].size
     return MultiMessageSetSend(error_code=outer.error_code, results=tuple(results))
@@ -141,7 +143,7 @@ def _message_set_send(data: Bytes, position: int) -> MessageSetSend:
     """The result at ``position``, whose messages are a slice of ``data``."""
     end = len(data)
     if end - position < HEADER.size:
-        raise CorruptRecordError(_NAME, position, "it is truncated within its length and error code")
+        raise CorruptRecordError(_ERROR_PATH, position, "it is truncated within its length and error code")
     length, error_code = HEADER.unpack_from(data.data, position)
     size = _checked_size(length, position, end - position)
     return MessageSetSend(error_code=error_code, messages=data[position + HEADER.size : position + size])

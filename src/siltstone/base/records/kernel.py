@@ -5,9 +5,9 @@ signature and kept on disk, beside the package where that is writable, else in t
 in ``NUMBA_CACHE_DIR``; where none of them can be written, each process compiles it. Machine code on disk is
 used as long as the kernel's file has the same time and size, and the kernel the same ``_fingerprint``.
 
-Kernels that walk through records do it by address. numba counts a reference for each array that one function
-passes to another, and that takes longer than reading a field. ``byte_at`` checks nothing: its caller has
-compared the address with the end of an array that it holds.
+Kernels read records by address (an int64), not by array and index: numba counts references for each array
+that one function passes to another, which takes longer than reading a field. ``byte_at`` checks nothing. Its
+caller has compared the address with the end of an array, and holds that array.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def kernel(function: Function) -> Function:
 
 
 def _guard_cache(cache_file: Any, fingerprint: str) -> None:
-    """Let a kernel's cache be taken for empty where it has another fingerprint, or cannot be read.
+    """Make numba treat a kernel's cache as empty if it has another fingerprint, or cannot be read.
 
     numba compares the time and size of the kernel's file only (numba 0.60 to 0.68, ``IndexDataCacheFile``).
     And it reads an index whole before it compares: the index names the classes of a kernel's arguments, so
@@ -59,27 +59,27 @@ def _guard_cache(cache_file: Any, fingerprint: str) -> None:
 
 @functools.cache
 def _fingerprint(function: Any) -> str:
-    """A digest of what the machine code of ``function`` is made from, in its own file and in others.
+    """A digest of everything that the machine code of ``function`` depends on, in its own file and in others.
 
     numba freezes the constants that a kernel uses, and LLVM inlines the kernels that it calls, so a change of
     either in another file makes the machine code on disk wrong.
     """
     codes = [function.__code__]
     values = [cell.cell_contents for cell in function.__closure__ or ()]
-    for code in codes:  # grows by the functions in functions, which intrinsics have
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        named = [function.__globals__.get(name) for name in code.co_names]
-        owners = [owner for owner in named if isinstance(owner, EnumType) or _is_ours(owner)]
-        members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
-        values += [code.co_code, *code.co_consts, *named, *members]
-    return hashlib.sha256("|".join(map(_text, values)).encode()).hexdigest()
+    for generate in codes:  # grows by the functions in functions, which intrinsics have
+        codes += [constant for constant in generate.co_consts if isinstance(constant, CodeType)]
+        named = [function.__globals__.get(name) for name in generate.co_names]
+        owners = [owner for owner in named if isinstance(owner, EnumType) or _is_siltstone_module(owner)]
+        members = [getattr(owner, name, None) for owner in owners for name in generate.co_names]
+        values += [generate.co_code, *generate.co_consts, *named, *members]
+    return hashlib.sha256("|".join(map(_constant_text, values)).encode()).hexdigest()
 
 
-def _is_ours(value: Any) -> bool:
+def _is_siltstone_module(value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__.startswith("siltstone.")
 
 
-def _text(value: Any) -> str:
+def _constant_text(value: Any) -> str:
     """A constant, or a called kernel or intrinsic, as text that is the same in each process; else ""."""
     if hasattr(value, "__wrapped__"):
         return _fingerprint(value.__wrapped__)
@@ -88,17 +88,18 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, bytes | int | float | str | tuple | np.generic) else ""
 
 
-def inlined(function: Function) -> Function:
-    """Compile a few lines into every kernel that calls them, where a call would cost more than the lines."""
+def inline_kernel(function: Function) -> Function:
+    """Compile a short function into every kernel that calls it, since the call would take longer than its
+    body."""
     return cast(Function, njit(nogil=True, inline="always")(function))
 
 
 def _byte_at(typing: Any, address: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
         return builder.zext(builder.load(pointer), ir.IntType(64))
 
-    return types.int64(types.int64), code
+    return types.int64(types.int64), generate
 
 
 byte_at: Any = intrinsic(_byte_at)
@@ -106,43 +107,43 @@ byte_at: Any = intrinsic(_byte_at)
 
 
 HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(config).get("CPU_NAME")
-"""Does this processor have an instruction for CRC32C? Only x86's is used, and none with
-``NUMBA_CPU_NAME``."""
+"""Whether kernels may use the processor's instruction for CRC32C: only that of x86, and not if
+``NUMBA_CPU_NAME`` chooses another processor."""
 
 
 def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
         return builder.call(pointer, arguments[1:])
 
-    return types.int64(*[types.int64] * 6), code
+    return types.int64(*[types.int64] * 6), generate
 
 
-call_c5: Any = intrinsic(_call_c5)
+call_c_function: Any = intrinsic(_call_c5)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 
-def _crc_step(instruction: str, bits: int) -> Any:
+def _make_crc_intrinsic(instruction: str, bits: int) -> Any:
     """An intrinsic that continues a CRC32C over the ``bits`` at an address by an instruction of x86.
 
     The CRC is a uint64 of which the low half counts, not yet inverted.
     """
 
-    def typed(typing: Any, crc: Any, address: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def declare(typing: Any, crc: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             state, data = ir.IntType(max(bits, 32)), ir.IntType(bits)
             step = builder.module.declare_intrinsic(instruction, (), ir.FunctionType(state, [state, data]))
             crc = builder.trunc(arguments[0], state)
             pointer = builder.inttoptr(arguments[1], data.as_pointer())
             return builder.zext(builder.call(step, [crc, builder.load(pointer, align=1)]), ir.IntType(64))
 
-        return types.uint64(types.uint64, types.int64), code
+        return types.uint64(types.uint64, types.int64), generate
 
-    return intrinsic(typed)
+    return intrinsic(declare)
 
 
-crc_of_word_at = _crc_step("llvm.x86.sse42.crc32.64.64", 64)
+crc_of_word_at = _make_crc_intrinsic("llvm.x86.sse42.crc32.64.64", 64)
 """Continues a CRC32C over the eight bytes at an address."""
-crc_of_byte_at = _crc_step("llvm.x86.sse42.crc32.32.8", 8)
+crc_of_byte_at = _make_crc_intrinsic("llvm.x86.sse42.crc32.32.8", 8)
 """Continues a CRC32C over the byte at an address."""

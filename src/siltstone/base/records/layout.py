@@ -25,6 +25,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+# Arrays: ``Flags`` are bool, ``Words`` uint64.
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -34,14 +35,16 @@ BatchHeaders = npt.NDArray[np.void]
 """One row a batch, of dtype ``BATCH``."""
 
 LOG_OVERHEAD = 12
-"""Bytes of offset and size before every entry's own bytes."""
+"""Bytes of the offset and size fields before every entry, which its size field does not count."""
 BATCH_OVERHEAD = 61
+"""Bytes of a batch header."""
 SIZE_POSITION = 8
 LEADER_EPOCH_POSITION = 12
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
-CHECKED_FROM = ATTRIBUTES_POSITION
+CHECKSUM_START = ATTRIBUTES_POSITION
+"""The CRC32C covers the bytes of a batch from here on."""
 LAST_OFFSET_DELTA_POSITION = 23
 BASE_TIMESTAMP_POSITION = 27
 MAX_TIMESTAMP_POSITION = 35
@@ -54,9 +57,9 @@ MESSAGE_ATTRIBUTES_POSITION = 17
 MESSAGE_TIMESTAMP_POSITION = 18
 MESSAGE_OVERHEAD = (18, 26)
 """Bytes of a message before its key's size, by its magic."""
-SIZE_MIN = (14, 22, BATCH_OVERHEAD - LOG_OVERHEAD)
-"""The least that an entry's size field can say, by its magic."""
-ENTRY_MIN = LOG_OVERHEAD + SIZE_MIN[0]
+MIN_SIZE_FIELD = (14, 22, BATCH_OVERHEAD - LOG_OVERHEAD)
+"""The smallest value of an entry's size field, by its magic."""
+MIN_ENTRY_SIZE = LOG_OVERHEAD + MIN_SIZE_FIELD[0]
 """Bytes of the smallest entry there is: a message of magic 0 with neither key nor value."""
 
 CODEC_MASK = 0x07

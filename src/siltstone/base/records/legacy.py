@@ -1,4 +1,5 @@
-"""The kernels that decode message sets (magic 0 and 1), which are read and never written.
+"""The kernels that decode message sets (magic 0 and 1), the formats before Kafka 0.11. They are never
+written.
 
 ``LegacyRecord`` and ``AbstractLegacyRecordBatch`` in Kafka. An entry of such a log is one message, and
 a compressed entry (a *wrapper*) is a message whose value is a whole compressed message set::
@@ -9,14 +10,13 @@ a compressed entry (a *wrapper*) is a message whose value is a whole compressed 
 
 A wrapper determines two things of its inner messages:
 
-* its offset is its last message's. The inner offsets are the log's own in magic 0, relative in magic 1
+* its offset is its last message's. The inner offsets are absolute in magic 0 and relative in magic 1
   (absolute = wrapper offset - last relative offset + relative offset; cleaning leaves gaps in them);
 * under log-append time (attribute bit 3, magic 1) its timestamp is every message's.
 
-A plain entry is a set of one message, so one kernel decodes both without a Python object an entry; only
-decompression is a call a wrapper. Kafka ends a set silently at a truncated inner message, and ignores bytes
-after a message's last field; this decoder refuses the entry. The CRC32 of an inner message is not verified,
-as in Kafka: the wrapper's own covers it.
+An entry that is not compressed is a set of one message, so one kernel decodes both kinds. Kafka ends a set
+silently at a truncated inner message, and ignores bytes after a message's last field; this decoder refuses
+the entry. The CRC32 of an inner message is not verified, as in Kafka: the wrapper's CRC32 covers its bytes.
 """
 
 from __future__ import annotations
@@ -45,47 +45,48 @@ LEGACY_REASON = (
     "a compressed message set that is null",
     "no message set codec has the number {codec}",
 )
-_FIELDS, _NEGATIVE, _INNER_SIZE, _INNER_MAGIC, _NESTED = range(1, 6)
+_FIELDS, _NEGATIVE_SIZE, _INNER_SIZE, _INNER_MAGIC, _NESTED = range(1, 6)
 _NO_MESSAGES, _INNER_OFFSETS, _NULL_SET, _CODEC = range(6, 10)
-"""Reasons, by their places in ``LEGACY_REASON``."""
-_LAST_CODEC = max(codec.id for codec in CODECS if codec.first_magic < 2)
+"""The indexes of the reasons in ``LEGACY_REASON``."""
+_MAX_CODEC = max(codec.id for codec in CODECS if codec.first_magic < 2)
 
 
 @kernel
-def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """A field with its int32 size in front: (its start, its size, reason)."""
+def _read_sized_field(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
+    """Read a field with its int32 size in front: (its start, its size, reason)."""
     if end - position < 4:
         return position, 0, _FIELDS
     size = read_int32(data, position)
     if size < -1:
-        return position, 0, _NEGATIVE
+        return position, 0, _NEGATIVE_SIZE
     if size > end - position - 4:
         return position, 0, _FIELDS
     return position + 4, size, 0
 
 
 @kernel
-def _message(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
-    """The spans of the message entry ``data[position:end]``: key start, size, value start, size, reason."""
+def _read_message_spans(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, int]:
+    """The spans of the message ``data[position:end]``: (key start, key size, value start, value size,
+    reason)."""
     overhead = layout.MESSAGE_OVERHEAD[data[position + layout.MAGIC_POSITION]]
-    key, key_bytes, reason = _sized(data, position + overhead, end)
+    key, size_of_key, reason = _read_sized_field(data, position + overhead, end)
     if reason != 0:
         return 0, 0, 0, 0, reason
-    value, value_bytes, reason = _sized(data, key + max(key_bytes, 0), end)
-    if reason == 0 and value + max(value_bytes, 0) != end:
+    value, size_of_value, reason = _read_sized_field(data, key + max(size_of_key, 0), end)
+    if reason == 0 and value + max(size_of_value, 0) != end:
         reason = _FIELDS
-    return key, key_bytes, value, value_bytes, reason
+    return key, size_of_key, value, size_of_value, reason
 
 
 @kernel
 def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) -> tuple[int, int]:
-    """Find each batch's records as they are stored, and their codec; returns (-1, 0), or the first bad
-    wrapper's row and the reason.
+    """Fill ``spans`` with the stored records of each batch, and their codec. Returns (-1, 0), or (row of the
+    first wrapper that cannot be read, reason).
 
-    A record batch has them after its header, a wrapper in its value (an empty span where that cannot be
-    read); a plain message is a set of one.
+    The records of a record batch are the bytes after its header, those of a wrapper its value (an empty span
+    if that cannot be read). A message that is not compressed is itself a set of one message.
     """
-    bad, bad_reason = -1, 0
+    bad_row, bad_reason = -1, 0
     for i in range(len(batches)):
         row = batches[i]
         start, end, codec = row.position, row.position + row.size, row.attributes & layout.CODEC_MASK
@@ -93,29 +94,29 @@ def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) ->
             start += layout.BATCH_OVERHEAD
             codec = codec if row.count > 0 else 0
         elif codec > 0:
-            _, _, start, size, reason = _message(data, start, end)
+            _, _, start, size, reason = _read_message_spans(data, start, end)
             if reason == 0 and size < 0:
                 reason = _NULL_SET
-            elif reason == 0 and codec > _LAST_CODEC:
+            elif reason == 0 and codec > _MAX_CODEC:
                 reason = _CODEC
-            # The walk goes on: ``decompressed_size_bounds`` needs a span for damaged batches too.
+            # The loop goes on: ``decompressed_size_bounds`` needs a span for damaged batches too.
             if reason != 0:
                 start = end
-                if bad < 0:
-                    bad, bad_reason = i, reason
+                if bad_row < 0:
+                    bad_row, bad_reason = i, reason
         # A message's value is its last field, so a wrapper's set ends where the wrapper does.
         spans.start[i], spans.end[i], spans.codec[i] = start, end, codec
-    return bad, bad_reason
+    return bad_row, bad_reason
 
 
 @kernel
 def count_messages(
     data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, counts: Int64
 ) -> tuple[int, int]:
-    """Fill in negative ``counts``: how many messages the set of each entry, ``data[starts[i]:ends[i]]``,
-    holds.
+    """Replace each negative number of ``counts`` by the number of messages in the set
+    ``data[starts[i]:ends[i]]``.
 
-    (-1, 0), or the row of a wrapper whose set cannot be parsed and the reason.
+    Returns (-1, 0), or (row of the first wrapper whose set cannot be parsed, reason).
     """
     for i in range(len(batches)):
         if counts[i] >= 0:  # a record batch has its count in the header
@@ -126,13 +127,13 @@ def count_messages(
         position, end = starts[i], ends[i]
         counts[i] = 0
         while position < end:
-            if end - position < layout.ENTRY_MIN:
+            if end - position < layout.MIN_ENTRY_SIZE:
                 return i, _INNER_SIZE
             size = read_int32(data, position + layout.SIZE_POSITION)
             magic = int(data[position + layout.MAGIC_POSITION])
             if magic > 1:
                 return i, _INNER_MAGIC
-            if size < layout.SIZE_MIN[magic] or size > end - position - layout.LOG_OVERHEAD:
+            if size < layout.MIN_SIZE_FIELD[magic] or size > end - position - layout.LOG_OVERHEAD:
                 return i, _INNER_SIZE
             if data[position + layout.MESSAGE_ATTRIBUTES_POSITION] & layout.CODEC_MASK:
                 return i, _NESTED
@@ -144,14 +145,16 @@ def count_messages(
 
 
 @kernel
-def _assign_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool:
-    """Replace one set's relative offsets (magic 1) by absolute ones; False when they are not possible.
+def _assign_offsets(wrapper: Any, offset: Int64, first_record: int, count: int) -> bool:
+    """Replace the relative offsets of one set (magic 1) by absolute ones; False for offsets that cannot be.
+
+    ``offset[first_record:first_record + count]`` are the inner offsets of ``wrapper``.
 
     A wrapper of magic 0 has the offset of its last message, and no checksum covers either: two numbers that
     differ mean that one of them was changed after the broker wrote it.
     """
     previous = -1
-    for record in range(first, first + count):
+    for record in range(first_record, first_record + count):
         if offset[record] <= previous:
             return False
         previous = offset[record]
@@ -159,7 +162,7 @@ def _assign_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool
         return bool(previous == wrapper.base_offset)
     if previous > wrapper.base_offset:
         return False
-    for record in range(first, first + count):
+    for record in range(first_record, first_record + count):
         offset[record] += wrapper.base_offset - previous
     return True
 
@@ -168,10 +171,12 @@ def _assign_offsets(wrapper: Any, offset: Int64, first: int, count: int) -> bool
 def decode_messages(
     data: Bytes, starts: Int64, counts: Int64, rows: Int64, batches: BatchHeaders, columns: ColumnArrays
 ) -> tuple[int, int]:
-    """Decode the counted sets of the entries ``rows``; (-1, 0), or the index of a bad one and the reason.
+    """Decode the message sets of the entries ``rows`` into ``columns``; ``counts`` are those of
+    ``count_messages``.
 
-    ``start`` and ``size`` span a message's own entry with its offset and size fields; there are no headers; a
-    message of magic 0 has the timestamp -1.
+    Returns (-1, 0), or (index in ``rows`` of the first entry that cannot be decoded, reason). The span
+    (``start``, ``size``) of a message includes its offset and size fields. Messages have no headers, and
+    those of magic 0 have the timestamp -1.
     """
     batch, offset, key_start, key_size, timestamp = columns[:5]
     start, size, value_start, value_size, headers_start, header_count = columns[5:]
@@ -179,31 +184,32 @@ def decode_messages(
     for i in range(len(rows)):
         entry = batches[rows[i]]
         is_wrapper = entry.attributes & layout.CODEC_MASK != 0
-        log_append = entry.magic == 1 and (entry.attributes & layout.TIMESTAMP_TYPE_BIT) != 0
-        position, first = starts[i], record
+        is_log_append_time = entry.magic == 1 and (entry.attributes & layout.TIMESTAMP_TYPE_BIT) != 0
+        position, first_record = starts[i], record
         for _ in range(counts[i]):
             end = position + entry.size
-            here, time = entry.base_offset, entry.base_timestamp
+            message_offset, message_timestamp = entry.base_offset, entry.base_timestamp
             if is_wrapper:
                 end = position + layout.LOG_OVERHEAD + read_int32(data, position + layout.SIZE_POSITION)
-                here = read_int64(data, position)
+                message_offset = read_int64(data, position)
                 # An inner message may have another magic than its wrapper.
                 if data[position + layout.MAGIC_POSITION] == 0:
-                    time = -1
-                elif not log_append:
-                    time = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION)
-            # ``count_messages`` has checked that the entry's bytes are there, ``_message`` checks its fields.
-            key, key_bytes, value, value_bytes, reason = _message(data, position, end)
+                    message_timestamp = -1
+                elif not is_log_append_time:
+                    message_timestamp = read_int64(data, position + layout.MESSAGE_TIMESTAMP_POSITION)
+            # ``count_messages`` has checked that the entry's bytes are there, ``_read_message_spans`` checks
+            # its fields.
+            key, size_of_key, value, size_of_value, reason = _read_message_spans(data, position, end)
             if reason != 0:
                 return i, reason
             row = np.uint64(record)
-            batch[row], offset[row], timestamp[row] = rows[i], here, time
+            batch[row], offset[row], timestamp[row] = rows[i], message_offset, message_timestamp
             start[row], size[row] = position, end - position
-            key_start[row], key_size[row] = key, key_bytes
-            value_start[row], value_size[row] = value, value_bytes
+            key_start[row], key_size[row] = key, size_of_key
+            value_start[row], value_size[row] = value, size_of_value
             headers_start[row] = header_count[row] = 0
             position = end
             record += 1
-        if is_wrapper and not _assign_offsets(entry, offset, first, counts[i]):
+        if is_wrapper and not _assign_offsets(entry, offset, first_record, counts[i]):
             return i, _INNER_OFFSETS
     return -1, 0

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 FRAME_VERSION = 1
-_VARINT_BYTES = 5
+_MAX_VARINT_BYTES = 5
 
 
 class UndecodableMessageError(ValueError):
@@ -57,17 +57,17 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeginTransactionRecord:
-    """The records that follow take effect when the transaction ends (KIP-868)."""
+    """The records after it take effect when the transaction ends (KIP-868)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionRecord:
-    """The records since the begin take effect."""
+    """The records since ``BeginTransactionRecord`` take effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortTransactionRecord:
-    """The records since the begin are dropped."""
+    """The records since ``BeginTransactionRecord`` have no effect."""
 
 
 MetadataRecord = (
@@ -88,7 +88,7 @@ class MessageReader:
         self.position = 0
 
     def take(self, size: int, what: str) -> bytes:
-        """The next ``size`` bytes, which are ``what``, for errors."""
+        """Read the next ``size`` bytes. ``what`` names them in the error."""
         if size > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, f"{what} ends beyond the record")
         self.position += size
@@ -97,7 +97,7 @@ class MessageReader:
     def varint(self) -> int:
         """An unsigned varint of up to 32 bits."""
         start, value = self.position, 0
-        for shift in range(0, 7 * _VARINT_BYTES, 7):
+        for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
             byte = self.take(1, "a number")[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80 and value <= 0xFFFFFFFF:
@@ -126,7 +126,8 @@ class MessageReader:
         return text
 
 
-# Api key → the record, and how its fields are read. Kafka 4.3 has only version 0 of each.
+# The records by their api keys (``MetadataRecordType``), and the readers of their fields. Kafka 4.3 has only
+# version 0.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], Any], ...]]] = {
     2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
     4: (

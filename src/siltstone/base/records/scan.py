@@ -1,9 +1,8 @@
 """The scanner: finds the batches in bytes (Kafka's ``FileLogInputStream``, ``RecordBatchIterator``).
 
-The scanner reads headers only. It checks that sizes and magic bytes are possible and stops at the first that
-is not; ``checksum`` verifies checksums and ``decode`` reads records. Callers treat the ways a scan can end
-differently, so the outcome says which it was: a clean end, a truncated tail (the last entry ends beyond the
-buffer), or damage.
+The scanner reads only headers. It checks sizes, magic bytes and offsets, and stops at the first header that
+cannot be right. ``checksum`` verifies checksums, ``decode`` reads records. ``ScanEnd`` says how a scan ended:
+cleanly, with a truncated tail (the last entry ends beyond the buffer), or at damage.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ SCAN_REASON = {
 
 _OFFSET_MAX = (1 << 63) - 2
 """The largest offset of a record: the offset after it, a log's end offset, has to be an int64 as well."""
-_ROWS = 1024
-"""Rows of the first array of batch headers, before the size of the batches is known."""
+_INITIAL_ROWS = 1024
+"""Rows of the first array of batch headers. When it is full, the number of batches is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,8 @@ class Scan:
     """Position after the last whole batch; what is truncated or damaged starts there."""
     outcome: ScanEnd
     needed: int
-    """Size in bytes of the entry at ``end`` where it is known (TRUNCATED), else 0."""
+    """After TRUNCATED: the size in bytes of the whole entry at ``end``, if its size field is there; else
+    0."""
 
 
 @kernel
@@ -64,23 +64,28 @@ def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
     row.leader_epoch = read_int32(data, position + layout.LEADER_EPOCH_POSITION)
     row.crc = read_int32(data, position + layout.CRC_POSITION) & 0xFFFFFFFF
     row.attributes = read_int16(data, position + layout.ATTRIBUTES_POSITION)
-    delta = read_int32(data, position + layout.LAST_OFFSET_DELTA_POSITION)
-    row.last_offset = row.base_offset + delta
+    last_offset_delta = read_int32(data, position + layout.LAST_OFFSET_DELTA_POSITION)
+    row.last_offset = row.base_offset + last_offset_delta
     row.base_timestamp = read_int64(data, position + layout.BASE_TIMESTAMP_POSITION)
     row.max_timestamp = read_int64(data, position + layout.MAX_TIMESTAMP_POSITION)
     row.producer_id = read_int64(data, position + layout.PRODUCER_ID_POSITION)
     row.producer_epoch = read_int16(data, position + layout.PRODUCER_EPOCH_POSITION)
     row.base_sequence = read_int32(data, position + layout.BASE_SEQUENCE_POSITION)
     row.count = read_int32(data, position + layout.COUNT_POSITION)
-    if row.base_offset > _OFFSET_MAX - max(delta, 0):
+    if row.base_offset > _OFFSET_MAX - max(last_offset_delta, 0):
         return False
     # A compressed record may take less than a byte: ``decompression`` checks these counts afterwards.
-    return row.count >= 0 and delta >= 0 and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
+    return (
+        row.count >= 0
+        and last_offset_delta >= 0
+        and (row.count <= size or (row.attributes & layout.CODEC_MASK) != 0)
+    )
 
 
 @kernel
 def _fill_legacy(data: Bytes, position: int, magic: int, row: Any) -> None:
-    """Fill a row from a message set entry: what only batches have is -1, as Kafka's ``NO_*`` constants."""
+    """Fill a row from a message set entry. Fields that only batches have are -1, as Kafka's ``NO_*``
+    constants."""
     row.leader_epoch = -1
     row.crc = read_int32(data, position + layout.MESSAGE_CRC_POSITION) & 0xFFFFFFFF
     row.attributes = int(data[position + layout.MESSAGE_ATTRIBUTES_POSITION])
@@ -106,7 +111,7 @@ def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tupl
         if magic > 2:
             # Kafka checks the size first: one that no entry has is the fault, whatever the magic byte is.
             return rows, position, ScanEnd.BAD_MAGIC if size > 0 else ScanEnd.BAD_SIZE, 0
-        if size < layout.SIZE_MIN[magic]:
+        if size < layout.MIN_SIZE_FIELD[magic]:
             return rows, position, ScanEnd.BAD_SIZE, 0
         if size + layout.LOG_OVERHEAD > limit - position:
             return rows, position, ScanEnd.TRUNCATED, size + layout.LOG_OVERHEAD
@@ -134,15 +139,15 @@ def scan_batches(data: Bytes) -> Scan:
 
     Returns the whole batches, in file order, whatever the outcome. Raises nothing: damage is an outcome.
     """
-    out, rows, position = np.empty(_ROWS, layout.BATCH), 0, 0
+    out, rows, position = np.empty(_INITIAL_ROWS, layout.BATCH), 0, 0
     while True:
-        more, position, outcome, needed = scan_into(data, position, len(data), out[rows:])
-        rows += more
+        new_rows, position, outcome, needed = scan_into(data, position, len(data), out[rows:])
+        rows += new_rows
         if outcome != ScanEnd.ROWS_FULL:
             return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)
         # The array is full: estimate the rest from the batches so far, and add an eighth.
-        likely = rows * len(data) // position
-        grown = np.empty(likely + likely // 8 + _ROWS, layout.BATCH)
+        estimated_rows = rows * len(data) // position
+        grown = np.empty(estimated_rows + estimated_rows // 8 + _INITIAL_ROWS, layout.BATCH)
         grown[:rows] = out[:rows]
         out = grown
 
@@ -150,14 +155,14 @@ def scan_batches(data: Bytes) -> Scan:
 def scan_headers(data: Bytes, limit: int) -> Scan:
     """Scan ``data`` from a batch boundary on; the file continues after it up to ``limit``.
 
-    As ``scan_batches``, but the last batch is included when only its header is within ``data``: ``end`` is
-    then beyond ``data``. A reader so finds a file's batches without reading their records.
+    As ``scan_batches``, but the last batch is included even if only its header is within ``data``; then
+    ``end`` is beyond ``data``. So a reader can find the batches of a file without reading their records.
     """
-    out = np.empty(len(data) // layout.ENTRY_MIN + 2, layout.BATCH)
+    out = np.empty(len(data) // layout.MIN_ENTRY_SIZE + 2, layout.BATCH)
     rows, position, outcome, needed = scan_into(data, 0, len(data), out)
     end = position + needed
     has_header = len(data) - position >= layout.BATCH_OVERHEAD
     if outcome == ScanEnd.TRUNCATED and needed and end <= limit and has_header:
-        more, position, outcome, needed = scan_into(data, position, end, out[rows:])
-        rows += more
+        new_rows, position, outcome, needed = scan_into(data, position, end, out[rows:])
+        rows += new_rows
     return Scan(batches=out[:rows], end=position, outcome=ScanEnd(outcome), needed=needed)

@@ -1,14 +1,23 @@
-"""The in-place cleaner: plans the logs of a run, has an engine clean them, checks and commits the result.
+"""The in-place cleaner: plans the logs of a run, has an engine clean them, checks and commits the results.
 
-Kafka's ``CleanerThread`` and ``Cleaner.doClean``. What happens to one log::
+It answers to Kafka's ``CleanerThread`` and ``Cleaner.doClean``. The steps for one log::
 
-    recover ─► plan ─► space ─► set up ─► engine ─► counts ─► commit groups ─► checkpoint ─► retention
-                 │                          └◄─ next wave of a very large log ◄─┘                │
-                 └─► nothing to do, not eligible ───────────────────────────────────────────────►┘
+    recover ─► plan ─► execution ─► set up ─► engine ─► check ─► commit groups ─► commit log ─► retention
+                 │                              └◄── next wave of a large log ◄──┘                ▲
+                 └─► nothing to do, not eligible ─────────────────────────────────────────────────┘
 
-What is wrong with one log ends in its ``LogResult``; the others are cleaned. After an interrupted run each
-log is consistent, with some of its groups swapped. The checkpoint moves last, so the next run cleans the same
-range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
+    recover         finish what an interrupted run or a broker left    (``Destination.recover``)
+    plan            the range to clean, its segment groups             (``planning.plan_log``)
+    execution       one task, one job or waves; is there space?        (``execution_plan``)
+    set up          make the staging folder                            (``Destination.setup_log``)
+    engine          extract, merge, rewrite into staged segments       (``engine``, ``spark.clean``)
+    check           compare the counts of its tasks                    (``check_counts``)
+    commit groups   swap the staged segments in                        (``Destination.commit_groups``)
+    commit log      move the cleaner checkpoint                        (``Destination.commit_log``)
+
+What goes wrong with one log is said in its ``LogResult``, and the other logs are cleaned. After an
+interrupted run each log is consistent, with some of its groups swapped. The checkpoint moves last, so the
+next run cleans the same range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """
 
 from __future__ import annotations
@@ -24,12 +33,13 @@ from dataclasses import dataclass, replace
 
 from siltstone.base.errors import (
     CheckFailedError,
+    DirectoryRefusedError,
     EngineError,
     InvalidConfigError,
     LedgerError,
     SiltstoneError,
 )
-from siltstone.base.interruption import Critical
+from siltstone.base.interruption import CriticalSection
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span
 from siltstone.compaction.inplace.destination import Destination, SpaceBudget
@@ -42,7 +52,7 @@ from siltstone.compaction.inplace.expiry import (
 )
 from siltstone.compaction.inplace.planning import (
     LogState,
-    Planned,
+    PlannedLog,
     PlanOptions,
     initial_result,
     mismatched_topic_ids,
@@ -51,46 +61,56 @@ from siltstone.compaction.inplace.planning import (
 from siltstone.compaction.inplace.ranges import kafka_map_keys, kafka_passes
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.report import LogFailure, LogResult, RecordCounts, failure_of
-from siltstone.compaction.staging import RETAINED_BYTES, GroupReport, LogReport, RetainedFile
+from siltstone.compaction.staging import RETAINED_OFFSET_BYTES, GroupReport, LogReport, RetainedFile
 from siltstone.compaction.work import Group, LogWork
 
-# The checks of an engine's report before the swap. No record is lost on its way between tasks: these counts
-# are made by different tasks.
+# The checks of an engine's report before the swap. Different tasks count the same things; if two counts
+# differ, a record was lost on its way between tasks, and nothing is swapped.
 #
-#     extract      records read from the log  ─────────────┐
-#     merge        offsets retained in a group ─────┐      │
-#     rewrite      offsets that the group's task got┘      │
-#                  records that the groups' tasks read ────┘
+#     extract      records read from the log  ─────────────────┐
+#     merge        offsets retained in a group ────────────┐    =
+#                                                          =    │
+#     rewrite      retained offsets that the task got ─────┘    │
+#                  records that the tasks of all groups read ───┘
 
 
-def check_gathered(work: LogWork, gathered: LogReport) -> list[RetainedFile]:
-    """The files of retained offsets in order of groups.
+def check_retained_files(work: LogWork, merged: LogReport) -> list[RetainedFile]:
+    """The files of retained offsets, in order of groups. ``merged``: the engine's report on the merge.
 
-    Raises CheckFailedError unless each group has one file, with as many offsets as were merged.
+    Raises CheckFailedError unless each group has one file, with as many offsets as the merge retained.
     """
-    files = sorted(gathered.files, key=lambda file: file.group)
-    if [file.group for file in files] != [group.index for group in work.groups]:
+    files = sorted(merged.files, key=lambda file: file.group_index)
+    if [file.group_index for file in files] != [group.index for group in work.groups]:
         raise CheckFailedError("not each group has one file of retained offsets", path=work.name)
     for file in files:
-        _check_retained(work.name, file.group, gathered.retained_counts.get(file.group, 0), file.count)
+        _check_retained(
+            work.name, file.group_index, merged.retained_counts.get(file.group_index, 0), file.count
+        )
     return files
 
 
-def check_counts(planned: Planned, done: LogReport, *, last: bool) -> None:
-    """Raises CheckFailedError unless each group's task got as many retained offsets as were merged and, with
-    the ``last`` wave, all groups came back with all records that were extracted."""
+def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bool) -> None:
+    """Raises CheckFailedError unless each group's task got as many retained offsets as the merge retained.
+
+    With the last wave the reports on all groups must be there, and their tasks must have read as many records
+    as were extracted.
+    """
     work = planned.work
-    for group in done.groups:
+    for group in log_report.groups:
         _check_retained(
-            work.name, group.group, done.retained_counts.get(group.group, 0), group.retained_count
+            work.name,
+            group.group_index,
+            log_report.retained_counts.get(group.group_index, 0),
+            group.retained_count,
         )
-    groups = [*planned.committed, *done.groups]
-    if last and len(groups) != len(work.groups):
+    groups = [*planned.committed, *log_report.groups]
+    if is_last_wave and len(groups) != len(work.groups):
         raise CheckFailedError(f"{len(groups)} groups came back, not {len(work.groups)}", path=work.name)
     records = sum(group.counts.records_read for group in groups)
-    if last and records != done.extracted.records:
+    if is_last_wave and records != log_report.extracted.records:
         raise CheckFailedError(
-            f"the groups have {records} records, but {done.extracted.records} were extracted", path=work.name
+            f"the groups have {records} records, but {log_report.extracted.records} were extracted",
+            path=work.name,
         )
 
 
@@ -103,70 +123,73 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
         )
 
 
-# The counts of a result.
+# The counts of a log's result.
 
 
-def fill_records_before(planned: Planned, done: LogReport) -> None:
-    """Set the records of the whole log: extracted ones, and those above the cleaned range; of an open log,
-    extracted ones only."""
+def fill_records_before(planned: PlannedLog, log_report: LogReport) -> None:
+    """Set ``records_before``: the records that were extracted, and those above the cleaned range. Of an open
+    log only those that were extracted."""
     uncleaned = () if planned.state.opened else planned.work.segments_above
-    counts = [done.extracted.records, *map(count_records, uncleaned)]
+    counts = [log_report.extracted.records, *map(count_records, uncleaned)]
     planned.result.records_before = total_or_none(counts)
 
 
 def changes_something(work: LogWork, group: GroupReport) -> bool:
-    """Has the group fewer records, bytes or segments than before?
+    """Does the rewritten group have fewer records, bytes or segments than before?
 
-    ``--stop-after`` stops a run only after such a change. Neither a hard link of the source nor a delete
-    horizon counts, so that repeated short runs come to an end.
+    ``--stop-after`` stops a run only after such a change. A hard link to the old log is none, nor is a new
+    delete horizon: else repeated short runs would do no more than that, for ever.
     """
-    members = work.sources(work.groups[group.group])
-    return len(members) > 1 or group.counts.discarded.total() > 0 or group.size < members[0].size
+    sources = work.sources(work.groups[group.group_index])
+    return len(sources) > 1 or group.counts.discarded.total() > 0 or group.size < sources[0].size
 
 
-def fill_counts(planned: Planned) -> None:
+def fill_counts(planned: PlannedLog) -> None:
     """Set sizes, segments and discarded records of the result from the groups that were committed."""
     result, work = planned.result, planned.work
     result.counts = RecordCounts()
     result.bytes_after, result.segments_after = result.bytes_before, result.segments_before
     for group in planned.committed:
-        members = work.sources(work.groups[group.group])
+        sources = work.sources(work.groups[group.group_index])
         result.counts.add(group.counts)
-        result.bytes_after += group.size - sum(segment.size for segment in members)
-        result.segments_after -= len(members) - 1
+        result.bytes_after += group.size - sum(segment.size for segment in sources)
+        result.segments_after -= len(sources) - 1
     if result.records_before is not None:
         result.records_after = result.records_before - result.discarded.total()
 
 
-def fill_result(planned: Planned, done: LogReport) -> None:
-    """Complete the result of a log that was cleaned, but for its seconds."""
+def fill_result(planned: PlannedLog, log_report: LogReport) -> None:
+    """Complete the result of a log that was cleaned; the caller sets its seconds."""
     result, config = planned.result, planned.state.config
     assert config is not None
     fill_counts(planned)
-    result.distinct_dirty_keys = done.dirty_keys
-    result.kafka_passes = kafka_passes(done.dirty_keys, kafka_map_keys(config))
-    result.stop(report.CLEANED, "")
+    result.distinct_dirty_keys = log_report.dirty_keys
+    result.kafka_passes = kafka_passes(log_report.dirty_keys, kafka_map_keys(config))
+    result.set_status(report.CLEANED, "")
 
 
-# How a log is executed, and the disk space that it needs.
+# How the cleaning of a log is executed, and the disk space that it needs.
 #
 # ::
 #
-#     ONE_TASK    small: its bytes and keys fit one task, and all its new files fit the disk
-#     ONE_JOB     spread over all workers; all new files at one time
-#     WAVES       the retained offsets are on disk; the new files of one wave at a time
+#     ONE_TASK    the whole log in one task: its bytes and its keys fit one task
+#     ONE_JOB     distributed over all workers; all new files are on disk before the swap
+#     WAVES       distributed; the retained offsets are written to files, then one wave of groups after
+#                 another is rewritten and swapped in: only the new files of one wave are on disk
 #
-# Waves need less space than one job only if a swap frees the sources (``SpaceBudget.frees_sources``).
+# Waves need less space than one job only if a swap frees the old segments (``SpaceBudget.frees_sources``).
 
-GROWTH = 1.1
-"""The most that a group may grow: delete horizons, and worse compression."""
-GROWTH_OF_MESSAGES = 2.7
-"""The same if message sets (v0, v1) become batches of one small record each."""
+MAX_GROWTH = 1.1
+"""A group's new files have at most so many times its bytes: a new delete horizon changes the timestamp deltas
+of a batch, and some codecs compress worse than the producer's."""
+MAX_MESSAGE_SET_GROWTH = 2.7
+"""The same for message sets (v0, v1), which may become batches of one small record each."""
 FILES_PER_GROUP = 8
+"""Inodes that must be free for each group: more than its log, its indexes and its retained offsets take."""
 
 
-class Mode(enum.Enum):
-    """How a log is executed."""
+class ExecutionMode(enum.Enum):
+    """How the cleaning of a log is executed."""
 
     ONE_TASK = enum.auto()
     ONE_JOB = enum.auto()
@@ -175,61 +198,65 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPlan:
-    """The mode of a log, and the space for it: ``size`` bytes of new segments at one time, of the ``need``
-    bytes that it takes at least."""
+    """The mode of execution, the bytes that new segments may take at one time (``new_bytes_max``), and the
+    least bytes that the whole cleaning needs (``needed_bytes``)."""
 
-    mode: Mode
-    size: int
-    need: int
+    mode: ExecutionMode
+    new_bytes_max: int
+    needed_bytes: int
 
 
 def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
-    """The most bytes of the new files of a group, or of all groups."""
+    """The most bytes of the new files of one group, or without it of all groups."""
     segments = work.segments if group is None else work.sources(group)
-    growth = GROWTH_OF_MESSAGES if work.message_sets else GROWTH
+    growth = MAX_MESSAGE_SET_GROWTH if work.has_message_sets else MAX_GROWTH
     return int(sum(segment.size for segment in segments) * growth)
 
 
 def shuffle_spill_bytes(work: LogWork) -> int:
-    """The most bytes of entries that a shuffle may write to disk."""
+    """The most bytes of key entries that a shuffle may write to disk: one for each record. There are no more
+    records than offsets, nor than bytes."""
     return ENTRY_BYTES * min(offset_span(work), work.size)
 
 
 def retained_file_bytes(work: LogWork) -> int:
-    """The most bytes of retained offsets, which stay on disk until the last wave."""
-    return RETAINED_BYTES * min(offset_span(work), work.size)
+    """The most bytes of the files of retained offsets, which stay on disk until the last wave."""
+    return RETAINED_OFFSET_BYTES * min(offset_span(work), work.size)
 
 
 def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:
-    """Choose how to execute a log. ``whole_log_bytes``: the most for one task; ``wave_bytes``: the most for
-    one job."""
+    """Choose how to execute the cleaning of a log. ``whole_log_bytes``: the largest log for one task;
+    ``wave_bytes``: the largest log for one job, where waves need less space."""
     new_bytes, spilled = new_file_bytes(work), shuffle_spill_bytes(work)
     reserved = 0
     if new_bytes <= space.size and fits_one_task(work, whole_log_bytes):
-        mode = Mode.ONE_TASK
+        mode = ExecutionMode.ONE_TASK
     elif not space.frees_sources or (work.size <= wave_bytes and new_bytes + spilled <= space.size):
-        mode, reserved = Mode.ONE_JOB, spilled
+        mode, reserved = ExecutionMode.ONE_JOB, spilled
     else:
-        mode, reserved = Mode.WAVES, spilled + retained_file_bytes(work)
-    # Where a swap frees the sources, the groups can be swapped in one by one.
-    minimum = max((new_file_bytes(work, group) for group in work.groups), default=0)
+        mode, reserved = ExecutionMode.WAVES, spilled + retained_file_bytes(work)
+    # Where a swap frees the old segments, a wave may be one group: the largest one must fit.
+    largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,
-        size=space.size - reserved,
-        need=reserved + (minimum if space.frees_sources else new_bytes),
+        new_bytes_max=space.size - reserved,
+        needed_bytes=reserved + (largest_group if space.frees_sources else new_bytes),
     )
 
 
-def waves(work: LogWork, size: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
-    """Waves of neighbouring groups: their new files fit ``size`` bytes, and an interrupt costs the work on at
-    most ``wave_bytes`` of sources, or on a group for each worker if that is more."""
+def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> Iterator[list[Group]]:
+    """Divide a log's groups into waves of neighbours, each of at least one group.
+
+    The new files of a wave fit ``new_bytes_max``. A wave ends at ``wave_bytes`` of old segments, which bounds
+    the work that an interrupt costs, but not before it has a group for each worker.
+    """
     wave: list[Group] = []
     source_bytes = new_bytes = 0
     for group in work.groups:
         source_bytes += sum(segment.size for segment in work.sources(group))
         new_bytes += new_file_bytes(work, group)
         is_large = source_bytes > wave_bytes and len(wave) >= workers
-        if wave and (is_large or new_bytes > size):
+        if wave and (is_large or new_bytes > new_bytes_max):
             yield wave
             wave = []
             source_bytes = sum(segment.size for segment in work.sources(group))
@@ -239,15 +266,15 @@ def waves(work: LogWork, size: int, wave_bytes: int, workers: int) -> Iterator[l
         yield wave
 
 
-# Swaps of several logs at one time, since each waits mostly for the disk.
+# Several logs are swapped at one time, since a swap mostly waits for the disk.
 
 
 @contextlib.contextmanager
-def swap_pool(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
-    block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
+def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Yields a function that has its argument called in one of ``threads`` threads, or calls it here if that
+    is 1. The block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
 
-    After an interrupt calls that did not begin are cancelled. Raises what a call raised.
+    After an interrupt, calls that have not begun are cancelled. Raises what a call raised.
     """
     if threads == 1:
         yield lambda call: call()
@@ -269,27 +296,28 @@ def swap_pool(threads: int, critical: Critical) -> Iterator[Callable[[Callable[[
 
 WHOLE_LOG_BYTES = 64 << 20
 """The most bytes of a log that one task cleans, if its keys fit the memory."""
-_TIMES_AS_LARGE = 4
-"""The limit is so many times larger if there is such a log for each worker."""
+_MANY_LARGE_LOGS_FACTOR = 4
+"""The limit is so many times larger if there is a log of that size for each worker."""
 WAVE_BYTES = 1 << 30
-"""The most bytes of sources in a wave: the work that an interrupt may cost."""
-UNFINISHED = (
+"""The most bytes of old segments in a wave: the work that an interrupt may cost."""
+CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
-PARTLY = "stopped by --stop-after with {done} of {total} groups done; run again to go on"
-NOT_BEGUN = "stopped by --stop-after before its turn; run again to go on"
+STOPPED_PARTLY = "stopped by --stop-after with {groups_done} of {total} groups done; run again to go on"
+STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """Limits of a run: extra bytes on disk (None: a quarter of the free space), and seconds.
+    """The limits of a run.
 
-    ``stop_after_seconds``: after that no log and no wave begins, if the run has changed anything.
-    ``whole_log_bytes``: up to this size one task cleans a log, up to four times as much if there is such a
-    log for each worker. ``wave_bytes``: up to this size a log is one job; a larger log has waves of this
-    size.
+    ``max_extra_bytes``: of new files on disk at one time (None: a quarter of the free space).
+    ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed anything.
+    ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size, if there is
+    a log so large for each worker. ``wave_bytes``: a log of up to this size is one job; a larger one is
+    divided into waves of this size.
     """
 
     max_extra_bytes: int | None = None
@@ -299,9 +327,11 @@ class RunLimits:
 
 
 class Cleaner:
-    """One run over some logs. ``critical`` defers an interrupt where it would leave things half done.
+    """One run over some logs. Each instance runs once.
 
-    ``results``: one a log, in order; after an interrupt those of the logs that were planned.
+    ``engine``: returns the engine; called when a log is to be cleaned. ``critical``: a context manager that
+    defers an interrupt, used where an interrupt would leave things half done. ``results``: one for each log,
+    in order; after an interrupt those of the logs that were planned.
     """
 
     def __init__(
@@ -310,7 +340,7 @@ class Cleaner:
         destination: Destination,
         limits: RunLimits,
         *,
-        critical: Critical = contextlib.nullcontext,
+        critical: CriticalSection = contextlib.nullcontext,
         progress: Progress | None = None,
     ) -> None:
         self._engine = engine
@@ -331,12 +361,12 @@ class Cleaner:
     def run(self, states: Sequence[LogState], options: PlanOptions) -> list[LogResult]:
         """Plan and clean the logs; a result for each, in order. Raises EngineError if there is no engine."""
         self._options = options
-        planned: list[Planned] = []
+        planned: list[PlannedLog] = []
         mismatched = mismatched_topic_ids(states)
         for state in states:
             plan = self._plan(state, mismatched.get(state.topic_partition))
-            self.results.append(plan.result if isinstance(plan, Planned) else plan)
-            if isinstance(plan, Planned):
+            self.results.append(plan.result if isinstance(plan, PlannedLog) else plan)
+            if isinstance(plan, PlannedLog):
                 planned.append(plan)
             elif retention_applies(plan):
                 self._apply_retention(state, plan)
@@ -344,7 +374,7 @@ class Cleaner:
         try:
             self._clean_all(planned)
         except BaseException:
-            # Remove staged files. Each log is consistent, with what was swapped.
+            # Remove staged files. Each log is consistent, with the groups that were swapped in.
             with self._critical():
                 for log in planned:
                     with contextlib.suppress(SiltstoneError, OSError):
@@ -352,115 +382,123 @@ class Cleaner:
             raise
         return self.results
 
-    def _plan(self, state: LogState, mismatch: str | None) -> Planned | LogResult:
+    def _plan(self, state: LogState, mismatch: str | None) -> PlannedLog | LogResult:
+        """Plan one log, or return the result of a log that is not cleaned. ``mismatch``: why its topic id
+        excludes it, None if it does not."""
         try:
             if mismatch is not None:
-                return initial_result(state, state.segments()).stop(report.SKIPPED, mismatch)
+                return initial_result(state, state.segments()).set_status(report.SKIPPED, mismatch)
             notes: list[str] = []
             if state.is_compacted:
                 with self._critical():
                     notes = self._destination.recover(state)
             staging = self._destination.staging(state)
             plan = plan_log(state, state.checkpoints(), self._options, staging)
-            result = plan.result if isinstance(plan, Planned) else plan
+            result = plan.result if isinstance(plan, PlannedLog) else plan
             result.notes[:0] = notes
             if isinstance(plan, LogResult) and plan.checkpoint_reset is not None:
                 self._destination.reset_checkpoint(state, plan.checkpoint_reset)
             return plan
         except (SiltstoneError, OSError) as error:
-            return _unplanned(state).fail(failure_of(error))
+            return _unplanned(state).set_failure(failure_of(error))
 
-    def _clean_all(self, planned: Sequence[Planned]) -> None:
+    def _clean_all(self, planned: Sequence[PlannedLog]) -> None:
+        """Clean small logs first, many in one job; then the large ones, one after another."""
         self._logs_total, self._logs_done = len(planned), 0
         self._whole_log_bytes = self._max_for_one_task(planned)
-        small: list[Planned] = []
-        large: list[Planned] = []
+        small: list[PlannedLog] = []
+        large: list[PlannedLog] = []
         for log in planned:
-            execution = self._execution_plan(log)
+            execution = self._choose_execution(log)
             if execution is not None:
-                (small if execution.mode is Mode.ONE_TASK else large).append(log)
+                (small if execution.mode is ExecutionMode.ONE_TASK else large).append(log)
         for logs in self._jobs(small):
-            self._clean_small(logs)
+            self._clean_small_logs(logs)
         for log in large:
-            self._clean_large(log)
+            self._clean_large_log(log)
 
-    def _max_for_one_task(self, planned: Sequence[Planned]) -> int:
-        """The limit for one task: larger logs are spread one after another, unless each worker has one."""
+    def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
+        """The largest log for one task. Larger logs are distributed one after another; if there is a larger
+        one for each worker, cleaning each in one task keeps all workers busy, too."""
         maximum = self._limits.whole_log_bytes
-        larger = sum(maximum < log.work.size <= _TIMES_AS_LARGE * maximum for log in planned)
-        return _TIMES_AS_LARGE * maximum if larger and larger >= self._engine().workers else maximum
+        larger = sum(maximum < log.work.size <= _MANY_LARGE_LOGS_FACTOR * maximum for log in planned)
+        return _MANY_LARGE_LOGS_FACTOR * maximum if larger and larger >= self._engine().workers else maximum
 
-    def _execution_plan(self, planned: Planned) -> ExecutionPlan | None:
-        """How to execute the log with the space that is free now; None if there is too little, which its
-        result says then."""
+    def _choose_execution(self, planned: PlannedLog) -> ExecutionPlan | None:
+        """Choose how to execute the log's cleaning with the space that is free now. None if there is too
+        little: that is the log's failure."""
         try:
             space = self._destination.space_budget(planned.state, self._limits.max_extra_bytes)
         except OSError as error:
-            planned.result.fail(failure_of(error))
+            planned.result.set_failure(failure_of(error))
             return None
         execution = execution_plan(planned.work, space, self._whole_log_bytes, self._limits.wave_bytes)
-        lacking, inodes = None, FILES_PER_GROUP * len(planned.work.groups)
-        if execution.need > space.size:
-            lacking = (
-                f"needs up to {execution.need} bytes more on disk, but only {max(space.size, 0)} are allowed"
-                "; free some, or raise --max-extra-bytes"
-            )
+        needed, inodes = execution.needed_bytes, FILES_PER_GROUP * len(planned.work.groups)
+        if needed > space.size:
+            reason = f"needs up to {needed} bytes more on disk, but only {max(space.size, 0)} are allowed"
+            advice = "free some, or raise --max-extra-bytes"
         elif space.inodes is not None and space.inodes < inodes:
-            lacking = f"needs up to {inodes} inodes, but only {space.inodes} are free; free some"
-        if lacking is not None:
-            planned.result.stop(report.FAILED, f"{planned.state.path}: {lacking}")
-            return None
-        return execution
+            reason, advice = f"needs up to {inodes} inodes, but only {space.inodes} are free", "free some"
+        else:
+            return execution
+        refusal = DirectoryRefusedError(reason, path=planned.state.path, advice=advice)
+        planned.result.set_failure(failure_of(refusal))
+        return None
 
-    def _jobs(self, small: Sequence[Planned]) -> Iterator[list[Planned]]:
-        """Small logs for one job each: their new files fit the space together."""
-        job: list[Planned] = []
+    def _jobs(self, small: Sequence[PlannedLog]) -> Iterator[list[PlannedLog]]:
+        """Divide small logs into jobs: the new files of all logs of one job fit the space."""
+        job: list[PlannedLog] = []
         used = 0
         for log in small:
-            need, execution = new_file_bytes(log.work), self._execution_plan(log)
+            new_bytes, execution = new_file_bytes(log.work), self._choose_execution(log)
             if execution is None:
                 continue
-            if job and used + need > execution.size:
+            if job and used + new_bytes > execution.new_bytes_max:
                 yield job
                 job, used = [], 0
             job.append(log)
-            used += need
+            used += new_bytes
         if job:
             yield job
 
     def _is_time_up(self) -> bool:
-        """Has the run both changed something and used its time? Else a short window would never get
-        further."""
-        is_over = self._deadline is not None and time.monotonic() >= self._deadline
-        return is_over and self._has_changed_something
+        """Has the run used its time (``--stop-after``) and changed something? A run that stops without a
+        change would stop at the same place every time."""
+        is_past_deadline = self._deadline is not None and time.monotonic() >= self._deadline
+        return is_past_deadline and self._has_changed_something
 
-    def _is_stopped(self, planned: Sequence[Planned]) -> bool:
-        """Is the time up, so that these logs do not begin? Their results say so then."""
+    def _stop_if_time_is_up(self, planned: Sequence[PlannedLog]) -> bool:
+        """Is the time up? Then these logs do not begin, and their results say so."""
         if not self._is_time_up():
             return False
         for log in planned:
-            log.result.stop(report.SKIPPED, NOT_BEGUN)
+            log.result.set_status(report.SKIPPED, STOPPED_BEFORE_LOG)
         return True
 
-    def _clean_small(self, job: Sequence[Planned]) -> None:
-        if self._is_stopped(job):
+    def _clean_small_logs(self, job: Sequence[PlannedLog]) -> None:
+        """Clean the logs of one job, each in one task, and commit each when its report comes."""
+        if self._stop_if_time_is_up(job):
             return
-        pending = {log.work.name: log for log in job if self._is_set_up(log)}
+        pending = {log.work.name: log for log in job if self._set_up_log(log)}
         if not pending:
             return
         try:
             works = [log.work for log in pending.values()]
             with swap_pool(self._destination.swap_threads, self._critical) as submit:
-                for done in self._engine().clean_whole(works):
-                    pending[done.name].began = time.perf_counter() - done.seconds
-                    submit(functools.partial(self._commit, pending.pop(done.name), done, last=True))
+                for log_report in self._engine().clean_whole(works):
+                    pending[log_report.name].began = time.perf_counter() - log_report.seconds
+                    submit(
+                        functools.partial(
+                            self._commit, pending.pop(log_report.name), log_report, is_last_wave=True
+                        )
+                    )
         except (SiltstoneError, OSError) as error:
             for log in pending.values():
                 self._fail(log, failure_of(error))
-            _raise_without_engine(error)
+            _raise_if_no_engine(error)
 
-    def _is_set_up(self, planned: Planned) -> bool:
-        """Make the log's staging folder; False if that fails, which is the log's failure."""
+    def _set_up_log(self, planned: PlannedLog) -> bool:
+        """Make the log's staging folder. Returns False if that fails: that is the log's failure."""
         try:
             self._destination.check_not_aborted(planned)
             self._destination.setup_log(planned)
@@ -469,84 +507,87 @@ class Cleaner:
             self._fail(planned, failure_of(error))
             return False
 
-    def _clean_large(self, planned: Planned) -> None:
-        if self._is_stopped([planned]):
+    def _clean_large_log(self, planned: PlannedLog) -> None:
+        """Clean one log on all workers, in one job or in waves."""
+        if self._stop_if_time_is_up([planned]):
             return
-        execution = self._execution_plan(planned)
-        if execution is None or not self._is_set_up(planned):
+        execution = self._choose_execution(planned)
+        if execution is None or not self._set_up_log(planned):
             return
         try:
             engine = self._engine()
             planned.began = time.perf_counter()
-            if execution.mode is Mode.WAVES:
-                self._clean_in_waves(planned, execution.size, engine)
+            if execution.mode is ExecutionMode.WAVES:
+                self._clean_in_waves(planned, execution.new_bytes_max, engine)
             else:
-                self._commit(planned, engine.clean_spread(planned.work), last=True)
+                self._commit(planned, engine.clean_distributed(planned.work), is_last_wave=True)
         except (SiltstoneError, OSError) as error:
             self._fail(planned, failure_of(error))
-            _raise_without_engine(error)
+            _raise_if_no_engine(error)
         except KeyboardInterrupt:
             if planned.result.status != report.CLEANED:  # else only its retention was interrupted
                 self._set_failure(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
             raise
 
-    def _clean_in_waves(self, planned: Planned, size: int, engine: Engine) -> None:
-        """Clean a log with new files of up to ``size`` bytes at one time.
+    def _clean_in_waves(self, planned: PlannedLog, new_bytes_max: int, engine: Engine) -> None:
+        """Clean a log with new files of up to ``new_bytes_max`` at one time.
 
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
         """
-        # 1. One merge for the whole log: a group's retained offsets depend on all dirty records. They go into
-        #    a file for each group, so that the sources of a wave can be replaced before the next one reads.
+        # 1. Merge the keys of the whole log: which offsets a group retains depends on all dirty records. They
+        #    are written to a file for each group: after that, the old segments of a wave can be replaced
+        #    before the next wave is read.
         work = planned.work
-        gathered = engine.gather(work)
-        if gathered.failure is not None:
-            self._fail(planned, gathered.failure)
+        merged = engine.write_retained_offsets(work)
+        if merged.failure is not None:
+            self._fail(planned, merged.failure)
             return
-        # 2. No wave is swapped in before the files of all groups are complete.
-        retained = check_gathered(work, gathered)
+        # 2. Check that the files of all groups are complete before a wave is swapped in.
+        retained = check_retained_files(work, merged)
         groups_done, total = 0, len(work.groups)
-        for wave in waves(work, size, self._limits.wave_bytes, engine.workers):
+        for wave in waves(work, new_bytes_max, self._limits.wave_bytes, engine.workers):
             if self._is_time_up():
-                partly = PARTLY.format(done=groups_done, total=total)
-                self._fail(planned, LogFailure(status=report.SKIPPED, reason=partly))
+                reason = STOPPED_PARTLY.format(groups_done=groups_done, total=total)
+                self._fail(planned, LogFailure(status=report.SKIPPED, reason=reason))
                 return
-            # 3. Rewrite a wave, and swap it in. Waves ascend, so a tombstone is not removed before the value
-            #    that it deletes. Only the last one moves the checkpoint.
+            # 3. Rewrite a wave, and swap it in. Waves ascend by offset, so a tombstone is not removed before
+            #    the value that it deletes. Only the last wave moves the checkpoint.
             self._destination.check_not_aborted(planned)
-            done = replace(gathered, groups=engine.rewrite(work, wave, retained))
+            log_report = replace(merged, groups=engine.rewrite(work, wave, retained))
             groups_done += len(wave)
-            if not self._commit(planned, done, last=groups_done == total):
+            if not self._commit(planned, log_report, is_last_wave=groups_done == total):
                 return
 
-    def _commit(self, planned: Planned, done: LogReport, *, last: bool) -> bool:
-        """Check and commit a report of the engine; False if the log failed. May run in a swap's thread."""
+    def _commit(self, planned: PlannedLog, log_report: LogReport, *, is_last_wave: bool) -> bool:
+        """Check and commit a report of the engine, on a whole log or on a wave of it. Returns False if the
+        log failed. May run in a thread of ``swap_pool``."""
         try:
-            failure = done.failure
+            failure = log_report.failure
             if failure is None:
-                check_counts(planned, done, last=last)
+                check_counts(planned, log_report, is_last_wave=is_last_wave)
                 if planned.result.records_before is None:
-                    fill_records_before(planned, done)
-                self._commit_groups(planned, done)
-                if last:
+                    fill_records_before(planned, log_report)
+                self._commit_groups(planned, log_report)
+                if is_last_wave:
                     self._commit_log(planned)
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
         if failure is not None:
             self._fail(planned, failure)
             return False
-        if last:
-            fill_result(planned, done)
+        if is_last_wave:
+            fill_result(planned, log_report)
             self._apply_retention(planned.state, planned.result, planned)
             planned.result.seconds = time.perf_counter() - planned.began
             self._report_progress()
         return True
 
-    def _commit_groups(self, planned: Planned, done: LogReport) -> None:
+    def _commit_groups(self, planned: PlannedLog, log_report: LogReport) -> None:
         """Swap the groups of a report in, together or one by one. Raises SiltstoneError, OSError."""
-        calls = [done.groups] if done.groups else []
+        swaps = [log_report.groups] if log_report.groups else []
         if not self._destination.commits_groups_together:
-            calls = [[group] for group in done.groups]
-        for groups in calls:
+            swaps = [[group] for group in log_report.groups]
+        for groups in swaps:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
             with self._critical():
                 self._destination.commit_groups(planned, groups)
@@ -554,9 +595,9 @@ class Cleaner:
             if any(changes_something(planned.work, group) for group in groups):
                 self._has_changed_something = True
 
-    def _commit_log(self, planned: Planned) -> None:
-        """Move the checkpoint. Raises SiltstoneError, OSError; its message says if all segments are swapped
-        in."""
+    def _commit_log(self, planned: PlannedLog) -> None:
+        """Move the checkpoint. Raises SiltstoneError, OSError; the OSError says that the segments are swapped
+        in, if they stay so."""
         try:
             with self._critical():
                 self._destination.commit_log(planned)
@@ -564,11 +605,13 @@ class Cleaner:
         except OSError as error:
             if not self._destination.survives_abort:
                 raise
-            raise OSError(error.errno, UNFINISHED.format(reason=failure_of(error).reason)) from error
+            raise OSError(
+                error.errno, CHECKPOINT_NOT_MOVED.format(reason=failure_of(error).reason)
+            ) from error
 
-    def _apply_retention(self, state: LogState, result: LogResult, planned: Planned | None = None) -> None:
-        """Delete the segments that expired, after a cleaning (``planned``) or where none is due. For an open
-        log the destination does it (``commit_log``), or its manager."""
+    def _apply_retention(self, state: LogState, result: LogResult, planned: PlannedLog | None = None) -> None:
+        """Delete the segments that expired: after a cleaning (``planned``), or of a log that needs none. For
+        an open log the destination (``commit_log``) or the log's manager does that."""
         try:
             if state.opened is not None:
                 return
@@ -582,18 +625,19 @@ class Cleaner:
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"
-            result.fail(replace(failure, status=report.FAILED, reason=reason))
+            result.set_failure(replace(failure, status=report.FAILED, reason=reason))
 
-    def _fail(self, planned: Planned, failure: LogFailure) -> None:
-        """The log failed: set its result, and remove its staged files."""
+    def _fail(self, planned: PlannedLog, failure: LogFailure) -> None:
+        """Set the result of a log that failed or was stopped, and remove its staged files."""
         self._set_failure(planned, failure)
         with contextlib.suppress(SiltstoneError, OSError):
             self._destination.abort_log(planned)
         self._report_progress()
 
-    def _set_failure(self, planned: Planned, failure: LogFailure) -> None:
-        """Set the result of a log that failed or was stopped, with the groups that were committed."""
-        planned.result.fail(failure)
+    def _set_failure(self, planned: PlannedLog, failure: LogFailure) -> None:
+        """Set the result of a log that failed or was stopped; its counts are of the groups that were
+        committed."""
+        planned.result.set_failure(failure)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.survives_abort:
             planned.committed = []
@@ -607,15 +651,15 @@ class Cleaner:
             self._progress("logs", "done", self._logs_done, self._logs_total)
 
 
-def _raise_without_engine(error: Exception) -> None:
-    """Raise an EngineError that concerns all logs: the engine could not be started. Where a job failed, which
-    concerns its logs only, the error has a cause."""
+def _raise_if_no_engine(error: Exception) -> None:
+    """Raise ``error`` if the engine could not be started, which concerns all logs. (An EngineError with a
+    cause is of a failed job, which concerns only the logs of that job.)"""
     if isinstance(error, EngineError) and error.__cause__ is None:
         raise error
 
 
 def _unplanned(state: LogState) -> LogResult:
-    """A result for a log that cannot be planned, with its size if that can be read."""
+    """The result of a log that could not be planned, with its size if that can be read."""
     try:
         return initial_result(state, state.segments())
     except (SiltstoneError, OSError):

@@ -1,13 +1,14 @@
 """Destinations of a cleaning: the log directory itself, a cleaned copy, or none (a dry run).
 
-Methods are called as of Spark's ``OutputCommitter``, for each log and for the run::
+The cleaner calls a destination's methods like those of Spark's ``OutputCommitter``, for each log and for the
+run::
 
     recover ─► setup_log ─► commit_groups, ascending ─► commit_log ─► delete_old_segments ─┐
                   └──────────── abort_log, after a failure or an interrupt ────────────────┴─► commit_run
                                                                                                or abort_run
 
-In place, the groups of a call are swapped in together, or each one durably before the next: a tombstone must
-not be removed before the value that it deletes. The checkpoint moves last.
+In place, either all groups of a call are swapped in together, or each one durably before the next one: a
+tombstone must not be removed before the value that it deletes. The checkpoint moves last.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.base import files
+from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CheckFailedError, DirectoryRefusedError, UnsafeFileError
 from siltstone.compaction.inplace.expiry import Expiry
 from siltstone.compaction.inplace.originals import Originals
-from siltstone.compaction.inplace.planning import LogState, Planned, staging_folder
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, staging_folder
 from siltstone.compaction.staging import GroupReport
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
-from siltstone.log.directory import LogDirectory, has_own_folder, refuse_unsafe_files, require_kind
+from siltstone.log.directory import LogDirectory, has_siltstone_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
 
 _SWAP_THREADS = 4
-"""Swaps at one time; they mostly wait for the disk."""
+"""How many swaps run at one time; they mostly wait for the disk."""
 REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
 
 
@@ -39,7 +41,7 @@ REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
 class SpaceBudget:
     """The disk space that new files may take: ``size`` in bytes, and ``inodes`` (None: no limit).
 
-    ``frees_sources``: a swap frees the space of the group's sources, so that waves can use it again.
+    ``frees_sources``: a swap frees the space of the old segments, so that the next wave can use it.
     """
 
     size: int
@@ -70,35 +72,37 @@ class Destination:
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """The space for new files; ``max_extra_bytes`` is ``--max-extra-bytes``."""
-        return SpaceBudget(size=1 << 62, inodes=None, frees_sources=False)
+        return SpaceBudget(size=LONG_MAX, inodes=None, frees_sources=False)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Write the checkpoint of a log that is not cleaned, since it was outside the log."""
+        """Write the cleaner checkpoint of a log that is not cleaned, since the old one was outside the
+        log."""
 
-    def check_not_aborted(self, planned: Planned) -> None:
+    def check_not_aborted(self, planned: PlannedLog) -> None:
         """Called before work on a log and before each wave (Kafka's ``Cleaner.checkDone``); raises if the
         cleaning was aborted."""
 
-    def setup_log(self, planned: Planned) -> None:
+    def setup_log(self, planned: PlannedLog) -> None:
         """Called before work on a log: make the staging folder."""
         if planned.work.staging is not None:
             files.make_directory(planned.work.staging, parents=True)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
-        """Commit checked groups in ascending order: all of them, or none if this raises."""
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+        """Commit groups, in ascending order, whose counts were checked: all of them, or none if this
+        raises."""
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Called after the last group: move the checkpoint, remove the staging folder."""
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
         """Delete the expired segments of a log that was cleaned or needs no cleaning."""
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove the staged files of a log that failed, or of an interrupted run."""
 
     def commit_run(self) -> dict[Path, str]:
-        """Called at the end of a run: publish the result. Returns what is excluded from it: reasons by
-        path."""
+        """Called at the end of a run: publish the result. Returns the paths that the result does not have,
+        and why."""
         return {}
 
     def abort_run(self) -> None:
@@ -114,38 +118,41 @@ def _check_size(group: GroupReport) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """A swap: staged files and the identities of the ``verified`` new logs by base offset, and base offsets
-    of the old segments."""
+    """A swap of new segments for old ones. By base offset of a new segment: ``staged``, its files by kind,
+    and ``verified``, the identity of its log when it was verified. ``old``: base offsets of the old
+    segments."""
 
     staged: dict[int, dict[str, Path]]
     verified: dict[int, Sequence[int]]
     old: list[int]
 
 
-def checked_swap(planned: Planned, groups: Sequence[GroupReport]) -> Swap:
-    """The swap that commits ``groups``, whose sizes are checked. Raises CheckFailedError, OSError."""
+def check_and_collect_swap(planned: PlannedLog, groups: Sequence[GroupReport]) -> Swap:
+    """The swap that commits ``groups``. Raises CheckFailedError unless each staged log has the size that its
+    task reported; OSError."""
     swap = Swap(staged={}, verified={}, old=[])
     for report in groups:
         _check_size(report)
-        group = planned.work.groups[report.group]
+        group = planned.work.groups[report.group_index]
         swap.staged[group.base_offset] = {kind: Path(path) for kind, path in report.staged.items()}
         swap.verified[group.base_offset] = report.identity
         swap.old.extend(source.base_offset for source in planned.work.sources(group))
     return swap
 
 
-def cleaned_up_to(planned: Planned) -> int:
-    """The cleaner checkpoint after the cleaning. It does not move back if only the clean section was
-    cleaned."""
+def next_cleaner_checkpoint(planned: PlannedLog) -> int:
+    """The cleaner checkpoint after the cleaning: the end of the cleaned range. It does not move back if only
+    the clean section was cleaned again."""
     return max(planned.work.rules.last_offset + 1, planned.result.first_dirty_offset or 0)
 
 
-def drop_staged(partition: Path) -> bool:
-    """Remove the staged files of all runs, durably; was there something?
+def remove_all_staged(partition: Path) -> bool:
+    """Remove the staged files of all runs from a partition's directory, durably. Returns whether there were
+    any.
 
-    Raises DirectoryRefusedError if something else has the folder's name, OSError.
+    Raises DirectoryRefusedError if the folder's name belongs to something else, OSError.
     """
-    if not has_own_folder(partition):
+    if not has_siltstone_folder(partition):
         return False
     files.remove_tree(partition / STAGING)
     files.sync_directory(partition)
@@ -159,6 +166,7 @@ class DryRun(Destination):
 class InPlace(Destination):
     """Swaps new segments into the log directory (Kafka's ``UnifiedLog.replaceSegments``).
 
+    ``run``: the run's name. ``originals``: where the originals are kept, None without ``--keep-originals``.
     With kept originals groups are swapped one by one, since ``undo`` restores them one by one.
     """
 
@@ -175,18 +183,20 @@ class InPlace(Destination):
         """Finish an interrupted swap or deletion as a broker does, remove what earlier runs staged, and split
         segments whose offsets do not fit an index. Raises CorruptRecordError, OSError."""
         finished, removed = finish_replacement(state.path)
-        done = [f"finished the swap of {name}" for name in finished]
-        done += [f"removed {name}" for name in removed]
-        if drop_staged(state.path):
-            done.append(REMOVED_STAGED)
+        notes = [f"finished the swap of {name}" for name in finished]
+        notes += [f"removed {name}" for name in removed]
+        if remove_all_staged(state.path):
+            notes.append(REMOVED_STAGED)
         assert state.config is not None
         interval = state.config.integer("index.interval.bytes")
         index_bytes = state.config.integer("segment.index.bytes")
         # ``undo`` cannot join the parts of a split, so with kept originals the log is skipped instead.
         for segment in overflowed_segments(state.segments()) if self._originals is None else ():
-            bases = split_overflowed_segment(state.path, segment, interval=interval, index_bytes=index_bytes)
-            done.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
-        return done
+            bases = split_overflowed_segment(
+                state.path, segment, index_interval=interval, index_bytes=index_bytes
+            )
+            notes.append(f"split {segment.path}: its offsets were too far apart for one segment; now {bases}")
+        return notes
 
     def staging(self, state: LogState) -> Path | None:
         """``topic-N/.siltstone/RUN``."""
@@ -194,7 +204,7 @@ class InPlace(Destination):
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
-        space = files.space(state.path)
+        space = files.free_space(state.path)
         maximum = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
         return SpaceBudget(
             size=maximum - self._bytes_of_originals,
@@ -206,70 +216,70 @@ class InPlace(Destination):
         """Write the checkpoint."""
         state.directory.write_cleaner_checkpoint(state.topic_partition, offset)
 
-    def setup_log(self, planned: Planned) -> None:
-        """Make the staging folder. Raises DirectoryRefusedError if something else has its name."""
-        has_own_folder(planned.state.path)
+    def setup_log(self, planned: PlannedLog) -> None:
+        """Make the staging folder. Raises DirectoryRefusedError if its name belongs to something else."""
+        has_siltstone_folder(planned.state.path)
         super().setup_log(planned)
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
-        """Swap groups in, after their originals are kept if that was chosen."""
-        # 1. The staged files are what the tasks reported.
-        swap = checked_swap(planned, groups)
-        # 2. With kept originals: links of all files that the swap removes, and the entry of ``undo.json``,
-        #    durably. A crash from here on leaves originals that ``undo`` finds to be in place.
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+        """Swap groups in; with ``--keep-originals`` keep their originals first."""
+        # 1. Check that the staged files are what the tasks reported.
+        swap = check_and_collect_swap(planned, groups)
+        # 2. Link all files that the swap removes, and write their entry to ``undo.json``, durably. After a
+        #    crash between this and the swap, ``undo`` finds that the originals are still in place.
         if self._originals is not None:
             for group in groups:
-                self._originals.keep(planned, planned.work.groups[group.group], group.staged["log"])
+                self._originals.keep(planned, planned.work.groups[group.group_index], group.staged["log"])
                 self._bytes_of_originals += group.size
-        # 3. The staged files are renamed to ``.cleaned`` in the partition's directory. Until all of them are
-        #    ``.swap``, a start drops them.
+        # 3. Rename the staged files to ``.cleaned`` in the partition's directory. A start of the log removes
+        #    ``.cleaned`` files, as long as not all of them have become ``.swap``.
         rename_to_cleaned(planned.state.path, swap.staged)
-        # 4. ``.cleaned`` to ``.swap``, originals to ``.deleted``, ``.swap`` to the segments' names, each step
-        #    durably: a start finishes the swap (``log.replacement`` draws it; Kafka's ``replaceSegments``).
-        #    Logs with the identity that was verified when they were staged are not read again.
+        # 4. Rename ``.cleaned`` to ``.swap``, originals to ``.deleted``, ``.swap`` to the segments' names,
+        #    each step durably. From ``.swap`` on a start finishes the swap (``log.replacement``; Kafka's
+        #    ``replaceSegments``). A log that is the very file that was verified is not read again.
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.verified)
 
-    def commit_log(self, planned: Planned) -> None:
+    def commit_log(self, planned: PlannedLog) -> None:
         """Move the cleaner checkpoint to the end of the cleaned range."""
         planned.state.directory.write_cleaner_checkpoint(
-            planned.state.topic_partition, cleaned_up_to(planned)
+            planned.state.topic_partition, next_cleaner_checkpoint(planned)
         )
         self.abort_log(planned)  # removes the staging folder
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Delete the segments, after they are kept if that was chosen."""
+        """Delete the segments; with ``--keep-originals`` keep them first."""
         if self._originals is not None:
             self._originals.keep_expired(state, expiry.bases)
         delete_oldest(state.path, expiry.bases)
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove the staging folder and its parent."""
-        drop_staged(planned.state.path)
+        remove_all_staged(planned.state.path)
 
 
 # ``--out``: a cleaned copy of a log directory. The source is only read.
 
 
 class CleanedCopy(Destination):
-    """A new log directory, which gets its name when it is complete.
+    """A new log directory ``target``, which gets its name when it is complete.
 
-    It has cleaned logs, and copies of all other files and folders but the lock and symbolic links. An unsafe
-    file or partition is excluded, and ``commit_run`` reports it.
+    It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock and symbolic
+    links. An unsafe file or partition is left out, and ``commit_run`` reports it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
         self._run = run
         self._source = source
         self._target = target
-        self._partial = target.with_name(f"{target.name}.partial-{run}")
+        self._partial_copy = target.with_name(f"{target.name}.partial-{run}")
         self._checkpoints: dict[TopicPartition, int] = {}
-        # Base offsets by partition: of source segments that were replaced or have expired, whose files are
-        # not copied; and of new segments, which have the source's producer snapshots.
-        self._replaced: dict[TopicPartition | None, set[int]] = defaultdict(set)
-        self._new: dict[TopicPartition | None, set[int]] = defaultdict(set)
+        # Base offsets by partition: of old segments that were replaced or have expired, whose files are not
+        # copied; and of new segments, which get the source's producer snapshots at their base offsets.
+        self._bases_not_copied: dict[TopicPartition | None, set[int]] = defaultdict(set)
+        self._new_bases: dict[TopicPartition | None, set[int]] = defaultdict(set)
 
     def _folder(self, state: LogState) -> Path:
-        return self._partial / state.path.name
+        return self._partial_copy / state.path.name
 
     def staging(self, state: LogState) -> Path | None:
         """A staging folder in the copy."""
@@ -278,13 +288,13 @@ class CleanedCopy(Destination):
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
         """The free space of the target's file system; ``refuse_too_little_space`` compares it with the whole
         copy."""
-        space = files.space(self._target.parent)
+        space = files.free_space(self._target.parent)
         return SpaceBudget(size=space.free_bytes, inodes=space.free_inodes, frees_sources=False)
 
     def refuse_too_little_space(self) -> None:
         """Raises DirectoryRefusedError if a copy of everything does not fit."""
-        need = sum(files.tree_size(self._source.path / name) for name in self._names())
-        free = files.space(self._target.parent).free_bytes
+        need = sum(files.tree_size(self._source.path / name) for name in self._names_to_copy())
+        free = files.free_space(self._target.parent).free_bytes
         if need > free:
             raise DirectoryRefusedError(
                 f"the copy needs up to {need} bytes, but only {free} are free on its file system",
@@ -293,34 +303,34 @@ class CleanedCopy(Destination):
             )
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
-        """Remember it for the copy's checkpoint."""
+        """Remember the offset for the copy's cleaner checkpoint."""
         self._checkpoints[state.topic_partition] = offset
 
-    def commit_groups(self, planned: Planned, groups: Sequence[GroupReport]) -> None:
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Move the new segments to their names in the copy."""
-        for base, staged in checked_swap(planned, groups).staged.items():
+        for base, staged in check_and_collect_swap(planned, groups).staged.items():
             for kind, path in staged.items():
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
-    def commit_log(self, planned: Planned) -> None:
-        """Remember that the copy has the log's new segments."""
+    def commit_log(self, planned: PlannedLog) -> None:
+        """Remove the staging folder, and remember which segments the copy has."""
         topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
-        self._replaced[topic_partition] = {segment.base_offset for segment in work.segments}
-        self._new[topic_partition] = {group.base_offset for group in work.groups}
-        self._checkpoints[topic_partition] = cleaned_up_to(planned)
+        self._bases_not_copied[topic_partition] = {segment.base_offset for segment in work.segments}
+        self._new_bases[topic_partition] = {group.base_offset for group in work.groups}
+        self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Exclude the segments from the copy, and remove new ones."""
-        self._replaced[state.topic_partition].update(expiry.bases)
-        self._new[state.topic_partition].difference_update(expiry.bases)
+        """Do not copy these segments, and remove those of them that are new."""
+        self._bases_not_copied[state.topic_partition].update(expiry.bases)
+        self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
                 path = self._folder(state) / segment_file(base, kind)
                 if files.exists(path):
                     files.unlink(path)
 
-    def abort_log(self, planned: Planned) -> None:
+    def abort_log(self, planned: PlannedLog) -> None:
         """Remove what was staged; ``commit_run`` copies the originals."""
         if files.exists(self._folder(planned.state)):
             files.remove_tree(self._folder(planned.state))
@@ -328,26 +338,27 @@ class CleanedCopy(Destination):
     def commit_run(self) -> dict[Path, str]:
         """Copy everything else, write the checkpoint, and give the copy its name."""
         excluded: dict[Path, str] = {}
-        files.make_directory(self._partial, parents=True)
-        files.copy_attributes(self._source.path, self._partial)
-        for name in self._names():
+        files.make_directory(self._partial_copy, parents=True)
+        files.copy_attributes(self._source.path, self._partial_copy)
+        for name in self._names_to_copy():
             try:
-                self._copy(self._source.path / name, self._partial / name)
+                self._copy(self._source.path / name, self._partial_copy / name)
             except UnsafeFileError as error:
                 excluded[self._source.path / name] = f"left out of the copy: {error}"
         self._write_checkpoint(excluded)
-        files.sync_directory(self._partial)
-        files.rename(self._partial, self._target)
+        files.sync_directory(self._partial_copy)
+        files.rename(self._partial_copy, self._target)
         files.sync_directory(self._target.parent)
         return excluded
 
     def abort_run(self) -> None:
         """Remove the incomplete copy."""
-        if files.exists(self._partial):
-            files.remove_tree(self._partial)
+        if files.exists(self._partial_copy):
+            files.remove_tree(self._partial_copy)
 
     def _copy(self, source: Path, target: Path) -> None:
-        """One entry of the source. Raises UnsafeFileError, and nothing of it is copied then; OSError."""
+        """Copy one file or folder of the source. Raises UnsafeFileError if it is unsafe, and copies nothing
+        of it then; OSError."""
         status = files.stat(source, follow=False)
         if status.kind != files.DIRECTORY:
             require_kind(source, status, files.FILE)
@@ -361,34 +372,36 @@ class CleanedCopy(Destination):
         return self._copy_partition(source, target)
 
     def _copy_partition(self, source: Path, target: Path) -> None:
-        """Copy a partition's files but those of segments that were replaced or have expired. A snapshot at
-        the base offset of a new segment is copied: it holds the producers at that offset."""
+        """Copy a partition's files, but not those of segments that were replaced or have expired. A producer
+        snapshot at the base offset of a new segment is copied: it has the producers at that offset."""
         files.make_directory(target)
         files.copy_attributes(source, target)
         topic_partition = names.parse_partition(source.name)
-        replaced, new = self._replaced[topic_partition], self._new[topic_partition]
+        not_copied, new_bases = self._bases_not_copied[topic_partition], self._new_bases[topic_partition]
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
-            is_replaced = name is not None and name.base_offset in replaced
-            is_wanted = name is not None and name.base_offset in new and name.kind == names.SNAPSHOT
-            if entry.is_file and (is_wanted or not is_replaced):
+            is_left_out = name is not None and name.base_offset in not_copied
+            is_snapshot_of_new = (
+                name is not None and name.base_offset in new_bases and name.kind == names.SNAPSHOT
+            )
+            if entry.is_file and (is_snapshot_of_new or not is_left_out):
                 files.copy(source / entry.name, target / entry.name)
         files.sync_directory(target)
 
-    def _names(self) -> list[str]:
-        """What is copied: all but the lock and the cleaner checkpoint, which is written anew; or the
-        partitions that were opened."""
-        if self._source.is_partial:
+    def _names_to_copy(self) -> list[str]:
+        """The names of the files and folders to copy: all but the lock, and the cleaner checkpoint, which is
+        written anew. If only some partitions were opened, these."""
+        if self._source.is_partition_subset:
             return [path.name for path in self._source.partitions.values()]
         not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)
         entries = files.entries(self._source.path)
         return [entry.name for entry in entries if not entry.is_link and entry.name not in not_copied]
 
     def _write_checkpoint(self, excluded: Mapping[Path, str]) -> None:
-        """Write the copy's cleaner checkpoint, without the partitions that are not in it."""
+        """Write the copy's cleaner checkpoint, without the partitions that the copy does not have."""
         offsets = read_checkpoint(self._source.path / names.CLEANER_CHECKPOINT) | self._checkpoints
         missing = {names.parse_partition(path.name) for path in excluded}
-        if self._source.is_partial:
+        if self._source.is_partition_subset:
             missing |= offsets.keys() - self._source.partitions.keys()
         offsets = {
             topic_partition: offset
@@ -396,4 +409,4 @@ class CleanedCopy(Destination):
             if topic_partition not in missing
         }
         if offsets:
-            write_checkpoint(self._partial / names.CLEANER_CHECKPOINT, offsets)
+            write_checkpoint(self._partial_copy / names.CLEANER_CHECKPOINT, offsets)

@@ -1,16 +1,14 @@
-"""Retention after a cleaning: which old segments are deleted, and the counts of their records.
+"""Retention after a cleaning: which old segments expire, and how many records they have.
 
-It answers to ``CleanerThread.cleanOrSleep`` and ``UnifiedLog.deleteOldSegments``.
+It answers to ``CleanerThread.cleanOrSleep`` and ``UnifiedLog.deleteOldSegments``. Retention looks at the
+segments as they are after the cleaning: the new ones, those above the cleaned range, the active one.
+Segments below the log start offset expire; under ``cleanup.policy=compact,delete`` also those that
+``retention.ms`` and ``retention.bytes`` remove.
 
-::
-
-    cleaned ─► checkpoint ─► retention on the segments as they are now: new ones, those above, the active one
-                             deleted is what lies below the log start; under ``compact,delete`` also what is
-                             too old or too much
-
-As in Kafka, retention applies to every log with a compacting policy, cleaned or not, and after the cleaning:
-a value may be superseded by a later one that is about to expire. The active segment stays, since only a
-broker can roll it. This module decides and counts; ``compaction.inplace.destination`` deletes.
+As in Kafka, retention applies to every log with a compacting policy, whether it needed a cleaning or not. It
+comes after the cleaning: a later value supersedes an older one even if it is about to expire itself. The
+active segment stays, since only a broker can roll it. This module decides and counts;
+``compaction.inplace.destination`` deletes.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
-from siltstone.compaction.inplace.planning import LogState, Planned, PlanOptions
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
-from siltstone.log.retention import SegmentMetadata, decide
+from siltstone.log.retention import SegmentMetadata, segments_to_delete
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
 UNKNOWN_RETENTION = (
@@ -44,12 +42,12 @@ UNKNOWN_RETENTION = (
 
 
 def count_records(segment: Segment, end: int | None = None) -> int | None:
-    """How many records a segment has, in one pass over the batch headers; None if it is damaged. Message sets
-    have no counts in their headers and are decoded.
+    """How many records a segment has, by one pass over its batch headers; None if it is damaged. Message sets
+    have no counts in their headers, so they are decoded.
 
-    Given the ``end`` offset of a segment that will be deleted, this raises CorruptFileError for a batch with
-    offsets outside [base, ``end``): such a file was put in the place of another segment, and has its index
-    and times. A damaged segment expires all the same, as in Kafka. Raises OSError.
+    ``end``: the end offset of a segment that will be deleted. Then this raises CorruptFileError for a batch
+    with offsets outside [base, ``end``): the file of another segment is in this one's place, and must not be
+    deleted for this one's age. A damaged segment expires all the same, as in Kafka. Raises OSError.
     """
     records, has_message_sets, path = 0, False, segment.path
     try:
@@ -60,8 +58,11 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
                 records += int(batches["count"].sum())
                 has_message_sets |= bool((batches["magic"] < 2).any())
             if has_message_sets:
-                parts = windows(reader, end=segment.size)
-                keys = (decode_record_keys(p.data, p.batches, path=path, origin=p.origin) for p in parts)
+                read_windows = windows(reader, end=segment.size)
+                keys = (
+                    decode_record_keys(window.data, window.batches, path=path, origin=window.origin)
+                    for window in read_windows
+                )
                 records = sum(map(len, keys))
     except CorruptRecordError:
         return None
@@ -89,43 +90,49 @@ def total_or_none(counts: Sequence[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RemainingSegment:
-    """A segment after the cleaning: one that was not cleaned, or a ``new`` one, of which ``segment`` has what
-    the swap gives it: base offset, size, and the modification time of its last source."""
+    """A segment as it is after the cleaning: ``segment`` has its base offset, size and modification time.
+
+    ``report_of_new``: the report on the group whose new segment it is; None for one that was not cleaned.
+    """
 
     segment: Segment
-    new: GroupReport | None = None
+    report_of_new: GroupReport | None = None
 
     def largest_timestamp(self) -> int:
-        """In ms; without timestamps the modification time."""
-        if self.new is None:
+        """The largest timestamp in ms; the modification time if the records have no timestamps."""
+        if self.report_of_new is None:
             return largest_timestamp(self.segment)
-        largest = self.new.largest_timestamp or 0
+        largest = self.report_of_new.largest_timestamp or 0
         return largest if largest > 0 else self.segment.modified_ms
 
     def count_records(self, end: int | None = None) -> int | None:
-        """How many records it has; see the function."""
-        return count_records(self.segment, end) if self.new is None else self.new.counts.records_retained
+        """How many records it has; see the function ``count_records``."""
+        return (
+            count_records(self.segment, end)
+            if self.report_of_new is None
+            else self.report_of_new.counts.records_retained
+        )
 
 
-def remaining_segments(state: LogState, planned: Planned | None) -> list[RemainingSegment]:
+def remaining_segments(state: LogState, planned: PlannedLog | None) -> list[RemainingSegment]:
     """The segments of a log that was cleaned (``planned``) or not; the active one last."""
     if planned is None:
         return list(map(RemainingSegment, state.segments()))
     remaining, work = [], planned.work
-    for new in planned.committed:
-        group = work.groups[new.group]
+    for report_of_new in planned.committed:
+        group = work.groups[report_of_new.group_index]
         source = work.segments[group.end_segment - 1]
-        segment = replace(source, base_offset=group.base_offset, size=new.size)
-        remaining.append(RemainingSegment(segment, new))
+        segment = replace(source, base_offset=group.base_offset, size=report_of_new.size)
+        remaining.append(RemainingSegment(segment, report_of_new))
     return [*remaining, *map(RemainingSegment, work.segments_above)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """The ``segments`` of a log that retention removes, oldest first, each with its reason.
+    """The ``segments`` of a log that retention removes, oldest first, and the reason for each.
 
-    ``records``: in these segments; ``records_of_all``: in the whole log, None if it was cleaned. Both are
-    None where a segment is damaged.
+    ``records``: how many records these segments have; ``records_of_all``: how many the whole log has, None if
+    it was cleaned (its result has the number then). Both are None where a segment is damaged.
     """
 
     segments: Sequence[Segment]
@@ -135,22 +142,22 @@ class Expiry:
 
     @property
     def bases(self) -> list[int]:
-        """Their base offsets, ascending."""
+        """The base offsets of the segments, ascending."""
         return [segment.base_offset for segment in self.segments]
 
 
 def retention_applies(result: LogResult) -> bool:
-    """Does retention apply to a log with this result? Not if it was skipped, or if something is wrong."""
+    """Does retention apply to a log with this result? Not if the log was skipped, or failed."""
     return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
 
 
 def find_expiry(
-    state: LogState, result: LogResult, options: PlanOptions, planned: Planned | None
+    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
 ) -> Expiry | None:
-    """The segments that expire now, None for none. ``planned``: the cleaning, if there was one.
+    """The segments of a log that expire now, None for none. ``planned``: the cleaning, None without one.
 
-    A default ``retention.ms`` deletes nothing unless the broker's settings are known, since the broker may
-    have another default; a note in the result says so.
+    Where ``retention.ms`` has Kafka's default it deletes nothing, unless the broker's settings are known: the
+    broker may have another default. A note in the result says so.
 
     Raises InvalidConfigError for a deletion policy that is not registered, CorruptFileError, LedgerError,
     OSError.
@@ -162,61 +169,62 @@ def find_expiry(
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
-    decide_with = functools.partial(
-        decide,
-        _segment_facts(remaining, with_times=config.deletes),
+    decide_by = functools.partial(
+        segments_to_delete,
+        _segment_metadata(remaining, needs_times=config.deletes),
         now_ms=options.now_ms,
         log_start_offset=checkpoints.log_start.get(state.topic_partition, 0),
         high_watermark=committed_below or 0,
-        retain_from=LedgerStore(state.path).held_horizon() if config.deletes else None,
-        retain_active=True,
+        retain_from=LedgerStore(state.path).first_needed_offset() if config.deletes else None,
+        retain_active_segment=True,
     )
-    decisions = decide_with(config=config)
-    is_default = state.config.setting("retention.ms").origin is ConfigSource.DEFAULT_CONFIG
-    if decisions and is_default and not state.defaults_hold:
-        without_time = decide_with(config=replace(config, retention_ms=-1))
+    decisions = decide_by(config=config)
+    is_default_retention = state.config.setting("retention.ms").config_source is ConfigSource.DEFAULT_CONFIG
+    if decisions and is_default_retention and not state.has_brokers_defaults:
+        without_time = decide_by(config=replace(config, retention_ms=-1))
         if len(without_time) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(without_time)))
         decisions = without_time
     if not decisions:
         return None
-    expired, rest = remaining[: len(decisions)], remaining[len(decisions) :]
+    expired, retained = remaining[: len(decisions)], remaining[len(decisions) :]
     counted = pairwise(remaining[: len(decisions) + 1])
-    counts = [one.count_records(following.segment.base_offset) for one, following in counted]
-    of_all = None
+    counts = [entry.count_records(following.segment.base_offset) for entry, following in counted]
+    records_of_all = None
     if result.status != report.CLEANED:
-        of_all = total_or_none([*counts, *(one.count_records() for one in rest)])
+        records_of_all = total_or_none([*counts, *(entry.count_records() for entry in retained)])
     return Expiry(
-        segments=[one.segment for one in expired],
+        segments=[entry.segment for entry in expired],
         reasons=[decision.reason for decision in decisions],
         records=total_or_none(counts),
-        records_of_all=of_all,
+        records_of_all=records_of_all,
     )
 
 
-def _segment_facts(remaining: Sequence[RemainingSegment], *, with_times: bool) -> list[SegmentMetadata]:
-    """What ``log.retention`` needs to know. The active segment stays, so its end and its time are not
-    needed."""
-    ends = [*(one.segment.base_offset for one in remaining[1:]), LONG_MAX]
+def _segment_metadata(remaining: Sequence[RemainingSegment], *, needs_times: bool) -> list[SegmentMetadata]:
+    """What ``log.retention`` needs to know of the segments. The active one stays, so its end and its largest
+    timestamp are not needed: they are LONG_MAX."""
+    ends = [*(entry.segment.base_offset for entry in remaining[1:]), LONG_MAX]
     last = len(remaining) - 1
     return [
         SegmentMetadata(
-            base_offset=one.segment.base_offset,
+            base_offset=entry.segment.base_offset,
             end_offset=end,
-            size=one.segment.size,
-            largest_timestamp=one.largest_timestamp() if with_times and number < last else LONG_MAX,
+            size=entry.segment.size,
+            largest_timestamp=entry.largest_timestamp() if needs_times and number < last else LONG_MAX,
             is_active=number == last,
         )
-        for number, (one, end) in enumerate(zip(remaining, ends, strict=True))
+        for number, (entry, end) in enumerate(zip(remaining, ends, strict=True))
     ]
 
 
 def fill_expiry(result: LogResult, expiry: Expiry) -> None:
-    """Add an expiry to the result. A log that was not cleaned is cleaned then; its reason becomes a note."""
+    """Add an expiry to the log's result. A log that needed no cleaning gets the status cleaned, and its
+    reason becomes a note."""
     if result.status != report.CLEANED:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")
-        result.stop(report.CLEANED, "")
+        result.set_status(report.CLEANED, "")
     result.discarded.expired = expiry.records or 0
     result.records_after = None
     if expiry.records is None:

@@ -1,18 +1,18 @@
-"""``--keep-originals`` and ``undo``: hard links of the files that a run replaces or deletes, and restoring
-them.
+"""``--keep-originals`` and ``undo``: a run keeps hard links to the files that it removes; undo restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what was swapped or expired; written before that is done
-    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link of every file that the run removes
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted; written before that is done
+    KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
-``undo`` restores the files by the same swap, in descending order of groups, after it has reset the cleaner
-checkpoint. A segment that retention deleted comes back as it was before the run. A log that was appended to,
-cleaned or cut since is refused: the active segment and all cleaned segments must be what the run left.
+``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
+offsets first. A segment that retention deleted comes back as it was before the run. ``undo`` refuses a log
+that was appended to, cleaned or truncated since the run: its active segment and all its cleaned segments must
+be as the run left them.
 
-All logs are checked before the first is changed: that they are as the run left them, that the kept files are
-complete, that there is space. If the disk fails after that, the error says what was restored and what was
-not; every log is consistent, and ``undo`` can be run again.
+All logs are checked before the first one is changed: they are as the run left them, the kept files are
+complete, and there is space. If the disk fails after that, the error says what was restored and what was not.
+Every log is consistent then, and ``undo`` can be run again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from siltstone.base import files
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError, UsageError
-from siltstone.base.interruption import Critical
+from siltstone.base.interruption import CriticalSection
 from siltstone.compaction.report import failure_of
 from siltstone.compaction.work import Group
 from siltstone.log.directory import LogDirectory
@@ -45,23 +45,24 @@ from siltstone.log.replacement import finish_replacement, replace_segments, swap
 from siltstone.log.segments import list_segments, windows
 
 if TYPE_CHECKING:
-    from siltstone.compaction.inplace.planning import LogState, Planned
+    from siltstone.compaction.inplace.planning import LogState, PlannedLog
 
 UNDO_FILE = "undo.json"
 MIN_FREE_BYTES = 1 << 20
 """The space that must be free for links and the checkpoint."""
 _NOTHING_CHANGED = "nothing was changed"
-_TOO_LATE = "this run cannot be undone any more"
-_RESTORE = "restore the file in the run's folder from a backup"
+_CANNOT_BE_UNDONE = "this run cannot be undone any more"
+_RESTORE_ADVICE = "restore the file in the run's folder from a backup"
 
 
 @dataclass(slots=True, kw_only=True)
 class KeptGroup:
-    """One swap: base offset and size of the new segment, base offsets and files of the originals.
+    """One swap, an entry of ``undo.json``: base offset and size of the new segment, base offsets
+    (``originals``) and file names of the segments that it replaced.
 
-    ``expired``: retention deleted the segment later. A segment that was not cleaned is its own original.
-    ``sizes``: of the files in bytes. ``checksums``: CRC32C of the files that are not logs (batches have their
-    own). Both are empty in folders of older versions.
+    ``expired``: retention deleted the segment after that. (A segment that expired without a cleaning has an
+    entry with itself as the original.) ``sizes``: of the files, in bytes. ``checksums``: CRC32C of the files
+    other than logs, whose batches have checksums of their own. Both are empty in folders of older versions.
     """
 
     base_offset: int
@@ -75,7 +76,8 @@ class KeptGroup:
 
 @dataclass(slots=True, kw_only=True)
 class KeptLog:
-    """``undo.json`` of one log: its path, its checkpoint before, its active segment, its swaps."""
+    """``undo.json`` of one log: the partition's directory, the log's cleaner checkpoint before the run (None
+    without one), base offset and size of its active segment, and its swaps."""
 
     path: str
     checkpoint: int | None
@@ -91,31 +93,35 @@ class Originals:
         self.folder = folder
         self._logs: dict[str, KeptLog] = {}
 
-    def keep(self, planned: Planned, group: Group, new_log: str) -> None:
-        """Keep a group's files before its swap, durably: by hard links, but a copy if ``new_log`` is a link
-        to the same file, which a later truncation of the log would cut as well."""
-        log, new = self._log(planned.state), files.stat(new_log)
+    def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
+        """Keep a group's files before its swap, durably.
+
+        They are kept as hard links. If ``new_log`` is itself a link to an old log, that one is copied: a
+        later truncation of the log would cut the kept file as well.
+        """
+        log, new = self._kept_log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]
-        log.groups.append(self._keep(planned.state, group.base_offset, new.size, sources, new.inode))
-        self._write(planned.state, log)
+        log.groups.append(self._keep_files(planned.state, group.base_offset, new.size, sources, new.inode))
+        self._write_undo_file(planned.state, log)
 
     def keep_expired(self, state: LogState, bases: Sequence[int]) -> None:
-        """Keep segments before retention deletes them, durably; the originals of new ones are kept
+        """Keep segments before retention deletes them, durably. Of new segments the originals are kept
         already."""
-        log = self._log(state)
+        log = self._kept_log(state)
         swapped = {group.base_offset: group for group in log.groups}
         for base in bases:
             if base not in swapped:
                 size = files.stat(state.path / segment_file(base, "log")).size
-                swapped[base] = self._keep(state, base, size, [base])
+                swapped[base] = self._keep_files(state, base, size, [base])
                 log.groups.append(swapped[base])
             swapped[base].expired = True
-        self._write(state, log)
+        self._write_undo_file(state, log)
 
-    def _keep(
+    def _keep_files(
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
-        """Link all files of the segments ``originals``, or copy the file with the inode ``copied_inode``."""
+        """Link all files of the segments ``originals``; copy only the file whose inode is
+        ``copied_inode``."""
         folder = self.folder / str(state.topic_partition)
         names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         names = [name for name in names if files.exists(state.path / name)]
@@ -131,8 +137,8 @@ class Originals:
             checksums={name: crc32c(files.read_bytes(folder / name)) for name in names if not _is_log(name)},
         )
 
-    def _log(self, state: LogState) -> KeptLog:
-        """The record of a log; its first call stores the checkpoint before the run moves it."""
+    def _kept_log(self, state: LogState) -> KeptLog:
+        """What is kept of a log. The first call for a log stores its checkpoint, before the run moves it."""
         if str(state.topic_partition) not in self._logs:
             active = state.segments()[-1]
             files.make_directory(self.folder / str(state.topic_partition), parents=True)
@@ -144,7 +150,7 @@ class Originals:
             )
         return self._logs[str(state.topic_partition)]
 
-    def _write(self, state: LogState, log: KeptLog) -> None:
+    def _write_undo_file(self, state: LogState, log: KeptLog) -> None:
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
         undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
         files.replace(undo_file, json.dumps(msgspec.to_builtins(log), indent=1).encode())
@@ -153,7 +159,7 @@ class Originals:
 
 
 def refuse_other_file_system(folder: Path, partition: Path) -> None:
-    """Hard links need one file system. Raises UsageError."""
+    """Raises UsageError unless both are on one file system, which hard links need."""
     if files.stat(folder).device != files.stat(partition).device:
         raise UsageError(
             f"the folder is not on the file system of {partition}, so no hard link can be made",
@@ -169,14 +175,14 @@ def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
         for entry in files.entries(folder):
             path = folder / entry.name / UNDO_FILE
             if entry.is_directory and files.exists(path):
-                logs.append((folder / entry.name, _read(path)))
+                logs.append((folder / entry.name, _read_undo_file(path)))
     if not logs:
         advice = "pass the path KEEP/RUN that clean --keep-originals printed"
         raise UsageError("no run kept its originals here", path=folder, advice=advice)
     return logs
 
 
-def _read(path: Path) -> KeptLog:
+def _read_undo_file(path: Path) -> KeptLog:
     try:
         log = msgspec.convert(json.loads(files.read_bytes(path)), KeptLog)
         names = [name for group in log.groups for name in group.names]
@@ -188,7 +194,7 @@ def _read(path: Path) -> KeptLog:
         is_valid = False
     if not is_valid:
         reason = f"not what clean --keep-originals writes; {_NOTHING_CHANGED}"
-        raise DirectoryRefusedError(reason, path=path, advice=_RESTORE) from None
+        raise DirectoryRefusedError(reason, path=path, advice=_RESTORE_ADVICE) from None
     return log
 
 
@@ -203,8 +209,9 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """The undoing of one log: the groups to restore (``pending``), descending, all checked; ``verified``:
-    identities of the kept logs by base offset; ``restored``: files that were restored so far."""
+    """The undo of one log, which was checked. ``pending``: the groups to restore, in descending order.
+    ``verified``: identities of the kept ``.log`` files by base offset. ``restored``: names of the ``.log``
+    files that were restored so far. ``folder``: where the kept files are."""
 
     folder: Path
     log: KeptLog
@@ -223,7 +230,7 @@ class LogUndo:
         ``directory`` is locked by the caller.
         """
         if self.pending:
-            # First of all: with the later checkpoint a crash would leave dirty records below it.
+            # First of all: after a crash, dirty records would be below the later checkpoint for ever.
             topic_partition = parse_partition(self.path.name)
             assert topic_partition is not None
             directory.write_cleaner_checkpoint(topic_partition, self.log.checkpoint)
@@ -246,13 +253,13 @@ class LogUndo:
 
     @property
     def progress(self) -> str:
-        """How much was restored, for people."""
+        """How much was restored, as text for an error."""
         done, total = len(self.restored), sum(len(group.originals) for group in self.pending)
         return f"{self.path} ({done} of {total} segments)"
 
 
 def check_log(folder: Path, log: KeptLog) -> LogUndo:
-    """Check a log without an interrupted swap, and the files that were kept of it; changes nothing.
+    """Check a log that has no interrupted swap, and the files that were kept of it. Changes nothing.
 
     Raises DirectoryRefusedError if the log is not as the run left it, the kept files are damaged, or there is
     no space; CorruptRecordError for a damaged kept log, OSError.
@@ -265,8 +272,10 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
     for group in pending:
         if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
             path = partition / segment_file(group.base_offset, "log")
-            raise DirectoryRefusedError("the segment is not what the run left", path=path, advice=_TOO_LATE)
-    verified = {base: identity for group in pending for base, identity in _verified(folder, group)}
+            raise DirectoryRefusedError(
+                "the segment is not what the run left", path=path, advice=_CANNOT_BE_UNDONE
+            )
+    verified = {base: identity for group in pending for base, identity in _verify_files(folder, group)}
     if pending:
         _refuse_little_space(folder, partition)
     pending.sort(key=lambda group: -group.base_offset)
@@ -276,11 +285,11 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
 def refuse_changed(log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
-        raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_TOO_LATE)
-    segments = list_segments(Path(log.path), owned=True)
+        raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_CANNOT_BE_UNDONE)
+    segments = list_segments(Path(log.path), require_owner=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
         reason = "the log was appended to, rolled or truncated since the run"
-        raise DirectoryRefusedError(reason, path=log.path, advice=_TOO_LATE)
+        raise DirectoryRefusedError(reason, path=log.path, advice=_CANNOT_BE_UNDONE)
 
 
 def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
@@ -289,14 +298,16 @@ def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
     for group in groups:
         for name in group.names:
             if name not in existing:
-                raise DirectoryRefusedError("the kept file is missing", path=folder / name, advice=_RESTORE)
+                raise DirectoryRefusedError(
+                    "the kept file is missing", path=folder / name, advice=_RESTORE_ADVICE
+                )
             size = existing[name].size
             if size != group.sizes.get(name, size):
                 reason = f"the kept file has {size} bytes, but {group.sizes[name]} were kept"
-                raise DirectoryRefusedError(reason, path=folder / name, advice=_RESTORE)
+                raise DirectoryRefusedError(reason, path=folder / name, advice=_RESTORE_ADVICE)
 
 
-def _verified(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[int]]]:
+def _verify_files(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[int]]]:
     """Read the kept files of a group; yields base offset and identity of each log.
 
     Raises DirectoryRefusedError for a file with another checksum, CorruptRecordError, OSError.
@@ -309,7 +320,7 @@ def _verified(folder: Path, group: KeptGroup) -> Iterator[tuple[int, Sequence[in
                     pass
                 yield int(Path(name).stem), reader.stat.identity
         elif name in group.checksums and crc32c(files.read_bytes(path)) != group.checksums[name]:
-            raise DirectoryRefusedError("the file is not what was kept", path=path, advice=_RESTORE)
+            raise DirectoryRefusedError("the file is not what was kept", path=path, advice=_RESTORE_ADVICE)
 
 
 def _refuse_little_space(folder: Path, partition: Path) -> None:
@@ -317,14 +328,14 @@ def _refuse_little_space(folder: Path, partition: Path) -> None:
     if files.stat(folder).device != files.stat(partition).device:
         reason = f"the folder is not on the file system of {partition} any more, so no hard link can be made"
         raise DirectoryRefusedError(reason, path=folder, advice="move the run's folder there")
-    space = files.space(partition)
+    space = files.free_space(partition)
     if space.free_bytes < MIN_FREE_BYTES or space.free_inodes == 0:
         reason, advice = f"only {space.free_bytes} bytes are free there", f"free {MIN_FREE_BYTES} bytes"
         raise DirectoryRefusedError(reason, path=partition, advice=advice)
 
 
 def undo_logs(
-    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: Critical
+    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: CriticalSection
 ) -> dict[str, list[str]]:
     """Check all logs, then restore each: {partition directory: restored files}.
 
@@ -345,7 +356,7 @@ def undo_logs(
                 finished.append(log.path)
                 undos[log.path] = check_log(folder, log)
     except (SiltstoneError, OSError) as error:
-        raise _not_begun(error, finished) from error
+        raise _error_before_restoring(error, finished) from error
     restored: dict[str, list[str]] = {}
     for _, log in kept:
         try:
@@ -353,12 +364,13 @@ def undo_logs(
                 finish_replacement(Path(log.path))  # unlinks what an earlier swap has left
                 restored[log.path] = undos[log.path].restore(directories[Path(log.path).parent])
         except (SiltstoneError, OSError) as error:
-            raise _stopped(error, [undos[other.path] for _, other in kept], log.path) from error
+            raise _error_while_restoring(error, [undos[other.path] for _, other in kept], log.path) from error
     return restored
 
 
-def _not_begun(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
-    """The error with what was changed: nothing, or only interrupted swaps."""
+def _error_before_restoring(error: SiltstoneError | OSError, finished: Sequence[str]) -> SiltstoneError:
+    """The error of an undo that restored nothing; it says what was changed: nothing, or only swaps that had
+    been interrupted were finished."""
     changed = _NOTHING_CHANGED
     if finished:
         changed = "nothing was put back, but an interrupted swap was finished, as by a broker's start: "
@@ -368,16 +380,17 @@ def _not_begun(error: SiltstoneError | OSError, finished: Sequence[str]) -> Silt
         return DirectoryRefusedError(reason, path=error.filename, advice=advice)
     kind = type(error) if isinstance(error, DirectoryRefusedError) else DirectoryRefusedError
     reason = f"{error.reason}; {changed}"
-    return kind(reason, path=error.path, position=error.position, advice=error.advice or _RESTORE)
+    return kind(reason, path=error.path, position=error.position, advice=error.advice or _RESTORE_ADVICE)
 
 
-def _stopped(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
-    at = next(number for number, undo in enumerate(undos) if undo.log.path == path)
+def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str) -> SiltstoneError:
+    """The error of an undo that stopped at the log ``path``; it says what was restored and what was not."""
+    stopped_number = next(number for number, undo in enumerate(undos) if undo.log.path == path)
     parts = [
         failure_of(error).reason,
-        f"stopped at {undos[at].progress}",
-        f"put back: {', '.join(undo.progress for undo in undos[:at]) or 'no other log'}",
-        f"not begun: {', '.join(undo.log.path for undo in undos[at + 1 :]) or 'no other log'}",
+        f"stopped at {undos[stopped_number].progress}",
+        f"put back: {', '.join(undo.progress for undo in undos[:stopped_number]) or 'no other log'}",
+        f"not begun: {', '.join(undo.log.path for undo in undos[stopped_number + 1 :]) or 'no other log'}",
     ]
     advice = "every log is whole, run the command again to go on"
     return UndoStoppedError("; ".join(parts), path=path, advice=advice)
@@ -389,13 +402,13 @@ def _is_in_place(folder: Path, partition: Path, group: KeptGroup) -> bool:
     Where a segment kept all its records, the new log is the original; its indexes tell the two apart.
     """
     log = segment_file(group.originals[0], "log")
-    if not _is_same(folder / log, partition / log):
+    if not _is_same_file(folder / log, partition / log):
         return False
     if group.originals != [group.base_offset] or files.stat(folder / log).size != group.size:
         return True
     indexes = [name for name in group.names if name != log and not name.endswith("." + SNAPSHOT)]
-    return all(_is_same(folder / name, partition / name) for name in indexes)
+    return all(_is_same_file(folder / name, partition / name) for name in indexes)
 
 
-def _is_same(kept: Path, present: Path) -> bool:
+def _is_same_file(kept: Path, present: Path) -> bool:
     return files.exists(present) and files.stat(present).inode == files.stat(kept).inode

@@ -1,6 +1,6 @@
-"""Planning: reads of a partition directory, or of an open log, what ``ranges`` needs, and plans its cleaning.
+"""Planning: collects what ``ranges`` needs, from a partition directory or an open log, and plans a cleaning.
 
-``plan_log`` returns the work for an engine, or a result with the reason why there is none
+``plan_log`` returns the work for an engine, or a result with the reason why the log is not cleaned
 (``LogCleanerManager.grabFilthiestCompactedLog``, ``cleanableOffsets``). A log's bounds are decided here for
 the planner, for ``clean --watch`` and for the embedded cleaner: ``stable_offset`` and ``find_horizons``.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
-from siltstone.base.records.codecs import DEFAULT_LIMIT, Scratch
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, delete_horizons
 from siltstone.compaction import report
@@ -45,30 +45,32 @@ from siltstone.log.segments import (
     open_unchanged,
     windows,
 )
-from siltstone.log.transactions import transaction_indexes
+from siltstone.log.transactions import read_transaction_indexes
 
 # The bounds of a log: the stable offset, and the offset from which on tombstones stay even when their delete
 # horizon has passed, since the log's ledger has not read them yet (``CleaningBounds``).
 #
-# A log with a compacted ledger (side-by-side compaction) is cleaned only as far as both come to the same:
-# ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has these rules of its own on purpose.
+# A log with a compacted ledger (side-by-side compaction) is cleaned only as far as the compacted view stays
+# the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has the same rules once more, so
+# that it does not repeat a mistake of these.
 
 
 def stable_offset(partition: Path, *bounds: int | None) -> int:
     """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
-    the ledger's. Raises OSError."""
-    every = (*bounds, cleaning_bounds(partition).clean_below)
-    return min(bound for bound in every if bound is not None)
+    the bound by the log's compacted ledger. Raises OSError."""
+    all_bounds = (*bounds, cleaning_bounds(partition).clean_below)
+    return min(bound for bound in all_bounds if bound is not None)
 
 
 # Delete horizons (KIP-534): tombstones that a cleaning can remove although nothing new was written.
 #
 # A cleaning writes a delete horizon into a batch with tombstones or a marker: attribute bit 6, and the time
-# as its base timestamp. Kafka cleans an idle log never again, so that its tombstones stay. Here a log is
-# eligible as well when all its horizons have passed and a tombstone or marker is there to be removed.
+# as its base timestamp. Kafka never cleans an idle log again, so that its tombstones stay. Here a log is also
+# cleaned when all its horizons have passed, and there is a tombstone or a marker to remove:
 #
-#   1. Read the batch headers of the clean section: the newest horizon. Most logs have none, or one to come.
-#   2. When it has passed: a marker with a horizon is removed by a cleaning. Done.
+#   1. Read the batch headers of the clean section for the newest horizon. Most logs have none, or it has not
+#      passed: nothing is due.
+#   2. If a batch with a horizon is a marker, a cleaning removes it: the log is due.
 #   3. Else decode the batches with a horizon and look for a tombstone. The horizon stays in a batch whose
 #      tombstones were removed, so without this step such a log would be cleaned again and again.
 
@@ -85,39 +87,39 @@ class Horizons:
 
 
 def find_horizons(
-    segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_LIMIT
+    segments: Sequence[Segment], end: int, now_ms: int, batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
 ) -> Horizons:
     """Find the delete horizons in a log's ``segments`` below offset ``end``, as of ``now_ms``.
 
     ``batch_limit``: the most bytes that one batch may decompress to. Raises CorruptFileError, OSError.
     """
-    newest_in = {segment: _newest_in(segment) for segment in segments if segment.base_offset < end}
-    stamped = {segment: newest for segment, newest in newest_in.items() if newest is not None}
-    newest = max(stamped.values(), default=None)
+    newest_in = {segment: _newest_horizon(segment) for segment in segments if segment.base_offset < end}
+    newest_by_segment = {segment: newest for segment, newest in newest_in.items() if newest is not None}
+    newest = max(newest_by_segment.values(), default=None)
     if newest is None or newest > now_ms:
         return Horizons(newest_ms=newest)
-    kept_from = cleaning_bounds(Path(segments[0].directory)).tombstones_from
-    due = (_has_something_to_remove(segment, kept_from, batch_limit) for segment in stamped)
+    tombstones_from = cleaning_bounds(Path(segments[0].directory)).tombstones_from
+    due = (_has_something_to_remove(segment, tombstones_from, batch_limit) for segment in newest_by_segment)
     return Horizons(newest_ms=newest, is_due=any(due))
 
 
 def _has_horizon(batches: BatchHeaders) -> Flags:
-    """Batches with a delete horizon (bool); not those that were emptied."""
+    """Which batches have a delete horizon and records (bool)."""
     return np.asarray(delete_horizons(batches) & (batches["count"] > 0))
 
 
-def _newest_in(segment: Segment) -> int | None:
+def _newest_horizon(segment: Segment) -> int | None:
     """The newest delete horizon of a segment in ms, None without one."""
     with files.Reader(segment.path) as reader:
-        parts = [
+        horizons = [
             batches["base_timestamp"][_has_horizon(batches)]
             for batches in batch_headers(reader, end=segment.size)
         ]
-    return max((int(part.max()) for part in parts if len(part)), default=None)
+    return max((int(part.max()) for part in horizons if len(part)), default=None)
 
 
-def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bool:
-    """Is there a marker, or a tombstone below offset ``kept_from``, with a delete horizon?"""
+def _has_something_to_remove(segment: Segment, tombstones_from: int, batch_limit: int) -> bool:
+    """Is there a marker, or a tombstone below offset ``tombstones_from``, with a delete horizon?"""
     scratch = Scratch()
     with open_unchanged(segment) as reader:
         for window in windows(reader):
@@ -126,16 +128,16 @@ def _has_something_to_remove(segment: Segment, kept_from: int, limit: int) -> bo
                 continue
             if (batches["attributes"] & CONTROL_BIT).any():
                 return True
-            batches = batches[batches["last_offset"] < kept_from]
+            batches = batches[batches["last_offset"] < tombstones_from]
             for data, rows, path, origin in batch_slices(segment.path, replace(window, batches=batches)):
-                columns = decode_records(data, rows, scratch, limit=limit, path=path, origin=origin)
+                columns = decode_records(data, rows, scratch, limit=batch_limit, path=path, origin=origin)
                 if ((columns.value_size < 0) & (columns.key_size >= 0)).any():
                     return True
     return False
 
 
 TASK_MEMORY_FACTOR = 4
-"""A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys, since each bucket costs a task."""
+"""A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys: fewer buckets take fewer tasks."""
 NOTHING_DIRTY = "nothing that may be cleaned lies above the cleaner checkpoint"
 ONLY_ACTIVE = (
     "all records are in the active segment, which is never cleaned; a broker rolls it by segment.bytes or "
@@ -156,11 +158,13 @@ NO_HIGH_WATERMARK = f"{UNKNOWN_COMMITTED}; {HIGH_WATERMARK_ADVICE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """The options of a run that planning needs. ``map_end``: see ``RetentionRules``; only tests set it.
+    """The options of a run that planning needs.
 
-    ``high_watermark_is_end``: logs without an entry in ``replication-offset-checkpoint`` have no other
-    replica. ``tasks_at_once``: how many tasks share ``log.cleaner.io.max.bytes.per.second``, by default the
-    number of cores.
+    ``force``: clean a log even if its dirty ratio is too low. ``drop_keyless``: discard records without a
+    key; else a log with such records is not cleaned. ``high_watermark_is_end``: logs without an entry in
+    ``replication-offset-checkpoint`` have no other replica, so all their records are committed.
+    ``map_end``: see ``RetentionRules``; only tests set it. ``tasks_at_once``: how many tasks share
+    ``log.cleaner.io.max.bytes.per.second``, by default the number of cores.
     """
 
     now_ms: int
@@ -173,10 +177,10 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenLog:
-    """A snapshot of an open log, used instead of its files: ``segments``, the active one last.
+    """A snapshot of an open log, which planning uses instead of the log's files.
 
-    ``checkpoints``: its own entries; the high watermark is low enough that all below it is stable and
-    durable.
+    ``segments``: the active one last. ``checkpoints``: only with the log's own entries; their high watermark
+    is such that everything below it is in no open transaction, and on disk.
     """
 
     segments: tuple[Segment, ...]
@@ -186,11 +190,13 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """One log of a run, with its settings. ``config`` is None if no policy is known.
+    """One log of a run, with its settings. ``config`` is None if the topic's policy is not known.
 
-    ``opened``: its snapshot if the log is open. ``refused``: why the log is not cleaned. ``drop_keyless``:
-    the broker's policy for the topic compacts, so keyless records are discarded as the broker does.
-    ``defaults_hold``: settings without a value have Kafka's defaults at the broker, too.
+    ``path``: the partition's directory, in the log directory ``directory``. ``opened``: the log's snapshot if
+    the log is open in this process. ``refused``: why the log is not cleaned, None if it may be.
+    ``drop_keyless``: the broker's policy for the topic compacts, so keyless records are discarded as the
+    broker does. ``has_brokers_defaults``: the broker's settings are known; a setting without a value has
+    Kafka's default there.
     """
 
     topic_partition: TopicPartition
@@ -200,7 +206,7 @@ class LogState:
     opened: OpenLog | None = None
     refused: str | None = None
     drop_keyless: bool = False
-    defaults_hold: bool = False
+    has_brokers_defaults: bool = False
 
     @property
     def is_compacted(self) -> bool:
@@ -213,15 +219,15 @@ class LogState:
 
     def segments(self) -> Sequence[Segment]:
         """Its segments, the active one last. Raises UnsafeFileError, OSError."""
-        return list_segments(self.path, owned=True) if self.opened is None else self.opened.segments
+        return list_segments(self.path, require_owner=True) if self.opened is None else self.opened.segments
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Planned:
-    """A log that will be cleaned: its work, and its result so far.
+class PlannedLog:
+    """A log that will be cleaned: its work for an engine, and its result so far.
 
-    ``began``: when the work began, by ``time.perf_counter``; 0 before. ``committed``: the groups that are in
-    the destination.
+    ``began``: when the work began, by ``time.perf_counter``; 0 before. ``committed``: the reports on the
+    groups that are in the destination.
     """
 
     state: LogState
@@ -247,16 +253,17 @@ def initial_result(state: LogState, segments: Sequence[Segment]) -> LogResult:
 
 
 def _skipped(state: LogState, reason: str) -> LogResult:
-    """The result of a log whose settings exclude it: unsafe files are no failure of the run then."""
+    """The result of a log whose settings exclude it. Unsafe files in its directory are no failure then."""
     try:
         segments = state.segments()
     except UnsafeFileError:
         segments = ()
-    return initial_result(state, segments).stop(report.SKIPPED, reason)
+    return initial_result(state, segments).set_status(report.SKIPPED, reason)
 
 
 def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str | None:
-    """Why the log is skipped whatever is in it, or None. ``segments``: listed if not given.
+    """Why the log is skipped, by its settings or by files in its directory, before anything is read; None if
+    it is not. ``segments``: of the log; listed if not given.
 
     Raises UnsafeFileError, OSError.
     """
@@ -274,7 +281,7 @@ def refusal(state: LogState, segments: Sequence[Segment] | None = None) -> str |
 
 
 def _refusal_by_settings(state: LogState) -> str | None:
-    """Why the log is skipped by its settings, or None; reads no file."""
+    """Why the log is skipped by its settings, None if it is not. Reads no file."""
     if state.topic_partition.topic == CLUSTER_METADATA:
         return "the cluster's metadata log is never cleaned"
     if state.refused is not None:
@@ -290,7 +297,7 @@ def _refusal_by_settings(state: LogState) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogInput:
-    """A log as planning has read it; ``config`` are the settings of ``state`` as attributes."""
+    """A log as planning has read it. ``config``: the settings of ``state`` that a log uses, as attributes."""
 
     state: LogState
     config: LogConfig
@@ -301,12 +308,12 @@ class _LogInput:
 
 def plan_log(
     state: LogState, checkpoints: Checkpoints, options: PlanOptions, staging: Path | None
-) -> Planned | LogResult:
+) -> PlannedLog | LogResult:
     """Plan one log's cleaning. ``staging``: folder for new files, None for a dry run.
 
     Raises CorruptFileError, UnsafeFileError, OSError.
     """
-    # 1. Logs that are skipped whatever is in them.
+    # 1. Is the log skipped, whatever its records are?
     reason = _refusal_by_settings(state)
     if reason is not None:
         return _skipped(state, reason)
@@ -314,15 +321,15 @@ def plan_log(
     result = initial_result(state, segments)
     reason = refusal(state, segments)
     if reason is not None:
-        return result.stop(report.SKIPPED, reason)
+        return result.set_status(report.SKIPPED, reason)
     read_topic_id(state.path)
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
     if committed_below is None:
-        return result.stop(report.SKIPPED, NO_HIGH_WATERMARK)
+        return result.set_status(report.SKIPPED, NO_HIGH_WATERMARK)
     if not segments:
-        return result.stop(report.NOTHING_TO_DO, "the directory holds no segments")
+        return result.set_status(report.NOTHING_TO_DO, "the directory holds no segments")
     # 2. The range to clean.
     assert state.config is not None
     config = LogConfig.of(state.config)
@@ -330,15 +337,15 @@ def plan_log(
     _refuse_start_beyond(state, checkpoints, segments, producers.end_offset)
     facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
     log = _LogInput(state=state, config=config, segments=segments, producers=producers, facts=facts)
-    cleanable = _decide(log, options, result)
+    cleanable = _range_to_clean(log, options, result)
     if cleanable is None:
         return result
     # 3. The work for an engine.
-    work = _work(log, options, cleanable, staging)
+    work = _log_work(log, options, cleanable, staging)
     assert result.first_dirty_offset is not None
     result.cleaned_end_offset = max(min(cleanable.end, options.map_end), result.first_dirty_offset)
     result.groups = len(work.groups)
-    return Planned(state=state, work=work, result=result)
+    return PlannedLog(state=state, work=work, result=result)
 
 
 def _refuse_start_beyond(
@@ -367,7 +374,8 @@ def log_facts(
     producers: ProducerStates,
     committed_below: int,
 ) -> ranges.LogFacts:
-    """What ``ranges`` needs to know of a log. ``committed_below``: an offset, see ``Checkpoints``.
+    """What ``ranges`` needs to know of a log. ``committed_below``: records below this offset are committed
+    (``Checkpoints.committed_below``).
 
     Raises CorruptFileError, OSError.
     """
@@ -396,29 +404,29 @@ def log_facts(
     )
 
 
-def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.CleanableRange | None:
-    """The range to clean, or None with the reason in ``result``."""
+def _range_to_clean(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.CleanableRange | None:
+    """The range to clean; None if the log is not cleaned, with the reason in ``result``."""
     config, facts = log.config, log.facts
     cleanable = ranges.cleanable_range(facts, config, options.now_ms)
     if options.map_end < cleanable.end:
-        end = min(s.base_offset for s in log.segments if s.base_offset >= options.map_end)
+        end = min(segment.base_offset for segment in log.segments if segment.base_offset >= options.map_end)
         cleanable = replace(cleanable, end=end)
     result.first_dirty_offset = result.cleaned_end_offset = cleanable.first_dirty
     result.dirty_ratio = cleanable.dirty_ratio
-    if cleanable.reset:
+    if cleanable.is_checkpoint_reset:
         result.checkpoint_reset = cleanable.first_dirty
         result.notes.append(
             f"the cleaner checkpoint {facts.checkpoint} is outside the log: reset to {cleanable.first_dirty}"
         )
-    # Kafka's rules first: something is dirty, and it is enough of the log or has waited too long.
-    why_not_now = _ineligible(config, options, cleanable, is_one_segment=len(facts.segments) == 1)
-    if why_not_now is None:
+    # Kafka's rules first: is something dirty, and is it enough of the log, or has it waited too long?
+    status_and_reason = _ineligible(config, options, cleanable, is_one_segment=len(facts.segments) == 1)
+    if status_and_reason is None:
         return cleanable
-    # A log that fails them is cleaned for its tombstones, when all delete horizons have passed.
-    limit = config.max_decompressed_message_bytes
-    horizons = find_horizons(log.segments, cleanable.clean_end, options.now_ms, limit)
+    # Else the log is cleaned for its tombstones, if all delete horizons have passed.
+    batch_limit = config.max_decompressed_message_bytes
+    horizons = find_horizons(log.segments, cleanable.clean_end, options.now_ms, batch_limit)
     if not horizons.is_due:
-        result.stop(*why_not_now)
+        result.set_status(*status_and_reason)
         return None
     result.notes.append("the delete horizons of all its tombstones have passed")
     if cleanable.end <= cleanable.first_dirty:  # nothing is dirty: only the clean section is cleaned again
@@ -429,7 +437,7 @@ def _decide(log: _LogInput, options: PlanOptions, result: LogResult) -> ranges.C
 def _ineligible(
     config: LogConfig, options: PlanOptions, cleanable: ranges.CleanableRange, *, is_one_segment: bool
 ) -> tuple[str, str] | None:
-    """Status and reason of a log whose dirty section is not eligible now, else None."""
+    """Status and reason of a log whose dirty section is not eligible now; None if it is."""
     if cleanable.end <= cleanable.first_dirty or not cleanable.cleanable_bytes:
         return report.NOTHING_TO_DO, ONLY_ACTIVE if is_one_segment else NOTHING_DIRTY
     ratio = config.min_cleanable_dirty_ratio
@@ -439,38 +447,38 @@ def _ineligible(
     return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
 
 
-def _work(
+def _log_work(
     log: _LogInput, options: PlanOptions, cleanable: ranges.CleanableRange, staging: Path | None
 ) -> LogWork:
     """All that the tasks of a cleaning need to know of the log."""
     state, config, segments, facts = log.state, log.config, log.segments, log.facts
-    below = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
-    alive = [
+    segments_to_clean = tuple(segment for segment in segments if segment.base_offset < cleanable.end)
+    active_producers = [
         (entry.producer_id, entry.last_offset, entry.producer_epoch)
         for entry in log.producers.active(options.now_ms, config.producer_id_expiration_ms)
     ]
-    legacy_horizon_ms = ranges.legacy_delete_horizon(
+    legacy_delete_horizon_ms = ranges.legacy_delete_horizon(
         facts.segments, cleanable.first_dirty, config.delete_retention_ms
     )
     assert state.config is not None
     return LogWork(
         name=str(state.topic_partition),
-        segments=below,
-        groups=ranges.group_segments(facts.segments[: len(below)], cleanable.end, config),
+        segments=segments_to_clean,
+        groups=ranges.group_segments(facts.segments[: len(segments_to_clean)], cleanable.end, config),
         first_dirty=cleanable.first_dirty,
         end=cleanable.end,
         rules=RetentionRules(
             now_ms=options.now_ms,
             delete_retention_ms=config.delete_retention_ms,
             last_offset=min(cleanable.end, options.map_end) - 1,
-            producers=np.array(alive, np.int64).reshape(-1, 3),
+            producers=np.array(active_producers, np.int64).reshape(-1, 3),
             map_end=options.map_end,
             tombstones_from=cleaning_bounds(state.path).tombstones_from,
-            legacy_horizon_ms=legacy_horizon_ms,
+            legacy_delete_horizon_ms=legacy_delete_horizon_ms,
             drop_keyless=options.drop_keyless or state.drop_keyless,
         ),
         limits=TaskLimits(
-            index_interval=config.index_interval_bytes,
+            index_interval_bytes=config.index_interval_bytes,
             index_bytes=config.segment_index_bytes,
             window_size=state.config.integer("log.cleaner.io.buffer.size"),
             memory_bytes=TASK_MEMORY_FACTOR * state.config.integer("log.cleaner.dedupe.buffer.size"),
@@ -479,16 +487,19 @@ def _work(
         ),
         hash_key=(secrets.randbits(64), secrets.randbits(64)),
         staging=None if staging is None else str(staging),
-        aborted=transaction_indexes(segments, None if state.opened else log.producers.end_offset),
-        segments_above=tuple(segments[len(below) :]),
-        message_sets=any(has_message_sets(segment) for segment in below if segment.size),
+        txnindex_entries=read_transaction_indexes(
+            segments, None if state.opened else log.producers.end_offset
+        ),
+        segments_above=tuple(segments[len(segments_to_clean) :]),
+        has_message_sets=any(has_message_sets(segment) for segment in segments_to_clean if segment.size),
     )
 
 
 def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str]:
-    """Partitions whose topic has several topic ids in its ``partition.metadata`` files, with the reason.
+    """The partitions of topics whose ``partition.metadata`` files have several topic ids, and why these are
+    not cleaned.
 
-    Some of them are left from a deleted topic of the same name; the files do not say which.
+    Some of these partitions are left of a deleted topic of the same name; the files do not say which.
     """
     ids: dict[TopicPartition, str] = {}
     for state in states:

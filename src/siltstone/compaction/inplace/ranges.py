@@ -7,9 +7,9 @@ They answer to ``LogCleanerManager.cleanableOffsets``, ``LogToClean`` and ``Clea
     log start      first dirty (checkpoint)      first uncleanable       end
         │ clean section│        dirty section        │    uncleanable    │
         └──────────────┴─────────────────────────────┴───────────────────┘
-         their records are superseded    by later records of the same key in here
 
-No file is read here; ``compaction.inplace.planning`` reads them and plans with these functions.
+A record of the clean or the dirty section is superseded by a later record of its key in the dirty section. No
+file is read here: ``compaction.inplace.planning`` reads files, and plans with these functions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KAFKA_MAP_ENTRY_BYTES = 24
 class PlanSegment:
     """What planning needs to know of a segment: sizes in bytes, times in ms.
 
-    ``first_timestamp``: largest timestamp of its first batch, None without one. ``largest_timestamp`` is
-    the modification time where the segment has no timestamps.
+    ``first_timestamp``: the largest timestamp of its first batch, None without one or if it is not needed.
+    ``largest_timestamp``: the modification time if the segment has no timestamps; 0 if it is not needed.
     """
 
     base_offset: int
@@ -47,8 +47,8 @@ class PlanSegment:
 class LogFacts:
     """What planning needs to know of a log. ``segments`` ascend; the last one is active.
 
-    ``checkpoint``: first dirty offset by the cleaner checkpoint, None without an entry.
-    ``stable_offset``: nothing at or above it may be cleaned (``planning.stable_offset``).
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one. ``stable_offset``: nothing at
+    or above it may be cleaned (``planning.stable_offset``).
     """
 
     segments: Sequence[PlanSegment]
@@ -60,13 +60,14 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanableRange:
-    """The offsets to clean and the bytes around them.
+    """The range of offsets that may be cleaned, and the bytes of its sections.
 
-    ``end`` is the first uncleanable offset, always a segment's base; the dirty section is empty where it is
-    at or below ``first_dirty``. ``clean_end``: up to it, a segment's base, the clean section may be cleaned
-    again. ``reset``: the checkpoint is outside
-    the log and has to be written again even if nothing is cleaned. ``overdue``: the oldest dirty record has
-    waited longer than the maximum lag; ``delay_ms``: by how much.
+    ``first_dirty``: the first dirty offset. ``end``: the first uncleanable offset, always a segment's base
+    offset; if it is not above ``first_dirty``, the dirty section is empty. ``clean_end``: the end of the
+    segments of the clean section, which may be cleaned once more for their tombstones. ``clean_bytes``,
+    ``cleanable_bytes``: of the clean and of the dirty section. ``is_checkpoint_reset``: the checkpoint is
+    outside the log, and has to be written anew even if nothing is cleaned. ``is_overdue``: the oldest dirty
+    record has waited longer than ``max.compaction.lag.ms``; ``overdue_ms``: by how much.
     """
 
     first_dirty: int
@@ -74,9 +75,9 @@ class CleanableRange:
     clean_end: int
     clean_bytes: int
     cleanable_bytes: int
-    reset: bool
-    overdue: bool
-    delay_ms: int = 0
+    is_checkpoint_reset: bool
+    is_overdue: bool
+    overdue_ms: int = 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -86,7 +87,7 @@ class CleanableRange:
 
 
 def first_dirty_offset(facts: LogFacts) -> tuple[int, bool]:
-    """(first dirty offset, whether the checkpoint is outside the log and reset to its start)."""
+    """(The first dirty offset, whether the checkpoint is outside the log and is reset to the log's start)."""
     if facts.checkpoint is None:
         return facts.log_start_offset, False
     if facts.checkpoint < facts.log_start_offset or facts.checkpoint > facts.log_end_offset:
@@ -95,88 +96,96 @@ def first_dirty_offset(facts: LogFacts) -> tuple[int, bool]:
 
 
 def segments_between(segments: Sequence[PlanSegment], start: int, end: int) -> Sequence[PlanSegment]:
-    """Segments that can hold offsets of [start, end): the one that holds ``start`` first."""
-    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= start), default=0)
+    """The segments that may hold offsets of [start, end); the first one holds ``start``."""
+    first = max(
+        (number for number, segment in enumerate(segments) if segment.base_offset <= start), default=0
+    )
     return [segment for segment in segments[first:] if segment.base_offset < end] if start < end else []
 
 
 def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> CleanableRange:
     """The range that may be cleaned at ``now_ms`` (``LogCleanerManager.cleanableOffsets``, ``LogToClean``).
 
-    ``config``: its minimum and maximum compaction lags count.
+    Of ``config`` the minimum and the maximum compaction lag are used.
     """
     # 1. The dirty section begins at the checkpoint, and its last segment is the one below the active one.
-    first_dirty, reset = first_dirty_offset(facts)
+    first_dirty, is_reset = first_dirty_offset(facts)
     active = facts.segments[-1].base_offset
     dirty = segments_between(facts.segments, first_dirty, active)
     # 2. Kafka's first uncleanable offset is the least of these: the stable offset, the active segment's base,
     #    and the base of the first dirty segment with a record that is younger than min.compaction.lag.ms.
     bounds = [facts.stable_offset, active]
     if config.min_compaction_lag_ms > 0:
-        youngest_ms = now_ms - config.min_compaction_lag_ms
-        young = (s.base_offset for s in dirty if s.largest_timestamp > youngest_ms)
-        bounds += itertools.islice(young, 1)
-    # 3. Segments are cleaned whole, so the end goes down to the base of the segment that holds that offset
-    #    (``LogCleanerManager.calculateCleanableBytes``), but not below the segment of the first dirty offset.
+        lag_start_ms = now_ms - config.min_compaction_lag_ms
+        young_bases = (segment.base_offset for segment in dirty if segment.largest_timestamp > lag_start_ms)
+        bounds += itertools.islice(young_bases, 1)
+    # 3. Segments are cleaned as a whole, so the end goes down to the base of the segment that holds that
+    #    offset (``calculateCleanableBytes``), but not below the segment of the first dirty offset.
     bases = [segment.base_offset for segment in facts.segments]
     end = max((base for base in bases if base <= max(first_dirty, min(bounds))), default=active)
-    delay_ms = _delay_ms(dirty, config.max_compaction_lag_ms, now_ms)
+    overdue_ms = _compaction_delay_ms(dirty, config.max_compaction_lag_ms, now_ms)
     return CleanableRange(
         first_dirty=first_dirty,
         end=end,
         clean_end=max((base for base in bases if base <= min(first_dirty, *bounds)), default=bases[0]),
-        clean_bytes=sum(s.size for s in facts.segments if s.base_offset < first_dirty),
-        cleanable_bytes=sum(s.size for s in segments_between(facts.segments, min(first_dirty, end), end)),
-        reset=reset,
-        overdue=delay_ms > 0,
-        delay_ms=delay_ms,
+        clean_bytes=sum(segment.size for segment in facts.segments if segment.base_offset < first_dirty),
+        cleanable_bytes=sum(
+            segment.size for segment in segments_between(facts.segments, min(first_dirty, end), end)
+        ),
+        is_checkpoint_reset=is_reset,
+        is_overdue=overdue_ms > 0,
+        overdue_ms=overdue_ms,
     )
 
 
-def _delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
-    """By how much the oldest dirty record exceeds the maximum lag, in ms, at least 0
+def _compaction_delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: int) -> int:
+    """By how many ms the oldest dirty record exceeds the maximum lag, 0 if it does not
     (``LogCleanerManager.maxCompactionDelay``)."""
     if not dirty:
         return 0
-    stamped = [s.first_timestamp for s in dirty if s.first_timestamp is not None]
-    earliest = min(stamped) if stamped else dirty[0].modified_ms
+    first_timestamps = [segment.first_timestamp for segment in dirty if segment.first_timestamp is not None]
+    earliest = min(first_timestamps) if first_timestamps else dirty[0].modified_ms
     return max(now_ms - max_lag_ms - earliest, 0)
 
 
 def is_eligible(cleanable: CleanableRange, min_dirty_ratio: float) -> bool:
-    """Is the dirty ratio over the minimum, or a record overdue?"""
-    return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.overdue and cleanable.cleanable_bytes > 0)
+    """Is the dirty ratio over ``min_dirty_ratio``, or is a record overdue?"""
+    return cleanable.dirty_ratio > min_dirty_ratio or (cleanable.is_overdue and cleanable.cleanable_bytes > 0)
 
 
 def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig) -> tuple[Group, ...]:
-    """Neighbours that become one segment each, by their sizes before cleaning (``groupSegmentsBySize``).
+    """The segment groups: neighbours that fit one segment by their sizes before the cleaning
+    (``groupSegmentsBySize``).
 
     ``segments``: the log's segments below ``end``, the first uncleanable offset. ``config``: its
     ``segment.bytes`` and ``segment.index.bytes`` are the limits of a group.
     """
     bases = [*(segment.base_offset for segment in segments), end]
-    firsts: list[int] = []
+    first_segments: list[int] = []
     for number in range(len(segments)):
         last_offset = bases[number + 1] - 1
-        if not firsts or not _fits(segments[firsts[-1] : number + 1], last_offset, config):
-            firsts.append(number)
-    return groups_from(firsts, bases)
+        if not first_segments or not _fit_one_segment(
+            segments[first_segments[-1] : number + 1], last_offset, config
+        ):
+            first_segments.append(number)
+    return groups_from(first_segments, bases)
 
 
-def _fits(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:
-    """Do the segments of ``group`` fit one segment? The last one, which may join, ends at ``last_offset``."""
+def _fit_one_segment(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:
+    """Do the segments of ``group`` fit one segment? ``last_offset``: the last one that the last of them may
+    hold."""
     return (
-        sum(s.size for s in group) <= config.segment_bytes
-        and sum(s.offset_index_size for s in group) <= config.segment_index_bytes
-        and sum(s.time_index_size for s in group) <= config.segment_index_bytes
-        # An index has offsets as int32 deltas. An empty segment joins in spite of a wide span, as in Kafka:
-        # it has no offsets to index, and would stay for ever otherwise.
+        sum(segment.size for segment in group) <= config.segment_bytes
+        and sum(segment.offset_index_size for segment in group) <= config.segment_index_bytes
+        and sum(segment.time_index_size for segment in group) <= config.segment_index_bytes
+        # An index has offsets as int32 deltas to the base offset. An empty segment joins all the same, as in
+        # Kafka: it has no offsets to index, and would stay for ever otherwise.
         and (group[-1].size == 0 or last_offset - group[0].base_offset <= INT_MAX)
     )
 
 
 def legacy_delete_horizon(segments: Sequence[PlanSegment], first_dirty: int, delete_retention_ms: int) -> int:
-    """For message sets (v0, v1): a tombstone stays in segments modified later than this, in ms.
+    """For message sets (v0, v1): tombstones stay in segments that were modified after this time, in ms.
 
     The last clean segment's modification time less the retention; 0 when there is no clean segment
     (``legacyDeleteHorizonMs`` of Kafka's ``Cleaner.doClean``).
@@ -191,13 +200,15 @@ def kafka_map_keys(config: Config) -> int:
     return int(slots * config.number("log.cleaner.io.buffer.load.factor"))
 
 
-def kafka_buffer_bytes(keys: int, load_factor: float) -> int:
-    """The least buffer with which Kafka's map holds so many keys: bytes, at most what a setting can say."""
+def kafka_buffer_bytes_for_keys(keys: int, load_factor: float) -> int:
+    """The smallest ``log.cleaner.dedupe.buffer.size`` with which Kafka's map holds so many keys: bytes, at
+    most the largest value of a setting."""
     slots = keys / load_factor if load_factor else math.inf
     maximum = LONG_MAX // KAFKA_MAP_ENTRY_BYTES
     return (math.ceil(slots) if slots < maximum else maximum) * KAFKA_MAP_ENTRY_BYTES
 
 
 def kafka_passes(keys: int, map_keys: int) -> int:
-    """How many times Kafka's cleaner would go over a log with that many distinct dirty keys."""
+    """How many times Kafka's cleaner would have to clean a log with so many distinct dirty keys, if its map
+    holds ``map_keys`` of them at one time."""
     return max(1, math.ceil(keys / max(map_keys, 1)))

@@ -1,13 +1,13 @@
-"""The compactor of side-by-side compaction, its engines' protocol, and the engine without Spark.
+"""The compactor of side-by-side compaction, the protocol of its engines, and the engine without Spark.
 
 ::
 
     link new segments ─► phase one, phase two ─► check counts ─► new run ─► merge runs ─► commit
                                                                           delete old files ◄──┘
 
-(Pulsar's ``AbstractTwoPhaseCompactor``.) The new records are those from the ledger's horizon on. Before the
-commit, which moves the cursor in one step, only the compaction's staging folder is written to. A count that
-does not add up ends the compaction, with the ledger unchanged.
+(Pulsar's ``AbstractTwoPhaseCompactor``.) The new records are those from the ledger's compaction horizon on.
+The compaction writes only to its staging folder, until the commit moves the cursor in one step. If counts do
+not add up, the compaction fails, and the ledger is unchanged.
 """
 
 from __future__ import annotations
@@ -30,41 +30,42 @@ from siltstone.base.clock import Clock
 from siltstone.base.errors import CheckFailedError, CompactionFailedError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import EntryBlob
-from siltstone.compaction.ledger.keys import PARTITIONS, assemble
-from siltstone.compaction.ledger.staging import KINDS, merge_group, merge_keys, rewrite_group
+from siltstone.compaction.ledger.keys import PARTITIONS, assemble_key_index
+from siltstone.compaction.ledger.staging import SEGMENT_FILES, merge_group, merge_key_indexes, rewrite_group
 from siltstone.compaction.ledger.work import (
     MAX_RUNS,
     NO_OFFSETS,
-    Compacted,
+    CompactionReport,
+    CompactionSettings,
     CompactionWork,
-    Settings,
     Source,
     bucket_count,
-    by_group,
-    end_of,
+    compactable_end,
     extract,
-    groups_of,
+    group_sources,
     link_sources,
     merge_bucket,
+    offsets_by_group,
 )
 from siltstone.compaction.report import Discarded
 from siltstone.log.ledger.manifest import BY_OFFSET, BY_TIME, ORDERS, Ledger, Run
 from siltstone.log.ledger.reading import HasLedgers
 from siltstone.log.ledger.store import KEYS, LedgerStore, run_name
 from siltstone.log.names import TopicPartition, segment_file
-from siltstone.log.transactions import carried_by_group
+from siltstone.log.transactions import combine_summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """A compaction that succeeded; sizes in bytes, ``seconds`` of the whole call.
+    """The result of a compaction that succeeded.
 
-    ``changed``: a new ledger was committed; False where there was nothing new, and the ledger is as it was
-    (``ledger_id`` None: there never was one). ``horizon``: the first offset that the ledger does not cover.
-    ``entries`` and ``size`` are the ledger's. ``read_records`` and ``read_bytes``: of the new records,
-    ``written``: those that went into the ledger, so ``read_records == written + removed.total()``; control
-    records are no records here, and tombstones those with a null or an empty value. ``written_bytes``: of the
-    new run's logs. ``superseded``: records of earlier runs that this ledger no longer has.
+    ``changed``: a new ledger was committed. If nothing was new, it is False, and the other fields describe
+    the current ledger (``ledger_id`` None: there is none). ``horizon``: the first offset that the ledger does
+    not cover. ``entries``, ``size``: records and bytes of the ledger. ``read_records``, ``read_bytes``: of
+    the new records, without control records. ``written``: new records that the ledger has, so ``read_records
+    == written + removed.total()``. A tombstone is a record with a null or an empty value. ``written_bytes``:
+    size of all new segments. ``superseded``: records of earlier runs that the ledger no longer has.
+    ``seconds``: how long the call took.
     """
 
     ledger_id: int | None = None
@@ -82,48 +83,51 @@ class CompactionResult:
 
 
 class CompactionEngine(Protocol):
-    """Spreads the work of a compaction over tasks. Calls raise EngineError when the engine is lost."""
+    """Distributes the work of a compaction over tasks. Calls raise EngineError if the engine is lost."""
 
     @property
     def workers(self) -> int:
         """How many tasks run at one time."""
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        """Compact new records: the ``whole`` of them in one task, or over all workers."""
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        """Compact new records, all ``in_one_task`` or distributed over all workers."""
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs into one: its segments, and the parts of its key index."""
 
 
 def compact_in_process(
     work: CompactionWork, attempt: str, buckets: int = 1, splits: Iterable[Sequence[int]] | None = None
-) -> Compacted:
-    """Both phases over all sources in this process: in ``splits`` (lists of their numbers; by default all in
-    one), keys in so many buckets."""
+) -> CompactionReport:
+    """Carry out both phases over all sources in this process.
+
+    ``splits``: for each input split the indexes of its sources; None: one split with all. ``buckets``: into
+    how many the keys are divided. ``attempt``: a part of the names of new files.
+    """
     # Phase one: the key entries of the sources, then bucket by bucket the offsets that are retained.
-    done, retained = Compacted(), [NO_OFFSETS]
+    report, retained = CompactionReport(), [NO_OFFSETS]
     blobs: list[list[EntryBlob]] = [[] for _ in range(buckets)]
     for split in [range(len(work.sources))] if splits is None else splits:
-        for output in extract(work, split, buckets, done.extracted):
+        for output in extract(work, split, buckets, report.extracted):
             if isinstance(output, EntryBlob):
                 blobs[output.bucket].append(output.copied())
             else:
                 retained.append(output)
-    for bucket in range(buckets) if done.extracted.failure is None else ():
+    for bucket in range(buckets) if report.extracted.failure is None else ():
         merged, offsets = merge_bucket(work, blobs[bucket], bucket, buckets, attempt)
         blobs[bucket] = []
-        done.add(merged)
+        report.add(merged)
         retained.append(offsets)
-    # Phase two: group by group the records at these offsets.
-    for group, offsets in by_group(work.groups, np.concatenate(retained)):
-        if done.first_failure() is None:
-            done.retained[group] = len(offsets)
-            done.add(rewrite_group(work, work.groups[group], offsets, attempt))
-    return done
+    # Phase two: write the records at these offsets, group by group.
+    for group, offsets in offsets_by_group(work.groups, np.concatenate(retained)):
+        if report.first_failure() is None:
+            report.retained[group] = len(offsets)
+            report.add(rewrite_group(work, work.groups[group], offsets, attempt))
+    return report
 
 
 class InProcessCompactionEngine:
-    """The engine without Spark: one step after another."""
+    """The engine without Spark: carries out one step after another. ``buckets``: of keys, at least."""
 
     workers = 1
 
@@ -131,47 +135,48 @@ class InProcessCompactionEngine:
         self._buckets = buckets
         self._attempts = map(str, itertools.count())
 
-    def compact(self, work: CompactionWork, whole: bool) -> Compacted:
-        """In one go, or source by source, bucket by bucket, group by group, as a cluster does."""
-        if whole:
+    def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
+        """Compact all sources in one split, or as a cluster does: each source, bucket and group is a step."""
+        if in_one_task:
             return compact_in_process(work, next(self._attempts))
         splits = ([number] for number in range(len(work.sources)))
         return compact_in_process(work, next(self._attempts), bucket_count(work, self._buckets), splits)
 
-    def merge_runs(self, work: CompactionWork) -> Compacted:
-        """Bucket by bucket, group by group."""
-        done, attempt = Compacted(), next(self._attempts)
+    def merge_runs(self, work: CompactionWork) -> CompactionReport:
+        """Merge the key indexes bucket by bucket, then the segments group by group."""
+        report, attempt = CompactionReport(), next(self._attempts)
         buckets = 1 << (self._buckets - 1).bit_length()
         for bucket in range(buckets):
-            done.add(merge_keys(work, bucket, buckets, attempt))
+            report.add(merge_key_indexes(work, bucket, buckets, attempt))
         for group in work.groups:
-            done.add(merge_group(work, group, attempt))
-        return done
+            report.add(merge_group(work, group, attempt))
+        return report
 
 
 # Which runs are merged, so that a ledger has few runs, and few superseded records in them.
 #
-# Each compaction adds a run. A run is written again only when about as much as it holds was added after it,
-# as in a size-tiered LSM tree (RocksDB's universal compaction): so a record is written a few times in its
-# life, whatever the ledger's size, and the cost of a compaction follows the new data.
+# Each compaction adds a run, as a flush adds one to an LSM tree. As in a size-tiered LSM tree (RocksDB's
+# universal compaction), a run is written again only when the newer runs have about as much data. So a record
+# is written only a few times, and the cost of a compaction depends on the new data, not on the size of the
+# ledger.
 
 
 def ranges_to_merge(runs: Sequence[Run], max_runs: int = MAX_RUNS) -> list[tuple[int, int]]:
-    """Ranges [first, last) of runs (the newest last) that are merged into one each, ascending. A range of one
-    run is rewritten.
+    """Ranges [first, end) of ``runs`` (oldest first) of which each is merged into one run, ascending. A range
+    of one run is rewritten without its superseded records.
 
-    The newest run is merged with the one before as long as all newer ones have at least half of that one's
-    live size, or more than ``max_runs`` runs would remain. Of the other runs, neighbours that are mostly
+    The newest runs are merged with the next older one as long as they have together at least half of its live
+    size, or more than ``max_runs`` runs would remain. Of the other runs, neighbours that are mostly
     superseded are merged.
     """
     if not runs:
         return []
-    # 1. From the newest run down, as far as the newer runs are about as large as the next older one.
+    # 1. Begin with the newest run, and add older ones as described.
     first, newer_size = len(runs) - 1, runs[-1].live_size
     while first > 0 and (2 * newer_size >= runs[first - 1].live_size or first + 1 > max_runs):
         first -= 1
         newer_size += runs[first].live_size
-    # 2. Below them, each sequence of runs of which most is superseded.
+    # 2. Of the older runs, each sequence of neighbours that are mostly superseded.
     ranges: list[tuple[int, int]] = []
     for number in range(first):
         if not runs[number].is_mostly_superseded:
@@ -180,87 +185,96 @@ def ranges_to_merge(runs: Sequence[Run], max_runs: int = MAX_RUNS) -> list[tuple
             ranges[-1] = (ranges[-1][0], number + 1)
         else:
             ranges.append((number, number + 1))
-    # 3. The newest run by itself is written again only if most of it is superseded.
+    # 3. If step 1 added no older run, rewrite the newest run only if it is mostly superseded.
     if first < len(runs) - 1 or runs[-1].is_mostly_superseded:
         ranges.append((first, len(runs)))
     return ranges
 
 
-# The counts that must add up before a ledger is committed: no entry or record was lost between tasks.
+# The counts that must add up before a ledger is committed. They show that no key entry and no record was lost
+# between tasks.
 
 _RUN_AGAIN = "run again; if it happens again, report it"
 
 
-def discarded_of(work: CompactionWork, done: Compacted) -> Discarded:
+def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
-    keyless = 0 if work.retain_null_key else done.extracted.keyless
-    keyed = sum(done.retained.values()) - (done.extracted.keyless - keyless)
+    keyless = 0 if work.retain_null_key else report.extracted.keyless
+    retained_with_key = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
-        superseded=done.extracted.keyed - keyed - done.deleted,
-        tombstones=done.deleted,
+        superseded=report.extracted.keyed - retained_with_key - report.deleted_keys,
+        tombstones=report.deleted_keys,
         keyless=keyless,
-        aborted=done.extracted.aborted,
+        aborted=report.extracted.aborted,
     )
 
 
-def _check_counts(work: CompactionWork, done: Compacted, counts: Iterable[tuple[Any, Any, str]]) -> None:
-    """Raises CompactionFailedError with the first failure that a step reported, CheckFailedError where two
-    counts, given as (one, other, of what), differ."""
-    if (failure := done.first_failure()) is not None:
+def _check_counts(
+    work: CompactionWork, report: CompactionReport, counts: Iterable[tuple[Any, Any, str]]
+) -> None:
+    """Raises CompactionFailedError with the first failure that a step reported, and CheckFailedError if two
+    counts differ. ``counts``: (a count, another count, of what) each."""
+    if (failure := report.first_failure()) is not None:
         raise CompactionFailedError(failure.reason, path=work.name)
-    indexed = (sum(len(part.counts) for part in done.keys), PARTITIONS, "partitions of the key index")
+    partitions = sum(len(part.counts) for part in report.key_index_parts)
+    indexed = (partitions, PARTITIONS, "partitions of the key index")
     for one, other, what in (*counts, indexed):
         if one != other:
             reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"
             raise CheckFailedError(reason, path=work.name, advice=_RUN_AGAIN)
 
 
-def check_compaction(work: CompactionWork, done: Compacted) -> None:
-    """Check new records: read = written + discarded, entries sent = entries arrived, retained = written.
+def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
+    """Check the counts of new records: read = retained + discarded, retained = written, key entries sent =
+    key entries merged.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
-    aborted transaction that no index names.
+    aborted transaction that no ``.txnindex`` has.
     """
-    extracted, discarded = done.extracted, discarded_of(work, done)
-    retained = sum(done.retained.values())
-    by_kind = extracted.keyed + extracted.keyless + extracted.aborted
+    extracted, discarded = report.extracted, count_discarded(work, report)
+    retained = sum(report.retained.values())
+    records = extracted.keyed + extracted.keyless + extracted.aborted
     keyless = extracted.keyless if work.retain_null_key else 0
-    entries = retained - keyless + (done.deleted if work.by_time else 0)
+    entries = retained - keyless + (report.deleted_keys if work.by_time else 0)
     counts = (
-        (extracted.records, by_kind, "records by kind"),
-        (done.arrived, extracted.entries, "key entries sent and merged"),
+        (extracted.records, records, "records by kind"),
+        (report.merged_entries, extracted.entries, "key entries sent and merged"),
         (extracted.records, retained + discarded.total(), "records retained and discarded"),
-        (done.written, done.retained, "records retained and written"),
-        (sum(part.entries for part in done.keys), entries, "keys of the new run"),
+        (report.written, report.retained, "records retained and written"),
+        (sum(part.entries for part in report.key_index_parts), entries, "keys of the new run"),
     )
-    _check_counts(work, done, counts)
-    carried_by_group(extracted.summaries, [work.first], work.name)
-    if discarded.superseded < done.late:
-        reason = f"{done.late} keys are late, but only {discarded.superseded} records are superseded"
+    _check_counts(work, report, counts)
+    # Raises for an aborted transaction without an index entry; its result is not needed.
+    combine_summaries(extracted.summaries, [work.first_offset], work.name)
+    if discarded.superseded < report.late_keys:
+        reason = f"{report.late_keys} keys are late, but only {discarded.superseded} records are superseded"
         raise CheckFailedError(f"{reason}; the ledger is unchanged", path=work.name, advice=_RUN_AGAIN)
 
 
-def check_merge(work: CompactionWork, done: Compacted, live_records: int) -> None:
-    """Check a merge of runs: all ``live_records`` were written, and one entry for each where there are
-    neither keyless records nor entries of deleted keys. Raises CheckFailedError, CompactionFailedError."""
-    counts = [(sum(done.written.values()), live_records, "records of the merged runs")]
+def check_merge(work: CompactionWork, report: CompactionReport, live_records: int) -> None:
+    """Check the counts of a merge of runs: all ``live_records`` were written. If every record has a key and
+    the indexes have no deleted keys, there is one key entry for each. Raises CheckFailedError,
+    CompactionFailedError."""
+    counts = [(sum(report.written.values()), live_records, "records of the merged runs")]
     if not work.by_time and not work.retain_null_key:
-        entries = sum(part.entries for part in done.keys)
+        entries = sum(part.entries for part in report.key_index_parts)
         counts.append((entries, live_records, "keys of the merged runs"))
-    _check_counts(work, done, counts)
+    _check_counts(work, report, counts)
 
 
-# The next ledger, until it is committed: the runs of the current one, a new run, and merged ones.
+# The next ledger, until it is committed: runs of the current ledger, a new run, and merged ones.
 #
-# Runs that are not merged keep their directories; only their superseded offsets grow. New directories are
-# prepared in the staging folder, under their final names; the commit renames them.
+# A run that is not merged keeps its directory, and only the list of its superseded offsets grows. Directories
+# of new runs are prepared in the staging folder, under their final names; the commit moves them.
 
 
 class LedgerDraft:
-    """The next ledger of a log; ``ledger``: the current one.
+    """The next ledger of a log. ``ledger``: the current one, None if there is none.
 
-    ``work``: what all steps share; its ``key_indexes`` are those of the current runs. ``newly_superseded``:
-    records of current runs that new records supersede. ``written_bytes``: size of all new segments.
+    ``runs``: those of the next ledger, oldest first. ``superseded``: run id → superseded offsets (int64).
+    ``staged``: run id → directory of a new run. ``work``: what all steps share; its ``key_indexes`` are those
+    of the current runs. ``newly_superseded``: how many records of current runs the new records supersede.
+    ``written_bytes``: size of all new segments.
     """
 
     def __init__(self, store: LedgerStore, ledger: Ledger | None, work: CompactionWork) -> None:
@@ -270,51 +284,52 @@ class LedgerDraft:
         self.staged: dict[int, Path] = {}
         self._ledger_id, self._next_id = store.next_ids()
         self.newly_superseded = self.written_bytes = 0
-        indexes = {run.id: str(self._keys_of(run)) for run in self.runs if run.keys_size}
+        indexes = {run.id: str(self._key_index_of(run)) for run in self.runs if run.keys_size}
         self.work = replace(work, key_indexes=indexes)
 
     def _directory_of(self, run: Run) -> Path:
         """The directory that holds a run now."""
         return self.staged.get(run.id, self.store.folder / run_name(run.id))
 
-    def _keys_of(self, run: Run) -> Path:
+    def _key_index_of(self, run: Run) -> Path:
         return self._directory_of(run) / KEYS
 
-    def extend(self, work: CompactionWork, done: Compacted) -> None:
-        """Add compacted records as a run, or only move the end where there are no entries. Raises
+    def extend(self, work: CompactionWork, report: CompactionReport) -> None:
+        """Add the compacted records as a run. If there are none, only raise the end of the last run. Raises
         CorruptFileError, OSError."""
-        for run, parts in done.superseded.items():
-            before = self.superseded.get(run, NO_OFFSETS)
-            self.superseded[run] = np.unique(np.concatenate([before, *parts]))
-            self.newly_superseded += len(self.superseded[run]) - len(before)
+        for run_id, parts in report.superseded.items():
+            before = self.superseded.get(run_id, NO_OFFSETS)
+            self.superseded[run_id] = np.unique(np.concatenate([before, *parts]))
+            self.newly_superseded += len(self.superseded[run_id]) - len(before)
         self.runs = [
             structs.replace(run, superseded=len(self.superseded.get(run.id, ()))) for run in self.runs
         ]
-        base = work.first if self.ledger is None else self.ledger.horizon
-        if self.runs and not done.segments and not any(part.entries for part in done.keys):
-            self.runs[-1] = structs.replace(self.runs[-1], end_offset=work.end)
+        base_offset = work.first_offset if self.ledger is None else self.ledger.horizon
+        if self.runs and not report.segments and not any(part.entries for part in report.key_index_parts):
+            self.runs[-1] = structs.replace(self.runs[-1], end_offset=work.end_offset)
         else:
-            self.runs.append(self._stage(base, work.end, done))
+            self.runs.append(self._stage(base_offset, work.end_offset, report))
 
-    def _stage(self, base: int, end: int, done: Compacted) -> Run:
-        """Prepare a new run's directory, durably."""
-        number, self._next_id = self._next_id, self._next_id + 1
-        directory = Path(self.work.settings.staging) / run_name(number)
+    def _stage(self, base_offset: int, end_offset: int, report: CompactionReport) -> Run:
+        """Prepare the directory of a new run with the report's segments and key index, durably."""
+        run_id, self._next_id = self._next_id, self._next_id + 1
+        directory = Path(self.work.settings.staging) / run_name(run_id)
         files.make_directory(directory)
-        for stem, entry in done.segments.items():
-            for kind in KINDS:
-                files.rename(f"{stem}.{kind}", directory / segment_file(entry.base_offset, kind))
-        keys_size, keys_crc = assemble(directory / KEYS, done.keys, self.work.words, self.work.hash_key)
+        for path, entry in report.segments.items():
+            for suffix in SEGMENT_FILES:
+                files.rename(f"{path}.{suffix}", directory / segment_file(entry.base_offset, suffix))
+        parts, words, hash_key = report.key_index_parts, self.work.words, self.work.hash_key
+        keys_size, keys_crc = assemble_key_index(directory / KEYS, parts, words, hash_key)
         files.sync_directory(directory)
-        self.staged[number] = directory
-        segments = sorted(done.segments.values(), key=lambda entry: entry.base_offset)
+        self.staged[run_id] = directory
+        segments = sorted(report.segments.values(), key=lambda entry: entry.base_offset)
         size = sum(entry.size for entry in segments)
         self.written_bytes += size
         return Run(
-            id=number,
-            base_offset=base,
-            end_offset=end,
-            records=sum(done.written.values()),
+            id=run_id,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            records=sum(report.written.values()),
             size=size,
             segments=tuple(segments),
             keys_size=keys_size,
@@ -323,48 +338,50 @@ class LedgerDraft:
         )
 
     def merge_runs(self, engine: CompactionEngine) -> None:
-        """Merge runs where it pays (``ranges_to_merge``).
+        """Merge the runs that ``ranges_to_merge`` chooses.
 
         Raises CompactionFailedError, CheckFailedError, EngineError, OSError.
         """
-        for first, last in reversed(ranges_to_merge(self.runs, self.work.settings.max_runs)):
-            old = self.runs[first:last]
-            self.runs[first:last] = [self._merged(engine, old)]
-            for run in old:
+        # From the newest range down, so that the positions in the ranges below stay right.
+        for first, end in reversed(ranges_to_merge(self.runs, self.work.settings.max_runs)):
+            old_runs = self.runs[first:end]
+            self.runs[first:end] = [self._merge_range(engine, old_runs)]
+            for run in old_runs:
                 self.superseded.pop(run.id, None)
                 self.staged.pop(run.id, None)
 
-    def _merged(self, engine: CompactionEngine, old: Sequence[Run]) -> Run:
+    def _merge_range(self, engine: CompactionEngine, old_runs: Sequence[Run]) -> Run:
         """Merge neighbouring runs into a staged one."""
-        sources = tuple(source for run in old for source in self._sources(run))
-        base, end = old[0].base_offset, old[-1].end_offset
+        sources = tuple(source for run in old_runs for source in self._sources(run))
+        base_offset, end_offset = old_runs[0].base_offset, old_runs[-1].end_offset
         work = replace(
             self.work,
             sources=sources,
-            groups=groups_of(sources, end, engine.workers),
-            superseded={run.id: self.superseded[run.id] for run in old if run.id in self.superseded},
-            key_indexes={run.id: str(self._keys_of(run)) for run in old},
+            groups=group_sources(sources, end_offset, engine.workers),
+            superseded={run.id: self.superseded[run.id] for run in old_runs if run.id in self.superseded},
+            key_indexes={run.id: str(self._key_index_of(run)) for run in old_runs},
         )
-        done = engine.merge_runs(work)
-        check_merge(work, done, sum(run.records - run.superseded for run in old))
-        return self._stage(base, end, done)
+        report = engine.merge_runs(work)
+        check_merge(work, report, sum(run.records - run.superseded for run in old_runs))
+        return self._stage(base_offset, end_offset, report)
 
     def _sources(self, run: Run) -> Iterable[Source]:
         """A run's segments as sources."""
-        ends = [segment.base_offset for segment in run.segments[1:]] + [run.end_offset]
-        for segment, end in zip(run.segments, ends, strict=False):
+        end_offsets = [segment.base_offset for segment in run.segments[1:]] + [run.end_offset]
+        # Not strict: a run without a segment has an end, too.
+        for segment, end_offset in zip(run.segments, end_offsets, strict=False):
             path = self._directory_of(run) / segment_file(segment.base_offset, "log")
             yield Source(
                 path=str(path),
                 base_offset=segment.base_offset,
-                end_offset=end,
+                end_offset=end_offset,
                 size=segment.size,
                 inode=files.stat(path).inode,
                 run=run.id,
             )
 
     def commit(self, now_ms: int) -> Ledger:
-        """Commit it as the log's ledger. Raises CheckFailedError, OSError."""
+        """Commit the draft: it becomes the log's ledger. Raises CheckFailedError, OSError."""
         ledger = Ledger(
             id=self._ledger_id,
             horizon=self.runs[-1].end_offset,
@@ -379,7 +396,7 @@ class LedgerDraft:
 
 
 ONE_TASK_BYTES = 64 << 20
-"""New records of up to this size are compacted in one task: spreading them takes longer."""
+"""New records of up to this size are compacted in one task: to distribute them takes longer."""
 
 
 class CompactableLog(HasLedgers, Protocol):
@@ -389,9 +406,10 @@ class CompactableLog(HasLedgers, Protocol):
 
 
 class TwoPhaseCompactor:
-    """Compacts logs into their ledgers, one log a call; several threads may call it for several logs.
+    """Compacts logs into their ledgers, one log in each call. Several threads may call it, for different
+    logs.
 
-    ``one_task_bytes``: new records of up to that size are compacted in one task.
+    ``one_task_bytes``: new records of up to this size are compacted in one task.
     """
 
     def __init__(
@@ -400,12 +418,12 @@ class TwoPhaseCompactor:
         *,
         clock: Clock,
         one_task_bytes: int = ONE_TASK_BYTES,
-        settings: Settings | None = None,
+        settings: CompactionSettings | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._one_task_bytes = one_task_bytes
-        self._settings = settings or Settings()
+        self._settings = settings or CompactionSettings()
 
     def compact(
         self,
@@ -417,27 +435,30 @@ class TwoPhaseCompactor:
     ) -> CompactionResult:
         """Compact the new records of ``log``, from the ledger's horizon on, into its ledger.
 
-        They end at the high watermark or the last stable offset, as they are at the start. The caller makes
-        sure that no other compaction of the log is in progress. ``commit_guard`` is entered while the ledger
-        is changed (``LedgerStore.commit``, ``collect``): it raises when the log was truncated or deleted
-        meanwhile, and prevents both until it is left. Raises UsageError when the ledger was made with another
-        ``order`` or ``retain_null_key``, LedgerError for a damaged ledger, CompactionFailedError,
-        CheckFailedError, CorruptFileError, EngineError, OSError; the ledger is unchanged then.
+        They end at the high watermark or the last stable offset, as these are at the start. The caller makes
+        sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the last record
+        of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain records without a
+        key. ``commit_guard``: a context in which the ledger is changed (``LedgerStore.commit``, clean-up). It
+        raises if the log was truncated or deleted meanwhile, and prevents both until it is left.
+
+        Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
+        for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;
+        the ledger is unchanged then.
         """
         began = time.perf_counter()
         store = LedgerStore(log.directory)
         ledger = store.current()
         _refuse_other_options(log, ledger, order, retain_null_key)
-        view = log.view
+        view = log.view  # the immutable state of the log at this moment
         horizon = max(view.log_start_offset, 0) if ledger is None else ledger.horizon
         if horizon > view.log_end_offset:
             reason = f"its ledger covers offsets below {horizon}, but the log ends at {view.log_end_offset}"
             raise CompactionFailedError(reason, path=str(log.topic_partition), advice=_REBUILD)
-        if end_of(view) <= horizon:
+        if compactable_end(view) <= horizon:
             return _result(ledger, horizon, seconds=time.perf_counter() - began)
-        # What an interrupted compaction has left. A reader's ledger stays.
+        # Removes files that an interrupted compaction has left, except those of a ledger that has readers.
         with commit_guard():
-            store.collect()
+            store.delete_unused()
         staging = store.make_staging(secrets.token_hex(8))
         try:
             hash_key = (secrets.randbits(64), secrets.randbits(64)) if ledger is None else ledger.hash_key
@@ -462,30 +483,30 @@ class TwoPhaseCompactor:
         draft: LedgerDraft,
         commit_guard: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
-        # 1. Links keep the segments readable, whatever happens to the log meanwhile.
+        # 1. Hard links keep the segments readable while cleaning or retention removes them from the log.
         work = link_sources(log, draft.work, horizon, self._engine.workers)
-        # 2. Phases one and two, in tasks; their counts must add up.
-        whole = work.size <= self._one_task_bytes and bucket_count(work) == 1
-        done = self._engine.compact(work, whole)
-        check_compaction(work, done)
-        # 3. The next ledger: the new run, and runs that are merged now.
-        draft.extend(work, done)
+        # 2. Phases one and two, in tasks. Their counts must add up.
+        in_one_task = work.size <= self._one_task_bytes and bucket_count(work) == 1
+        report = self._engine.compact(work, in_one_task)
+        check_compaction(work, report)
+        # 3. The next ledger: add the new run, and merge runs.
+        draft.extend(work, report)
         draft.merge_runs(self._engine)
-        # 4. The commit moves the cursor (Pulsar: the acknowledgement of ``__compaction`` with the ledger's id
-        #    as its property); then the files that the ledger before had alone are deleted.
+        # 4. The commit moves the cursor. (Pulsar acknowledges on the subscription ``__compaction``, with the
+        #    ledger's id as a property.) Then delete the files that only the previous ledger had.
         with commit_guard():
             ledger = draft.commit(self._clock.now_ms())
             with contextlib.suppress(OSError):
-                draft.store.collect()
+                draft.store.delete_unused()
         return _result(
             ledger,
             ledger.horizon,
             changed=True,
-            read_records=done.extracted.records,
-            read_bytes=done.extracted.size,
-            written=sum(done.retained.values()),
+            read_records=report.extracted.records,
+            read_bytes=report.extracted.size,
+            written=sum(report.retained.values()),
             written_bytes=draft.written_bytes,
-            removed=discarded_of(work, done),
+            removed=count_discarded(work, report),
             superseded=draft.newly_superseded,
         )
 
@@ -503,7 +524,8 @@ _REBUILD = "rebuild the ledger from the records that are still in the log: silts
 def _refuse_other_options(
     log: CompactableLog, ledger: Ledger | None, order: str, retain_null_key: bool
 ) -> None:
-    """All compactions of a ledger use the same order, and treat keyless records alike. Raises UsageError."""
+    """Raises UsageError if a ledger was made with another order, or with another choice for keyless
+    records."""
     if order not in ORDERS:
         raise UsageError(f"there is no order {order!r}", advice=f"choose one of {', '.join(ORDERS)}")
     if ledger is not None and (ledger.order, ledger.retain_null_key) != (order, retain_null_key):

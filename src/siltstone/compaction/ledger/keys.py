@@ -1,15 +1,15 @@
 """Keys of side-by-side compaction: entries of new records, the lookup of older runs' entries, key indexes.
 
-Entries are plain (``compaction.keys``), under the ledger's own hash key::
+A key entry is an array of uint64 words (``compaction.keys``). The ledger has its own hash key::
 
-     word  0   bits 0–63 of the key's hash; its top ten bits are the number of the partition
+     word  0   bits 0–63 of the key's hash; the top ten of them are the number of the partition
            1   bits 64–127
-           2   offset · 2 + 1 if the key is deleted: its record's value is null or empty
-           3   timestamp (ms) with the sign bit flipped, so that unsigned words have its order; only by time
+           2   2 · offset, plus 1 if the record deletes the key (its value is null or empty)
+           3   timestamp (ms) with the sign bit flipped: unsigned words then sort as timestamps; only by time
 
-They lie in ``PARTITIONS`` partitions, in a task as in a key index file; a bucket is a range of these, and
-there is a power of two of them. (Pulsar's ``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold
-a map of all keys in memory instead.)
+Entries are divided by hash into ``PARTITIONS`` partitions, in a task as in a key index file. (They have
+nothing to do with a topic's partitions.) A bucket is a range of them; there are 2ⁿ buckets. (Pulsar's
+``PublishingOrderCompactor`` and ``EventTimeOrderCompactor`` hold a map of all keys in memory instead.)
 """
 
 from __future__ import annotations
@@ -36,33 +36,38 @@ from siltstone.compaction.keys import (
     TIMED_WORDS,
     EntryBlob,
     ShardedEntries,
-    blobs_of,
     dedupe_shards,
-    fill_table,
+    entry_blobs,
+    fill_hash_table,
     gather_by_shard,
     hashes_of,
-    mask_for,
+    new_hash_table,
+    slot_mask,
     slot_of,
-    table_for,
 )
 
 PARTITIONS = 1024
-"""Partitions of a key index: of a million keys each fits a core's cache, of a billion a task's memory."""
+"""Partitions of a key index: with a million keys each fits a core's cache, with a billion a task's memory."""
 _MIN_CAPACITY = 8
 _SIGN = np.uint64(1 << 63)
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""All bits of word 1 belong to the hash, so ``slot_of`` compares all."""
 
 
-def best_of_each_key(
+def latest_entry_of_each_key(
     blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = PARTITIONS
 ) -> tuple[Words, Int64]:
-    """The winning entry of each key, in order of partition, and the bounds (int64) of ``partitions`` from
-    number ``first`` on. Memory: twice what the entries take."""
+    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: of an entry.
+
+    Returns the entries in order of partition, and the bounds (int64[partitions + 1]) of the partitions in
+    them. The blobs have ``partitions`` partitions, from number ``first`` on. Memory: twice what the entries
+    take.
+    """
     return dedupe_shards(*gather_by_shard(blobs, PARTITIONS, first, partitions, words))
 
 
 @kernel
-def _look_up_older(
+def _look_up_older_kernel(
     entries: Words,
     bounds: Int64,
     table: Int32,
@@ -72,25 +77,25 @@ def _look_up_older(
     late: Flags,
     superseded: Int64,
 ) -> int:
-    """The kernel of ``look_up_older``: fills ``superseded`` and returns how many offsets it has."""
+    """The kernel of ``look_up_older_entries``: fills ``superseded`` and returns how many offsets it has."""
     count = 0
     by_time = entries.shape[1] == TIMED_WORDS
-    for p in range(len(older_bounds) - 1):
-        low, high = bounds[first + p], bounds[first + p + 1]
-        if low == high or older_bounds[p] == older_bounds[p + 1]:
+    for partition in range(len(older_bounds) - 1):
+        low, high = bounds[first + partition], bounds[first + partition + 1]
+        if low == high or older_bounds[partition] == older_bounds[partition + 1]:
             continue
-        # 1. A hash table of this partition's new entries only, which stays in the core's cache for the
-        #    lookups.
-        mask = mask_for(high - low)
+        # 1. Make a hash table of this partition's new entries. It is small, so it stays in the core's cache.
+        mask = slot_mask(high - low)
         slots = table[: mask + np.uint64(1)]
         slots[:] = -1
-        fill_table(entries, low, high, slots)
-        # 2. Each older entry, in it. A key without a new entry stays as it is.
-        for i in range(older_bounds[p], older_bounds[p + 1]):
-            row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL)]
+        fill_hash_table(entries, low, high, slots)
+        # 2. Look up each older entry. A key without a new entry is not changed.
+        for i in range(older_bounds[partition], older_bounds[partition + 1]):
+            row = slots[slot_of(slots, mask, entries, older[i, 0], older[i, 1], _ALL_BITS)]
             if row < 0:
                 continue
-            # By time the later event wins, of two at one time the one at the larger offset: the new one.
+            # By time the larger timestamp wins; of two equal ones the larger offset, which is the new
+            # entry's.
             if by_time and older[i, 3] > entries[row, 3]:
                 late[row] = True
             elif older[i, 2] & np.uint64(1) == 0:  # a deleted key has no record to supersede
@@ -99,17 +104,17 @@ def _look_up_older(
     return count
 
 
-def look_up_older(
+def look_up_older_entries(
     entries: Words, bounds: Int64, older: Words, older_bounds: Int64, first: int, late: Flags
 ) -> Int64:
-    """Look up an older run's entries, in order of partition from number ``first`` on, among the new entries
-    of ``best_of_each_key``. Returns the offsets of the older records that are superseded (int64, in any
-    order).
+    """Look up an older run's entries among the new entries, which ``latest_entry_of_each_key`` has returned.
 
-    Marks in ``late`` (bool, one a new entry) the keys of which the older event is the later one.
+    Both are in order of partition, with the ``bounds`` of each partition. The older ones begin at partition
+    ``first`` of the new ones. Returns the offsets of the older records that are superseded (int64, in any
+    order). Sets ``late`` (bool, one a new entry) where the older entry has the larger timestamp.
     """
-    superseded, table = np.empty(len(older), np.int64), table_for(int(np.diff(bounds).max(initial=1)))
-    count = _look_up_older(entries, bounds, table, older, older_bounds, first, late, superseded)
+    superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
+    count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first, late, superseded)
     return superseded[:count].copy()
 
 
@@ -118,7 +123,8 @@ def look_up_older(
 
 @kernel
 def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Flags) -> None:
-    """Find the records whose value is null or empty: in a decoded record the value's size follows the key."""
+    """Set ``deleted`` for records whose value is null or empty. In a record the value's size follows the
+    key."""
     origin = data.ctypes.data
     end = origin + len(data)
     for i in range(len(key_start)):
@@ -127,10 +133,11 @@ def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Fla
 
 
 class EntryCollector:
-    """Collects the entries of records, in log order, and yields them as blobs, within a bound of memory.
+    """Makes key entries of records, in log order, and yields them as blobs by bucket.
 
-    Holds about ``capacity`` entries (24 or 32 bytes each), the last one of each key. ``emitted``: how many
-    entries were yielded: one for each key, unless there are more keys than ``capacity``.
+    Memory is bounded: it holds about ``capacity`` entries (24 or 32 bytes each), the latest one of each key.
+    When a partition is full, its entries are yielded, so a key may be yielded again. ``emitted``: how many
+    entries were yielded.
     """
 
     def __init__(self, *, hash_key: tuple[int, int], by_time: bool, buckets: int, capacity: int) -> None:
@@ -138,16 +145,15 @@ class EntryCollector:
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
-        # Hashes do not spread evenly: 8 standard deviations more than the mean.
+        # Partitions differ in size, since hashes are random: 8 standard deviations above the mean are enough.
         mean = capacity // PARTITIONS
         per_partition = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
         self._entries = ShardedEntries(PARTITIONS, per_partition, words=self._words, capacity=0, dedupes=True)
         self.emitted = 0
 
     def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
-        """Add the ``selected`` records, which have keys; yields the entries of a partition that is full.
-
-        By time, ``columns`` are ``RecordColumns``.
+        """Add the ``selected`` records (bool, one a record), which must have keys. Yields the entries of
+        partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
         """
         count = int(np.count_nonzero(selected))
         if not count:
@@ -168,46 +174,50 @@ class EntryCollector:
             yield from self._emit(bounds)
 
     def finish(self) -> Iterator[EntryBlob]:
-        """Yield the entries that are left; the collector can be used again."""
-        yield from self._emit(self._entries.packed(dedupes=True))
+        """Yield the remaining entries. The collector is empty then, and can be used again."""
+        yield from self._emit(self._entries.drain(dedupes=True))
 
     def _emit(self, bounds: Int64) -> Iterator[EntryBlob]:
         self.emitted += int(bounds[-1])
-        yield from blobs_of(self._entries, bounds, self._buckets)
+        yield from entry_blobs(self._entries, bounds, self._buckets)
 
 
-# The key index of a run: the file in which later compactions find the keys that they supersede.
+# The key index of a run: a file in which later compactions look up the keys of the run's records.
 #
 # ::
 #
 #      0  magic "SILTKEYS"             8
 #      8  version 1                    4      12  words of an entry, 3 or 4   4
-#     16  partitions                   4      20  0                           4
-#     24  check of the hash key        8      a hash of no bytes, so that another key is noticed
+#     16  partitions                   4      20  unused, 0                   4
+#     24  check of the hash key        8      the hash of no bytes; shows that a file has another hash key
 #     32  bounds of the partitions     8 each, one more than partitions, in entries
 #     …   CRC32C of each partition     4 each
 #     …   CRC32C of all before         4, then 4 bytes of 0
 #     …   entries, partition by partition, each ``words`` uint64
 #
-# Little-endian. A bucket is a range of partitions, so it is one range of the file; each partition is checked
-# when it is read. Where the order is by offset, deleted keys have no entry; by time they have one for ever,
-# so that an older event that arrives late does not bring them back.
+# Little-endian. A bucket is a range of partitions, so it is one range of bytes. The checksum of a partition
+# is checked when it is read. By offset, deleted keys have no entry. By time they keep one for ever: a record
+# with a smaller timestamp may come later, and must not bring the key back.
 
 MAGIC, VERSION = b"SILTKEYS", 1
-_HEAD = struct.Struct("<8sIIIIQ")
-_HEADER_BYTES = _HEAD.size + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+_FIXED_HEADER = struct.Struct("<8sIIIIQ")
+_HEADER_BYTES = _FIXED_HEADER.size + 8 * (PARTITIONS + 1) + 4 * PARTITIONS + 8
+_WORDS_POSITION, _CHECK_POSITION = 12, 24
 _READ_BYTES = 16 << 20
+"""How much of an index is read at a time."""
 
 
-def check_of(hash_key: tuple[int, int]) -> int:
-    """A check value of a hash key: tells whether a file was made with it, without giving the key away."""
+def hash_key_check(hash_key: tuple[int, int]) -> int:
+    """A check value (uint64): the hash of no bytes. It shows whether a file has this hash key, and does not
+    reveal the key."""
     low, _ = siphash128(np.zeros(1, np.uint8), 0, 0, np.uint64(hash_key[0]), np.uint64(hash_key[1]))
     return int(low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeysPart:
-    """A part of a key index: the entries of a range of partitions, in a file of their own until ``assemble``.
+class KeyIndexPart:
+    """A part of a key index: the entries of a range of partitions, in a file of their own until
+    ``assemble_key_index``.
 
     ``counts``: entries of each partition from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" where
     there are none.
@@ -224,29 +234,36 @@ class KeysPart:
         return sum(self.counts)
 
 
-def write_part(folder: Path, entries: Words, bounds: Int64, first: int, attempt: str) -> KeysPart:
-    """Write entries in order of partition; ``bounds`` are those of the partitions from ``first`` on.
+def write_key_index_part(
+    folder: Path, entries: Words, bounds: Int64, first: int, attempt: str
+) -> KeyIndexPart:
+    """Write a part of a key index: ``entries`` in order of partition, with the ``bounds`` (int64) of the
+    partitions from number ``first`` on.
 
-    All attempts write the same bytes, and each renames its file to the same path: so a report does not depend
-    on the attempt, and Spark may combine the reports of any. The file is not made durable, the assembled
-    index is. Raises OSError.
+    All attempts of a task write the same bytes, and rename their files to the same path. So a report does not
+    depend on the attempt, and Spark may combine reports of any attempts. The part is not made durable; the
+    assembled index is. Raises OSError.
     """
-    plain = np.ascontiguousarray(entries).astype("<u8", copy=False)
+    stored = np.ascontiguousarray(entries).astype("<u8", copy=False)
     edges = itertools.pairwise(bounds.tolist())
-    checksums = tuple(crc32c(plain[start:end].reshape(-1).view(np.uint8).data) for start, end in edges)
+    checksums = tuple(crc32c(stored[start:end].reshape(-1).view(np.uint8).data) for start, end in edges)
     path = folder / f"{first:04d}.keys"
-    if len(plain):
-        own = folder / f"{first:04d}.{attempt}.keys"
-        with files.Writer(own) as writer:
-            writer.write(plain.reshape(-1).view(np.uint8).data)
-            files.inherit_owner(own)
-        files.rename(own, path)
+    if len(stored):
+        attempt_path = folder / f"{first:04d}.{attempt}.keys"
+        with files.Writer(attempt_path) as writer:
+            writer.write(stored.reshape(-1).view(np.uint8).data)
+            files.inherit_owner(attempt_path)
+        files.rename(attempt_path, path)
     counts = tuple(np.diff(bounds).tolist())
-    return KeysPart(first=first, path=str(path) if len(plain) else "", counts=counts, checksums=checksums)
+    return KeyIndexPart(
+        first=first, path=str(path) if len(stored) else "", counts=counts, checksums=checksums
+    )
 
 
-def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[int, int]) -> tuple[int, int]:
-    """Write the index ``path`` of parts that cover all partitions, durably: (its size, its CRC32C).
+def assemble_key_index(
+    path: Path, parts: Sequence[KeyIndexPart], words: int, hash_key: tuple[int, int]
+) -> tuple[int, int]:
+    """Write a key index of parts that cover all partitions, durably. Returns its size and its CRC32C.
 
     Raises CorruptFileError for a part that was damaged since, OSError.
     """
@@ -254,13 +271,13 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
     counts = [count for part in ordered for count in part.counts]
     firsts = itertools.accumulate((len(part.counts) for part in ordered), initial=0)
     assert [*(part.first for part in ordered), PARTITIONS] == list(firsts), "a part is missing or there twice"
-    head = _HEAD.pack(MAGIC, VERSION, words, PARTITIONS, 0, check_of(hash_key))
-    head += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
-    head += np.array([checksum for part in ordered for checksum in part.checksums], "<u4").tobytes()
-    head += struct.pack("<II", crc32c(head), 0)
-    checksum = crc32c(head)
+    header = _FIXED_HEADER.pack(MAGIC, VERSION, words, PARTITIONS, 0, hash_key_check(hash_key))
+    header += np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes()
+    header += np.array([checksum for part in ordered for checksum in part.checksums], "<u4").tobytes()
+    header += struct.pack("<II", crc32c(header), 0)
+    checksum = crc32c(header)
     with files.Writer(path) as writer:
-        writer.write(head)
+        writer.write(header)
         for part in ordered:
             for chunk in _chunks(part, 8 * words):
                 checksum = crc32c(chunk.data, checksum)
@@ -270,50 +287,50 @@ def assemble(path: Path, parts: Sequence[KeysPart], words: int, hash_key: tuple[
         return writer.size, checksum
 
 
-def _chunks(part: KeysPart, width: int) -> Iterator[Bytes]:
-    """A part's bytes, verified partition by partition."""
+def _chunks(part: KeyIndexPart, entry_bytes: int) -> Iterator[Bytes]:
+    """Read a part, verified partition by partition. Yields its bytes."""
     if not part.path:
         return
     bounds = np.concatenate(([0], np.cumsum(part.counts))).astype(np.int64)
     with files.Reader(part.path) as reader:
-        if reader.stat.size != part.entries * width:
+        if reader.stat.size != part.entries * entry_bytes:
             raise CorruptFileError(part.path, reader.stat.size, "the file has not the size that was written")
-        for _, _, chunk in _checked(reader, bounds, part.checksums, width):
+        for _, _, chunk in _read_verified(reader, bounds, part.checksums, entry_bytes):
             yield chunk
 
 
-def _checked(
+def _read_verified(
     reader: files.Reader,
     bounds: Int64,
     checksums: Sequence[int],
-    width: int,
+    entry_bytes: int,
     *,
     origin: int = 0,
     first: int = 0,
     end: int | None = None,
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """Read and verify partitions [``first``, ``end``), about ``_READ_BYTES`` at a time: yields (the first
-    partition, the one after the last, their bytes). Entries have ``width`` bytes and begin at ``origin``."""
+    """Read and verify partitions [``first``, ``end``), about ``_READ_BYTES`` at a time. Yields (the first
+    partition read, the one after the last, their bytes). The entries begin at position ``origin``."""
     end = len(bounds) - 1 if end is None else end
     while first < end:
-        last_entry = bounds[first] + max(1, _READ_BYTES // width)
-        until = min(end, max(first + 1, int(np.searchsorted(bounds, last_entry, side="right")) - 1))
-        edges = ((bounds[first : until + 1] - bounds[first]) * width).tolist()
-        start, chunk = origin + int(bounds[first]) * width, np.empty(edges[-1], np.uint8)
+        last_entry = bounds[first] + max(1, _READ_BYTES // entry_bytes)
+        next_first = min(end, max(first + 1, int(np.searchsorted(bounds, last_entry, side="right")) - 1))
+        edges = ((bounds[first : next_first + 1] - bounds[first]) * entry_bytes).tolist()
+        start, chunk = origin + int(bounds[first]) * entry_bytes, np.empty(edges[-1], np.uint8)
         reader.read_into(chunk, start)
         for partition, (low, high) in enumerate(itertools.pairwise(edges), first):
             if crc32c(chunk[low:high].data) != checksums[partition]:
                 reason = f"the keys of partition {partition} are damaged"
                 raise CorruptFileError(reader.path, start + low, reason)
-        yield first, until, chunk
-        first = until
+        yield first, next_first, chunk
+        first = next_first
 
 
-def read_keys(
+def read_key_index(
     path: str | Path, hash_key: tuple[int, int], words: int, first: int = 0, end: int = PARTITIONS
 ) -> Iterator[tuple[int, Words, Int64]]:
-    """Read partitions [``first``, ``end``) of a key index, some at a time: yields (the first partition,
-    entries, bounds from 0 on).
+    """Read partitions [``first``, ``end``) of a key index, some at a time. Yields (the first partition read,
+    the entries, the bounds of the partitions in these entries).
 
     Raises CorruptFileError for damage, and for a file made with another hash key or number of ``words``;
     OSError.
@@ -321,30 +338,37 @@ def read_keys(
     with files.Reader(path) as reader:
         bounds, checksums = _read_header(reader, hash_key, words)
         span = {"origin": _HEADER_BYTES, "first": first, "end": end}
-        for start, until, chunk in _checked(reader, bounds, checksums, 8 * words, **span):
+        for start, stop, chunk in _read_verified(reader, bounds, checksums, 8 * words, **span):
             entries = chunk.view("<u8").astype(np.uint64, copy=False).reshape(-1, words)
-            yield start, entries, bounds[start : until + 1] - bounds[start]
+            yield start, entries, bounds[start : stop + 1] - bounds[start]
 
 
 def _read_header(
     reader: files.Reader, hash_key: tuple[int, int], expected_words: int
 ) -> tuple[Int64, list[int]]:
-    """A key index's bounds and checksums of its partitions. Raises CorruptFileError, OSError."""
-    path, head = reader.path, reader.read(0, _HEADER_BYTES)
-    if len(head) < _HEADER_BYTES or crc32c(head[:-8]) != struct.unpack_from("<I", head, _HEADER_BYTES - 8)[0]:
+    """The bounds (in entries) and the checksums of a key index's partitions. Raises CorruptFileError,
+    OSError."""
+    path, header = reader.path, reader.read(0, _HEADER_BYTES)
+    # The last eight bytes are the checksum of all before, and four bytes of 0.
+    if (
+        len(header) < _HEADER_BYTES
+        or crc32c(header[:-8]) != struct.unpack_from("<I", header, _HEADER_BYTES - 8)[0]
+    ):
         raise CorruptFileError(path, 0, "the key index's header is damaged")
-    magic, version, words, partitions, _, check = _HEAD.unpack_from(head)
+    magic, version, words, partitions, _, check = _FIXED_HEADER.unpack_from(header)
     if magic != MAGIC or version != VERSION or partitions != PARTITIONS:
         raise CorruptFileError(path, 0, f"the file is not a key index of version {VERSION}")
     if words != expected_words:
         reason = f"entries have {words} words, not {expected_words}, so the index is of another order"
-        raise CorruptFileError(path, 12, reason)
-    if check != check_of(hash_key):
-        raise CorruptFileError(path, 24, "the index was made with another hash key than its ledger's")
-    bounds = np.frombuffer(head, "<u8", PARTITIONS + 1, _HEAD.size).astype(np.int64)
-    checksums = np.frombuffer(head, "<u4", PARTITIONS, _HEAD.size + 8 * (PARTITIONS + 1))
+        raise CorruptFileError(path, _WORDS_POSITION, reason)
+    if check != hash_key_check(hash_key):
+        raise CorruptFileError(
+            path, _CHECK_POSITION, "the index was made with another hash key than its ledger's"
+        )
+    bounds = np.frombuffer(header, "<u8", PARTITIONS + 1, _FIXED_HEADER.size).astype(np.int64)
+    checksums = np.frombuffer(header, "<u4", PARTITIONS, _FIXED_HEADER.size + 8 * (PARTITIONS + 1))
     if bounds[0] or (np.diff(bounds) < 0).any():
-        raise CorruptFileError(path, _HEAD.size, "the bounds of the partitions do not ascend")
+        raise CorruptFileError(path, _FIXED_HEADER.size, "the bounds of the partitions do not ascend")
     if reader.stat.size != _HEADER_BYTES + int(bounds[-1]) * 8 * words:
         raise CorruptFileError(path, reader.stat.size, "the file has not the size that its header says")
     return bounds, checksums.tolist()

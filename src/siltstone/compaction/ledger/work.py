@@ -1,16 +1,16 @@
-"""Phase one of a side-by-side compaction, as steps that an engine spreads: plain data in, plain data out.
+"""Phase one of a side-by-side compaction: the steps that an engine distributes over tasks.
 
 ::
 
-    link_sources   a log        → its uncompacted segments as sources, linked so that they stay readable
+    link_sources   a log        → sources: hard links to its segments above the compaction horizon
     extract        sources      → key entries by bucket, offsets of retained keyless records, counts
-    merge_bucket   one bucket   → retained offsets, part of the new key index, what older runs lose
+    merge_bucket   one bucket   → retained offsets, part of the new key index, superseded records of runs
 
 Pulsar's ``AbstractTwoPhaseCompactor.phaseOne`` reads the topic from the compaction horizon on and notes the
-latest message id of each key; its ``phaseTwo`` (``staging``) reads again and writes these messages to a new
-ledger. Pulsar reads the old ledger's messages again, too; here they stay in their runs, and the lookup says
-which of them are superseded. A step does not raise for damage in a log or a file: it reports a
-``LogFailure``.
+latest message id of each key. Its ``phaseTwo`` (here in ``staging``) reads the topic again and writes these
+messages to a new ledger. Pulsar also reads all messages of the old ledger again. Here they stay in their runs
+(immutable parts of a ledger, as in an LSM tree), and a lookup by key tells which of them are superseded. A
+step does not raise for damage in a log or a file: it reports a ``LogFailure``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
-from siltstone.base.records.codecs import DEFAULT_LIMIT
+from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
@@ -33,14 +33,21 @@ from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, delet
 from siltstone.compaction.ledger.keys import (
     PARTITIONS,
     EntryCollector,
-    KeysPart,
-    best_of_each_key,
-    look_up_older,
-    read_keys,
-    write_part,
+    KeyIndexPart,
+    latest_entry_of_each_key,
+    look_up_older_entries,
+    read_key_index,
+    write_key_index_part,
 )
 from siltstone.compaction.report import LogFailure, Summable, failure_of
-from siltstone.compaction.work import Decoded, Extracted, Group, aborted_of, decoded, groups_from
+from siltstone.compaction.work import (
+    DecodedSlice,
+    Extracted,
+    Group,
+    decode_slices,
+    groups_from,
+    parse_aborted,
+)
 from siltstone.log.fetch import LogView
 from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.log.ledger.manifest import SegmentEntry
@@ -51,19 +58,20 @@ from siltstone.log.segments import windows
 from siltstone.log.transactions import TransactionScan
 
 MERGE_BYTES = 80
-"""Bytes of memory that a merge needs for an entry, at most."""
+"""Bytes of memory that a merge needs for a key entry, at most."""
 MAX_RUNS = 8
-"""Each run costs a compaction one more key index to read, and a reader one more directory."""
+"""Runs of a ledger, at most: a compaction reads the key index of each, and a reader opens each directory."""
 NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Sizes of what is written and of what tasks take, in bytes; ``max_runs`` of a ledger.
+class CompactionSettings:
+    """Settings of a compaction; sizes in bytes.
 
-    ``staging``: the folder that tasks write into. ``segment_bytes``: a segment that has so much ends.
-    ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one batch may decompress to
-    (``max.decompressed.message.bytes``); a compaction puts the log's own in its place.
+    ``staging``: the folder that tasks write into. ``segment_bytes``: the largest size of a new segment.
+    ``index_interval``: between index entries; ``index_bytes``: of an index. ``window_size``: how much of a
+    segment a task reads at a time. ``memory_bytes``: what a task may take for keys. ``batch_limit``: what one
+    batch may decompress to; each compaction sets it to the log's ``max.decompressed.message.bytes``.
     """
 
     staging: str = ""
@@ -72,17 +80,18 @@ class Settings:
     index_bytes: int = 10 << 20
     window_size: int = 4 << 20
     memory_bytes: int = 256 << 20
-    batch_limit: int = DEFAULT_LIMIT
+    batch_limit: int = DEFAULT_DECOMPRESSION_LIMIT
     max_runs: int = MAX_RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file of batches, read from byte ``start`` up to ``size``; it holds offsets in [base, end).
+    """A file of batches with offsets in [``base_offset``, ``end_offset``), read from byte ``start`` up to
+    byte ``size``.
 
-    It must be the file with this inode, and may have grown since. (Not with this device: each client of a
-    network file system numbers devices for itself.) ``run``: the run that it is of, None for a segment of the
-    log.
+    The file must still have this inode, and may have grown since. (Its device is not compared: each client of
+    a network file system numbers devices for itself.) ``run``: the id of the run that the file belongs to,
+    None for a segment of the log.
     """
 
     path: str
@@ -101,55 +110,59 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionWork:
-    """The work that tasks share: a log's records at offsets [first, end), to be compacted, or runs to merge.
+    """The work that all tasks share: to compact a log's records at offsets [``first_offset``,
+    ``end_offset``), or to merge runs.
 
-    ``aborted``: the entries of the log's ``.txnindex`` files, those above ``end`` too. ``by_time``: the
-    largest timestamp wins. ``key_indexes``: run id → path, of the older runs or of those that are merged.
-    ``superseded``: run id → offsets (int64, ascending) to leave out of a merge of runs.
+    ``name``: the partition. ``hash_key``: the two words of the key with which record keys are hashed
+    (SipHash). ``groups``: of neighbouring sources; each is written as new segments. ``by_time``: of the
+    records of a key the one with the largest timestamp is retained, not the last one. ``retain_null_key``:
+    records without a key are retained. ``txnindex_entries``: those of the log's ``.txnindex`` files, also
+    above ``end_offset``, as bytes. ``key_indexes``: run id → path, for all older runs, or for the runs to
+    merge. ``superseded``: run id → offsets (int64, ascending) that a merge of runs leaves out.
     """
 
     name: str
     hash_key: tuple[int, int]
     by_time: bool
     retain_null_key: bool
-    settings: Settings
+    settings: CompactionSettings
     key_indexes: dict[int, str]
     sources: tuple[Source, ...] = ()
     groups: tuple[Group, ...] = ()
-    first: int = 0
-    end: int = 0
-    aborted: bytes = b""
+    first_offset: int = 0
+    end_offset: int = 0
+    txnindex_entries: bytes = b""
     superseded: dict[int, Int64] = field(default_factory=dict)
 
     @property
     def words(self) -> int:
-        """uint64 words of an entry."""
+        """How many uint64 words a key entry has."""
         return TIMED_WORDS if self.by_time else PLAIN_WORDS
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
+        """Bytes to read of all sources."""
         return sum(source.length for source in self.sources)
 
 
 @dataclass(slots=True, kw_only=True)
-class Compacted(Summable):
+class CompactionReport(Summable):
     """The report of one step of the work, or of several: reports add up.
 
-    ``arrived``: entries that were merged. Numbers of keys: ``deleted``, and ``late`` ones, whose newest event
-    among the new records is older than one of an older run (by time only). ``retained``: group → records to
-    be written, keyless ones too; ``written``: group → records written. ``superseded``: older run's id →
-    offsets (int64) that it loses. ``keys``: parts of the new key index. ``segments``: path without ``.log`` →
-    new segment.
+    ``merged_entries``: key entries that reached a merge. ``deleted_keys``: keys whose newest record is a
+    tombstone. ``late_keys``: keys of which an older run has a record with a larger timestamp (by time only).
+    ``retained``: group → records to write, keyless ones too; ``written``: group → records written.
+    ``superseded``: id of an older run → offsets (int64) of its records that are superseded now.
+    ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new segment.
     """
 
     extracted: Extracted = field(default_factory=Extracted)
-    arrived: int = 0
-    deleted: int = 0
-    late: int = 0
+    merged_entries: int = 0
+    deleted_keys: int = 0
+    late_keys: int = 0
     retained: dict[int, int] = field(default_factory=dict)
     superseded: dict[int, list[Int64]] = field(default_factory=dict, repr=False)
-    keys: list[KeysPart] = field(default_factory=list)
+    key_index_parts: list[KeyIndexPart] = field(default_factory=list)
     written: dict[int, int] = field(default_factory=dict)
     segments: dict[str, SegmentEntry] = field(default_factory=dict)
     failure: LogFailure | None = None
@@ -160,13 +173,15 @@ class Compacted(Summable):
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
-    """How many buckets, a power of two: the merge of one stays within a task's memory for keys."""
-    wanted = max(at_least, -(-(work.end - work.first) * MERGE_BYTES // work.settings.memory_bytes))
+    """How many buckets of keys, a power of two, so that the merge of one fits a task's memory for keys."""
+    wanted = max(
+        at_least, -(-(work.end_offset - work.first_offset) * MERGE_BYTES // work.settings.memory_bytes)
+    )
     return min(PARTITIONS, 1 << (wanted - 1).bit_length())
 
 
 def open_source(source: Source) -> files.Reader:
-    """Open a source. Raises SourceChangedError where its path is another file's by now, OSError."""
+    """Open a source. Raises SourceChangedError if its path leads to another file by now, OSError."""
     reader = files.Reader(source.path)
     stat = reader.stat
     if stat.inode != source.inode or stat.size < source.size:
@@ -179,12 +194,13 @@ def open_source(source: Source) -> files.Reader:
 def extract(
     work: CompactionWork, numbers: Sequence[int], buckets: int, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    """Read sources (``numbers`` into ``work.sources``, ascending): yields blobs of key entries, and arrays of
-    the offsets (int64) of keyless records that are retained.
+    """Read some sources. Yields blobs of key entries, and arrays of the offsets (int64) of keyless records
+    that are retained.
 
-    Adds counts to ``extracted``; when that has a failure in the end, the caller must not use the blobs.
+    ``numbers``: indexes into ``work.sources``, ascending. Adds counts to ``extracted``. If that has a failure
+    in the end, the caller must not use what was yielded.
     """
-    # Entries that fit the task's memory; sources have no more records than offsets.
+    # As many entries as fit the task's memory, but no more than the sources have offsets.
     offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
     capacity = max(1024, min(work.settings.memory_bytes // (8 * work.words), offsets))
     key, by_time = work.hash_key, work.by_time
@@ -201,14 +217,15 @@ def extract(
 def _extract_source(
     work: CompactionWork, source: Source, collector: EntryCollector, extracted: Extracted
 ) -> Iterator[EntryBlob | Int64]:
-    scan, settings = TransactionScan(aborted_of(work.aborted)), work.settings
+    """Read one source, as ``extract`` does. Raises CorruptFileError, SourceChangedError, OSError."""
+    scan, settings = TransactionScan(parse_aborted(work.txnindex_entries)), work.settings
     decode: Callable[..., KeyColumns] = decode_records if work.by_time else decode_record_keys
     offsets, limit = (source.base_offset, source.end_offset), settings.batch_limit
     with open_source(source) as reader:
         read = windows(reader, start=source.start, end=source.size, window_size=settings.window_size)
-        for some in decoded(source.path, read, offsets, decode, limit=limit):
-            columns = some.columns
-            selected = _selected(work, scan, some, source.path, extracted)
+        for part in decode_slices(source.path, read, offsets, decode, limit=limit):
+            columns = part.columns
+            selected = _select_records(work, scan, part, source.path, extracted)
             keyed, keyless = columns.key_size >= 0, columns.key_size < 0
             if selected is not None:
                 keyed, keyless = keyed & selected, keyless & selected
@@ -217,81 +234,97 @@ def _extract_source(
             yield from collector.add(columns, keyed)
             if work.retain_null_key and keyless.any():
                 yield columns.offset[keyless]
-    scan.refuse_unmarked(max(work.first, source.base_offset), min(work.end, source.end_offset), source.path)
+    scan.refuse_missing_markers(
+        max(work.first_offset, source.base_offset), min(work.end_offset, source.end_offset), source.path
+    )
+    # The state of transactions after this source, for the checks of the compactor.
     summary = scan.summary(source.base_offset)
     if len(summary):
         extracted.summaries.append(summary)
 
 
-def _selected(
-    work: CompactionWork, scan: TransactionScan, some: Decoded[KeyColumns], path: str, extracted: Extracted
+def _select_records(
+    work: CompactionWork,
+    scan: TransactionScan,
+    part: DecodedSlice[KeyColumns],
+    path: str,
+    extracted: Extracted,
 ) -> Flags | None:
-    """Which records take part: bool, one a record, or None for all. Not those outside [first, end), control
-    records, and records of aborted transactions. Adds the counts to ``extracted``."""
-    window, batches, columns = some
-    inside = None
+    """Which records are compacted: bool, one a record, or None for all. Excluded are records outside the
+    work's offsets, control records and records of aborted transactions. Adds counts to ``extracted``."""
+    window, batches, columns = part
+    inside = None  # which records are within the work's offsets; None: all
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
-        low = min(low, int(columns.offset[0]))  # a compressed message set is stored under its last offset
-    if low < work.first or high >= work.end:
-        inside = (columns.offset >= work.first) & (columns.offset < work.end)
-    reached = (batches["last_offset"] >= work.first) & (batches["base_offset"] < work.end)
+        # The header of a compressed message set has its last offset only.
+        low = min(low, int(columns.offset[0]))
+    if low < work.first_offset or high >= work.end_offset:
+        inside = (columns.offset >= work.first_offset) & (columns.offset < work.end_offset)
+    reached = (batches["last_offset"] >= work.first_offset) & (batches["base_offset"] < work.end_offset)
     extracted.size += int(batches["size"][reached].sum())
-    followed = scan.follow(window.data, batches, path=path, origin=window.origin)
-    if followed is None:
+    transactional = scan.follow(window.data, batches, path=path, origin=window.origin)
+    if transactional is None:
         extracted.records += len(columns) if inside is None else int(np.count_nonzero(inside))
         return inside
-    control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
-    data = ~control[columns.batch] if inside is None else inside & ~control[columns.batch]
-    aborted = followed[0][columns.batch]
-    extracted.records += int(np.count_nonzero(data))
-    extracted.aborted += int(np.count_nonzero(data & aborted))
-    return np.asarray(data & ~aborted)
+    is_control = ((batches["attributes"] & CONTROL_BIT) != 0) & (batches["magic"] == 2)
+    is_data = ~is_control[columns.batch] if inside is None else inside & ~is_control[columns.batch]
+    aborted_batches, _ = transactional
+    is_aborted = aborted_batches[columns.batch]
+    extracted.records += int(np.count_nonzero(is_data))
+    extracted.aborted += int(np.count_nonzero(is_data & is_aborted))
+    return np.asarray(is_data & ~is_aborted)
 
 
 def merge_bucket(
     work: CompactionWork, blobs: Sequence[EntryBlob], bucket: int, buckets: int, attempt: str
-) -> tuple[Compacted, Int64]:
-    """Merge one bucket's entries and look up the older runs' entries in them: (report, retained offsets).
+) -> tuple[CompactionReport, Int64]:
+    """Merge the key entries of bucket number ``bucket`` of ``buckets``, and look up the keys of older runs in
+    them.
 
-    The report has counts, the bucket's part of the new key index, and what older runs lose. The offsets are
-    int64, in any order. The result does not depend on the order of the blobs, nor on the ``attempt``, which
-    only names a file. Does not raise: a failure is in the report.
+    Returns (report, retained offsets). The report has counts, the bucket's part of the new key index, and the
+    superseded records of older runs. The offsets are int64, in any order. The result depends neither on the
+    order of the blobs nor on the ``attempt``, which only names a file. Does not raise: a failure is in the
+    report.
     """
     partitions = PARTITIONS // buckets
     first = bucket * partitions
-    done = Compacted(arrived=sum(len(blob.entries) for blob in blobs))
+    report = CompactionReport(merged_entries=sum(len(blob.entries) for blob in blobs))
     try:
-        # 1. The winning entry of each key among the new records: the last one, or the latest by time.
-        entries, bounds = best_of_each_key(blobs, work.words, first, partitions)
-        # 2. Older runs' records of these keys are superseded. By time a run may have a later event: then the
-        #    new entry is late.
+        # 1. Of the new records of each key the last one, or by time the one with the largest timestamp.
+        entries, bounds = latest_entry_of_each_key(blobs, work.words, first, partitions)
+        # 2. Records of these keys in older runs are superseded. By time an older run may have a record with a
+        #    larger timestamp: then the new record is late.
         late: Flags = np.zeros(len(entries), np.bool_)
         for run, path in work.key_indexes.items() if len(entries) else ():
-            older = read_keys(path, work.hash_key, work.words, first, first + partitions)
-            done.superseded[run] = [
-                look_up_older(entries, bounds, some, edges, start - first, late)
-                for start, some, edges in older
+            older = read_key_index(path, work.hash_key, work.words, first, first + partitions)
+            report.superseded[run] = [
+                look_up_older_entries(entries, bounds, older_entries, older_bounds, start - first, late)
+                for start, older_entries, older_bounds in older
             ]
-        # 3. A late key changes nothing: the older run keeps its record, or its deletion. A deleted key has no
-        #    record to write.
+        # 3. A late record is not written: the older run keeps its record, or its deletion, of the key. A
+        # deleted
+        #    key has no record to write.
         deleted = deleted_of(entries) & ~late
         stays = ~deleted & ~late
-        done.deleted, done.late = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
-        # 4. The new run's key index. By offset, no later compaction meets an older event than those that were
-        #    compacted, so a deleted key needs no entry. By time it may, so the deletion stays in the index.
+        report.deleted_keys, report.late_keys = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
+        # 4. The new run's key index. By offset, a deleted key needs no entry: all records to come are newer.
+        # By
+        #    time, a record to come may have a smaller timestamp than the deletion, so the index keeps this.
         indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
-        own = entries if indexed.all() else entries[indexed]
-        done.keys = [write_part(Path(work.settings.staging), own, counts[bounds], first, attempt)]
-        return done, offsets_of(entries[stays])
+        index_entries = entries if indexed.all() else entries[indexed]
+        report.key_index_parts = [
+            write_key_index_part(Path(work.settings.staging), index_entries, counts[bounds], first, attempt)
+        ]
+        return report, offsets_of(entries[stays])
     except Exception as error:
-        done.failure = failure_of(error)
-        return done, NO_OFFSETS
+        report.failure = failure_of(error)
+        return report, NO_OFFSETS
 
 
-def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
-    """Offsets, in any order, by group: yields (group index, its offsets, ascending)."""
+def offsets_by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int64]]:
+    """Divide offsets (int64, in any order) by group. Yields (index of the group, its offsets, ascending) for
+    each group that has some."""
     offsets = np.sort(offsets)
     ends = np.searchsorted(offsets, np.array([group.end_offset for group in groups], np.int64))
     for group, start, end in zip(groups, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
@@ -299,66 +332,72 @@ def by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[int, Int
             yield group.index, offsets[start:end]
 
 
-# The uncompacted segments of a log as files that stay readable while it is compacted.
+# The segments above the compaction horizon, as files that stay readable while they are compacted.
 #
-# Cleaning, retention and truncation rename and remove segments, so a compaction first links those that it
-# needs into its own folder. The active segment may be among them; it is read up to where it ended when the
-# compaction began. Where a file system has no hard links, the segments are read by their own names, and the
-# compaction fails when one of them is renamed or removed.
+# Cleaning, retention and truncation rename and remove segments. So a compaction first makes hard links to
+# those that it needs, in its own folder. The active segment may be one of them: it is read up to its end at
+# the time when the compaction began. If the file system has no hard links, the compaction reads the segments
+# themselves, and fails when one of them is renamed or removed.
 
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
-_TRIES = 20
+_LINKS_NOT_SUPPORTED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
+_MAX_TRIES = 20
 MIN_GROUP_BYTES, MAX_GROUP_BYTES = 32 << 20, 1 << 30
 
 
-def end_of(view: LogView) -> int:
-    """The first offset that must not be compacted: the high watermark, or the first open transaction's.
+def compactable_end(view: LogView) -> int:
+    """The first offset that must not be compacted: the high watermark, or the last stable offset if that is
+    lower; at least the log start offset, since retention may delete the beginning of an open transaction.
 
-    At least the log start offset: retention may have deleted the beginning of an open transaction.
+    ``view`` is the immutable state of a log at one moment: its segments and offsets.
     """
     return max(min(view.high_watermark, view.last_stable_offset), view.log_start_offset)
 
 
 def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int) -> CompactionWork:
-    """Link the segments that hold offsets at or above ``horizon`` into the staging folder. Returns the work
-    with them as its sources, in groups for so many ``workers``.
+    """Link the segments with offsets at or above ``horizon`` into the staging folder. Returns ``work`` with
+    the links as its sources, in groups for this number of ``workers``.
 
-    Raises SourceChangedError when segments were replaced again and again meanwhile, OSError.
+    Raises SourceChangedError if segments were replaced at every try, OSError.
     """
-    for attempt in range(_TRIES):
+    for attempt in range(_MAX_TRIES):
         view = log.view
         first = max(view.log_start_offset, horizon)
-        end = max(end_of(view), first)
+        end = max(compactable_end(view), first)
         folder = Path(work.settings.staging) / f"sources-{attempt}"
         files.make_directory(folder)
         try:
             sources = _link_all(view, first, end, folder)
-            rows = [(0, *row) for segment in view.segments for row in segment.aborted() if row[2] >= first]
+            transactions = [transaction for segment in view.segments for transaction in segment.aborted()]
         except FileNotFoundError:
             continue
-        groups = groups_of(sources, end, workers)
-        aborted = np.array(rows, TRANSACTION_ENTRY).tobytes()
-        return replace(work, sources=sources, groups=groups, first=first, end=end, aborted=aborted)
-    reason = f"segments were replaced while they were linked, {_TRIES} times"
+        groups = group_sources(sources, end, workers)
+        # Entries of version 0 for the transactions that end at or above the horizon.
+        rows = [(0, *transaction) for transaction in transactions if transaction.last_offset >= first]
+        entries = np.array(rows, TRANSACTION_ENTRY).tobytes()
+        work = replace(work, first_offset=first, end_offset=end, txnindex_entries=entries)
+        return replace(work, sources=sources, groups=groups)
+    reason = f"segments were replaced while they were linked, {_MAX_TRIES} times"
     raise SourceChangedError(reason, path=work.name, advice="run again")
 
 
 def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source, ...]:
-    """Raises FileNotFoundError when a segment was replaced before it was linked, OSError."""
-    bases = [segment.base_offset for segment in view.segments]
-    ends = [*bases[1:], view.log_end_offset]
+    """Link the segments with offsets in [``first``, ``end``). Raises FileNotFoundError if a segment was
+    replaced before it was linked, OSError."""
+    base_offsets = [segment.base_offset for segment in view.segments]
+    end_offsets = [*base_offsets[1:], view.log_end_offset]
+    first_index = max(bisect.bisect_right(base_offsets, first) - 1, 0)
     sources = []
-    for number in range(max(bisect.bisect_right(bases, first) - 1, 0), bisect.bisect_left(bases, end)):
-        # The bytes from the batch that holds ``first`` to the one that holds ``end``.
-        segment, size = view.segments[number], view.size_of(number)
+    for index in range(first_index, bisect.bisect_left(base_offsets, end)):
+        # The bytes from the batch with ``first`` to the batch with ``end``, which is read as a whole.
+        segment, size = view.segments[index], view.size_of(index)
         first_batch, last_batch = segment.find_batch(first, size), segment.find_batch(end, size)
         if first_batch is None:
             continue
         sources.append(
             Source(
                 path=str(_link(segment, folder)),
-                base_offset=bases[number],
-                end_offset=ends[number],
+                base_offset=base_offsets[index],
+                end_offset=end_offsets[index],
                 start=first_batch.position,
                 size=size if last_batch is None else last_batch.position + last_batch.size,
                 inode=segment.reader.stat.inode,
@@ -368,15 +407,15 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
 
 
 def _link(segment: LiveSegment, folder: Path) -> Path:
-    """A path that leads to the segment's file: a new link, or its own path where links are not possible.
+    """Link a segment's file into ``folder``, and return the link; its own path if links are not possible.
 
-    Raises FileNotFoundError when the path leads to another file by now, OSError.
+    Raises FileNotFoundError if the path leads to another file by now, OSError.
     """
     path = folder / segment_file(segment.base_offset, "log")
     try:
         files.link(segment.path(), path)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in _LINKS_NOT_SUPPORTED:
             raise
         path = segment.path()
     # A swap may have renamed another file to this path since the view was taken.
@@ -385,15 +424,16 @@ def _link(segment: LiveSegment, folder: Path) -> Path:
     return path
 
 
-def groups_of(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
-    """Groups of neighbouring sources of about the same size, a few for each worker; ``end`` is the last's."""
+def group_sources(sources: Sequence[Source], end: int, workers: int) -> tuple[Group, ...]:
+    """Groups of neighbouring sources of about the same size, a few for each worker. ``end``: the end offset
+    of the last group."""
     total = sum(source.length for source in sources)
-    target = min(max(total // (4 * workers), MIN_GROUP_BYTES), MAX_GROUP_BYTES)
-    firsts, size = [0] if sources else [], 0
+    target = min(max(total // (4 * workers), MIN_GROUP_BYTES), MAX_GROUP_BYTES)  # four groups a worker
+    group_starts, size = [0] if sources else [], 0
     for number, source in enumerate(sources):
         if size and size + source.length // 2 > target:
-            firsts.append(number)
+            group_starts.append(number)
             size = 0
         size += source.length
-    bases = [*(source.base_offset for source in sources), end]
-    return groups_from(firsts, bases)
+    base_offsets = [*(source.base_offset for source in sources), end]
+    return groups_from(group_starts, base_offsets)

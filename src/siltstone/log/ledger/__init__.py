@@ -2,14 +2,14 @@
 
 ::
 
-    topic-0/.compacted/cursor.json      the ``__compaction`` cursor: horizon and ledger id, in one file
+    topic-0/.compacted/cursor.json      the ``__compaction`` cursor: the horizon and the current ledger's id
                        ledger-5.json    the manifest of ledger 5: its runs, and the horizon
                        ledger-5.hidden  the offsets in its runs that later runs have superseded
                        generation-3/    run 3: segments with the original offsets, and the key index ``keys``
                        run-<hex>/       the staging folder of a compaction in progress
 
-The *horizon* is the first offset that the ledger does not cover. Below the horizon a reader sees the ledger's
-records that are not superseded, from the horizon on those of the log itself. A ledger never changes: a
-compaction writes a new one, complete and durable, and then moves the cursor to it. The old one is deleted
-when no reader holds it.
+A *run* is a part of a ledger that one compaction wrote, and several ledgers may share it. The *horizon* is
+the first offset that the ledger does not cover. Below the horizon a reader gets the ledger's records that are
+not superseded, from the horizon on those of the log itself. A ledger never changes: a compaction writes a new
+one, complete and durable, and then moves the cursor to it. The old one is deleted once no reader has it open.
 """

@@ -1,8 +1,9 @@
-"""A ledger's manifest, its superseded offsets and the cursor: their types and their bytes. Opens no file.
+"""A compacted ledger's manifest, its superseded offsets and the cursor: their types and file formats.
 
-A ledger consists of *runs*, as in an LSM tree: ascending, without gaps or overlaps. A run covers the log's
-offsets [``base_offset``, ``end_offset``) and holds the records that a compaction retained of them. Sizes are
-in bytes, checksums are CRC32C. In the files a run is a ``generation``, and superseded is ``hidden``.
+A ledger consists of *runs*, as in an LSM tree, ascending by offset without gaps or overlaps. A run covers the
+log's offsets [``base_offset``, ``end_offset``) and has the records that a compaction retained of them. A
+record is *superseded* if a later run has a record with its key. Sizes are in bytes, checksums are CRC32C. In
+the files a run is called ``generation``, and superseded is called ``hidden``. This module opens no file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from siltstone.base.records.layout import Int64
 
 # Sealed files: JSON with a version and a checksum.
 #
-# A sealed file is read only if ``seal`` makes exactly its bytes of its fields, so that no byte can change
-# unnoticed: the SHA-256 covers the fields, the comparison all other bytes.
+# A sealed file is valid only if ``seal`` gives exactly its bytes for its fields, so no changed byte remains
+# unnoticed: the SHA-256 covers the fields, the comparison covers all other bytes.
 
 VERSION = 1
 WRONG_CHECKSUM = "the checksum does not match"
@@ -63,16 +64,17 @@ def _text(body: Mapping[str, Any]) -> bytes:
 
 BY_OFFSET, BY_TIME = "offset", "time"
 ORDERS = (BY_OFFSET, BY_TIME)
-"""What makes a record the last one of its key: its offset, or its timestamp."""
+"""Whether the last record of a key is the one with the largest offset, or with the largest timestamp."""
+# The names of these fields in the manifest.
 _LEDGER_NAMES = {"runs": "generations", "superseded_crc": "hidden_crc"}
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a manifest: unknown fields are refused."""
+    """A part of a manifest. Reading it raises if it has an unknown field."""
 
 
 class SegmentEntry(_Strict, frozen=True, kw_only=True):
-    """One segment of a run: ``size`` of its ``.log`` in bytes, CRC32C of its three files."""
+    """One segment of a run: the ``size`` of its ``.log``, and the CRC32C of its ``.log`` and its indexes."""
 
     base_offset: int
     size: int
@@ -82,10 +84,10 @@ class SegmentEntry(_Strict, frozen=True, kw_only=True):
 
 
 class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
-    """A piece of a ledger, written by one compaction: how many ``records``, the ``size`` of their segments.
+    """A part of a ledger, written by one compaction. ``records``: how many it has. ``size``: of its segments.
 
-    ``keys_size`` and ``keys_crc`` are those of its key index. ``superseded``: how many of the records later
-    runs of the same ledger have superseded.
+    ``keys_size`` and ``keys_crc`` are those of its key index. ``superseded``: how many of its records are
+    superseded by later runs of the same ledger.
     """
 
     id: int
@@ -100,7 +102,7 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
 
     @property
     def live_size(self) -> int:
-        """About how many bytes are not superseded: as if all records had one size."""
+        """About how many bytes its records that are not superseded take, as if all had the same size."""
         return self.size * (self.records - self.superseded) // self.records if self.records else 0
 
     @property
@@ -110,11 +112,10 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
 
 
 class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
-    """A compacted view of a log below ``horizon``, the first offset that it does not cover.
+    """A compacted ledger of a log below ``horizon``, the first offset that it does not cover.
 
-    ``order`` is one of ``ORDERS``; ``hash_key``: the two words that keys are hashed with;
-    ``created_ms`` by the clock; ``superseded_crc``: CRC32C of the file of superseded offsets, None without
-    one.
+    ``order`` is one of ``ORDERS``. ``hash_key``: the key of the hash function for keys. ``created_ms``: when
+    it was made. ``superseded_crc``: CRC32C of the file of superseded offsets, None if there is no such file.
     """
 
     id: int
@@ -133,7 +134,7 @@ class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
 
     @property
     def entries(self) -> int:
-        """Records that are not superseded: those that a reader gets."""
+        """How many records are not superseded: those that a reader gets."""
         return sum(run.records - run.superseded for run in self.runs)
 
     @property
@@ -148,7 +149,7 @@ def manifest_name(ledger_id: int) -> str:
 
 
 def broken_rule(ledger: Ledger) -> str:
-    """The first rule of ledgers that this one breaks; empty for a valid one."""
+    """The first rule that the ledger breaks, as an error's reason; empty if it is valid."""
     runs = ledger.runs
     bases, ends = [run.base_offset for run in runs], [run.end_offset for run in runs]
     rules = (
@@ -157,10 +158,7 @@ def broken_rule(ledger: Ledger) -> str:
         (all(0 <= run.base_offset < run.end_offset for run in runs), "a run has no offsets"),
         (ends[-1:] in ([], [ledger.horizon]), "the runs do not end at the horizon"),
         (len({run.id for run in runs}) == len(runs), "a run is listed twice"),
-        (
-            all(0 <= run.superseded <= run.records for run in runs),
-            "more superseded records than a run has",
-        ),
+        (all(0 <= run.superseded <= run.records for run in runs), "more superseded records than a run has"),
         (all(_segments_fit(run) for run in runs), "a run's segments do not ascend, or are not of its size"),
         (
             any(run.superseded for run in runs) == (ledger.superseded_crc is not None),
@@ -171,7 +169,7 @@ def broken_rule(ledger: Ledger) -> str:
 
 
 def _segments_fit(run: Run) -> bool:
-    """Do the segments have the run's size, and ascend from 0 on below its end?"""
+    """Do the segments have the run's size? Do their base offsets ascend, within [0, the run's end)?"""
     bases = [-1, *(segment.base_offset for segment in run.segments), run.end_offset]
     return run.size == sum(segment.size for segment in run.segments) and bases == sorted(set(bases))
 
@@ -196,9 +194,9 @@ def decode_manifest(path: Path, data: bytes) -> Ledger:
     return ledger
 
 
-# The ``__compaction`` subscription's cursor: up to where the log is compacted, and into which ledger.
+# The cursor of the subscription ``__compaction``: the horizon, and the id of the current ledger.
 #
-# Both are in one file, which is replaced in one step. Its fields are named as Pulsar shows them.
+# Both are in one file, which a compaction replaces by one rename. Its fields have Pulsar's names.
 
 SUBSCRIPTION = "__compaction"
 LEDGER_PROPERTY = "CompactedTopicLedger"
@@ -234,8 +232,7 @@ def decode_cursor(path: Path, data: bytes) -> Cursor:
     return Cursor(horizon=position + 1, ledger_id=ledger_id)
 
 
-# The superseded offsets of a ledger: those of its runs that a reader skips, since later runs have a record
-# with the same key.
+# The superseded offsets of a ledger: a reader skips the records with these offsets.
 #
 # ::
 #
@@ -247,7 +244,7 @@ def decode_cursor(path: Path, data: bytes) -> Cursor:
 MAGIC = b"SLTHIDE1"
 _HEADER = struct.Struct("<8sqq")
 _SECTION = struct.Struct("<qqq")
-_NARROW = 1 << 32
+_FOUR_BYTES_LIMIT = 1 << 32
 
 
 def superseded_name(ledger_id: int) -> str:
@@ -256,35 +253,35 @@ def superseded_name(ledger_id: int) -> str:
 
 
 def encode_superseded(ledger_id: int, bases: Mapping[int, int], superseded: Mapping[int, Int64]) -> bytes:
-    """The file's bytes. ``bases``: the runs' base offsets; ``superseded``: run id → offsets.
+    """The file's bytes. ``bases``: run id → base offset; ``superseded``: run id → superseded offsets.
 
-    The offsets are int64, strictly ascending; a run without any is left out.
+    These are int64, strictly ascending. A run without any has no section.
     """
-    heads, parts = [], []
+    sections, parts = [], []
     for run, offsets in sorted(superseded.items()):
         if not len(offsets):
             continue
         relative = offsets - bases[run]
-        width = 4 if int(relative[-1]) < _NARROW else 8
-        heads.append(_SECTION.pack(run, len(offsets), width))
+        width = 4 if int(relative[-1]) < _FOUR_BYTES_LIMIT else 8
+        sections.append(_SECTION.pack(run, len(offsets), width))
         parts.append(relative.astype(f"<u{width}").tobytes())
-    return b"".join([_HEADER.pack(MAGIC, ledger_id, len(heads)), *heads, *parts])
+    return b"".join([_HEADER.pack(MAGIC, ledger_id, len(sections)), *sections, *parts])
 
 
 def decode_superseded(path: Path, data: bytes, ledger: Ledger) -> dict[int, Int64]:
-    """Run id → superseded offsets (int64, ascending), for those that have any. Raises LedgerError."""
+    """Run id → superseded offsets (int64, ascending), for runs that have any. Raises LedgerError."""
     if crc32c(data) != ledger.superseded_crc:
         raise LedgerError(str(path), WRONG_CHECKSUM)
     bases, superseded = {run.id: run.base_offset for run in ledger.runs}, dict[int, Int64]()
     try:
-        magic, of_ledger, count = _HEADER.unpack_from(data)
+        magic, ledger_id, count = _HEADER.unpack_from(data)
         position = _HEADER.size + count * _SECTION.size
-        if magic != MAGIC or of_ledger != ledger.id:
+        if magic != MAGIC or ledger_id != ledger.id:
             raise ValueError
-        for run, offsets, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
-            relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offsets, position)
+        for run, offset_count, width in _SECTION.iter_unpack(data[_HEADER.size : position]):
+            relative = np.frombuffer(data, {4: "<u4", 8: "<u8"}[width], offset_count, position)
             superseded[run] = relative.astype(np.int64) + bases[run]
-            position += offsets * width
+            position += offset_count * width
     except (KeyError, ValueError, struct.error):
         raise LedgerError(str(path), f"these are not the superseded offsets of ledger {ledger.id}") from None
     return superseded

@@ -1,4 +1,4 @@
-"""The reader of a log's compacted view: its ledger below the horizon, the log's own records from there on.
+"""The reader of a log's compacted view: first its ledger, then the log's own records from the horizon on.
 
 ::
 
@@ -6,11 +6,11 @@
     for polled in reader:            # to the end as it is now; continue later with the same reader
         polled.columns.offset        # ascending, each record once
 
-(Pulsar's ``readCompacted``.) The ledger that is current at the start, or at the last ``seek``, is read up to
-its horizon, whatever is compacted, swapped or deleted meanwhile: while the reader holds it, retention keeps
-the log's records from the horizon on. The reader releases it when it first reads the log itself. A ledger has
-no records of open or aborted transactions, so ``isolation`` matters only from the horizon on. A log without a
-ledger is read as it is.
+This is Pulsar's ``readCompacted``. The reader opens the ledger that is current when it starts, or at a
+``seek``, and reads it up to its horizon, even if a later compaction replaces it. While the reader has it
+open, retention does not delete the log's records from the horizon on. The reader closes the ledger when it
+first reads the log itself. A ledger has no records of open or aborted transactions, so ``isolation`` matters
+only from the horizon on. If a log has no ledger, all of the log is read.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ from siltstone.log.reading import (
     AtTime,
     HasView,
     LogReader,
-    Polled,
+    PolledRecords,
     ReaderSettings,
     RecordReader,
     Start,
 )
 
-# Superseded records are dropped from decoded columns in place, in one pass over the rows.
+# Superseded records are dropped from the decoded columns in place, in one pass over the rows.
 
 
 @kernel
 def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
-    """Move the rows that are not superseded to the front: how many, -1 where a superseded offset has no
-    row."""
+    """Move the rows whose offsets are not superseded to the front. Returns how many they are, -1 if a
+    superseded offset has no row.
+
+    Both ``superseded`` and the rows ascend by offset, so one pass over both finds them.
+    """
     batch, offset, key_start, key_size, timestamp = columns[:5]
     start, size, value_start, value_size, headers_start, header_count = columns[5:]
     count, skipped = 0, 0
@@ -70,10 +73,10 @@ def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
     return count if skipped == len(superseded) else -1
 
 
-def without_superseded(polled: Polled, superseded: Int64, path: str) -> Polled:
+def without_superseded(polled: PolledRecords, superseded: Int64, path: str) -> PolledRecords:
     """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
 
-    Raises LedgerError, with ``path``, for an offset between the first and the last one that has no record.
+    Raises LedgerError, with ``path``, if a superseded offset between the first and the last record has none.
     """
     columns = polled.columns
     first, end = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
@@ -86,7 +89,7 @@ def without_superseded(polled: Polled, superseded: Int64, path: str) -> Polled:
 
 
 class HasLedgers(HasView, Protocol):
-    """A log in a directory of its own, such as ``PartitionLog``."""
+    """A log whose partition directory may have ledgers, such as ``PartitionLog``."""
 
     @property
     def directory(self) -> Path:
@@ -101,7 +104,7 @@ def open_reader(
     read_compacted: bool = False,
     **options: Unpack[ReaderSettings],
 ) -> LogReader | CompactedReader:
-    """A cursor over the log, or over its compacted view; ``options`` as ``LogReader`` takes it.
+    """A reader of the log, or with ``read_compacted`` of its compacted view; ``options``: ``LogReader``'s.
 
     Raises UsageError, LedgerError, OSError.
     """
@@ -116,11 +119,12 @@ class _FixedLog:
 
 
 class CompactedReader(RecordReader, Closing):
-    """A cursor over a log's compacted view, used as a ``LogReader`` is: ``offset``, ``resets``.
+    """A reader of a log's compacted view, used like a ``LogReader``. Only one thread may use it at a time.
 
-    The ``reset`` policy applies to an offset below the view's first one, and where retention deleted records
-    of the log before they were read; "earliest" is the view's first record. Close it, or use it as a context:
-    below the horizon it holds a ledger, and with it the log's records from there on. One thread at a time.
+    ``offset``: of the next record. ``resets``: how often the ``reset`` policy was applied. It applies to an
+    offset below the view's first one, and where retention deleted records of the log before they were read;
+    "earliest" is the view's first record. Close the reader, or use it in a ``with`` statement: until it has
+    passed the horizon it keeps a ledger open, and retention keeps the log's records from the horizon on.
     """
 
     def __init__(self, log: HasLedgers, start: Start = EARLIEST, **options: Unpack[ReaderSettings]) -> None:
@@ -128,33 +132,33 @@ class CompactedReader(RecordReader, Closing):
         self._log = log
         self._options = options
         self._reset, self._end = options.get("reset", "none"), options.get("end")
-        LogReader(log, 0, **options)  # checks the arguments
+        LogReader(log, 0, **options)  # raises for wrong options
         without_reset: ReaderSettings = {**options, "reset": "none"}
-        self._tail = LogReader(log, 0, **without_reset)
+        self._log_reader = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
-        self._reading: tuple[LedgerSegment, LogReader] | None = None
-        self._tail_from = 0
-        self._closed = False
+        self._current: tuple[LedgerSegment, LogReader] | None = None
+        self._log_from = 0
+        self._is_closed = False
         self.resets = 0
         self.offset = 0
         self.seek(start)
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of one read; grows to the largest batch."""
-        return self._tail.buffer_bytes
+        """The bytes of one read; they grow to the size of the largest batch."""
+        return self._log_reader.buffer_bytes
 
     def seek(self, start: Start) -> None:
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
         self._release()
-        self._closed = False
+        self._is_closed = False
         store, view = LedgerStore(self._log.directory), self._log.view
         held = store.open()
         if held is None:
-            self.offset = self._offset_in(view, start)
+            self.offset = self._resolve_start(view, start)
             return
         self._held, ledger = held, held.ledger
-        self._tail_from = max(ledger.horizon, view.log_start_offset)
+        self._log_from = max(ledger.horizon, view.log_start_offset)
         try:
             if view.log_end_offset < ledger.horizon:
                 raise LedgerError(
@@ -169,42 +173,44 @@ class CompactedReader(RecordReader, Closing):
         if self.offset >= ledger.horizon:
             self._release()
 
-    def _offset_in(self, view: LogView, start: Start) -> int:
+    def _resolve_start(self, view: LogView, start: Start) -> int:
+        """The offset in ``view`` that ``start`` stands for."""
         isolation = self._options.get("isolation", READ_UNCOMMITTED)
         return LogReader(_FixedLog(view), start, isolation=isolation).offset
 
     def _start_offset(self, start: Start, view: LogView) -> int:
+        """The offset in the compacted view that ``start`` stands for; ``view``: of the log."""
         assert self._held is not None
         if start == EARLIEST:
             return self._held.ledger.base_offset
         if not isinstance(start, AtTime):
-            return self._offset_in(view, start)
-        for part in self._held.parts:
-            offset = self._first_since(part, start.timestamp_ms)
+            return self._resolve_start(view, start)
+        for segment in self._held.segments:
+            offset = self._first_offset_since(segment, start.timestamp_ms)
             if offset is not None:
                 return offset
-        return self._offset_in(view._replace(log_start_offset=self._tail_from), start)
+        return self._resolve_start(view._replace(log_start_offset=self._log_from), start)
 
-    def _first_since(self, part: LedgerSegment, timestamp_ms: int) -> int | None:
-        """The offset of the first record of a part, not superseded, at or after ``timestamp_ms``; None
-        without one."""
-        position = fetch.offset_for_time(part.view, timestamp_ms)
+    def _first_offset_since(self, segment: LedgerSegment, timestamp_ms: int) -> int | None:
+        """The offset of the segment's first record that is not superseded and not older than
+        ``timestamp_ms``; None without one."""
+        position = fetch.offset_for_time(segment.view, timestamp_ms)
         if position is None:
             return None
         self.offset = position.offset
         offset = None
-        while offset is None and (polled := self._poll_part(part, None)) is not None:
+        while offset is None and (polled := self._poll_segment(segment, None)) is not None:
             late = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
             offset = int(polled.columns.offset[late[0]]) if len(late) else None
-        self._reading = None
+        self._current = None
         return offset
 
-    def poll(self, max_bytes: int | None = None) -> Polled | None:
+    def poll(self, max_bytes: int | None = None) -> PolledRecords | None:
         """The next records, of about ``max_bytes`` of file (at least one batch); None at the end.
 
         Raises LedgerError for damage in the ledger, and what ``LogReader.poll`` raises.
         """
-        if self._closed:
+        if self._is_closed:
             self.seek(self.offset)
         while True:
             try:
@@ -220,80 +226,84 @@ class CompactedReader(RecordReader, Closing):
                 self.resets += 1
                 self.seek(self._reset)
 
-    def _poll(self, max_bytes: int | None) -> Polled | None:
+    def _poll(self, max_bytes: int | None) -> PolledRecords | None:
         if self._held is not None and self.offset < self._held.ledger.base_offset:
             raise OffsetOutOfRangeError(f"its first offset is {self._held.ledger.base_offset}")
         while self._held is not None:
             if self._end is not None and self.offset >= self._end:
                 self._release()
                 return None
-            part = next((part for part in self._held.parts if part.view.log_end_offset > self.offset), None)
-            if part is None:
+            segment = next(
+                (segment for segment in self._held.segments if segment.view.log_end_offset > self.offset),
+                None,
+            )
+            if segment is None:
                 break
-            polled = self._poll_part(part, max_bytes)
+            polled = self._poll_segment(segment, max_bytes)
             if polled is not None:
                 return polled
-        return self._poll_tail(max_bytes)
+        return self._poll_log(max_bytes)
 
-    def _poll_part(self, part: LedgerSegment, max_bytes: int | None) -> Polled | None:
-        """The next records of a part that are not superseded; None at its end, with ``offset`` after it."""
-        path = part.view.segments[0].reader.path
-        if self._reading is None or self._reading[0] is not part:
-            self._reading = part, self._begin(part)
-        reader = self._reading[1]
+    def _poll_segment(self, segment: LedgerSegment, max_bytes: int | None) -> PolledRecords | None:
+        """The segment's next records that are not superseded. None at its end; ``offset`` is then its end."""
+        path = segment.view.segments[0].reader.path
+        if self._current is None or self._current[0] is not segment:
+            self._current = segment, self._open_segment(segment)
+        reader = self._current[1]
         try:
             while (polled := reader.poll(max_bytes)) is not None:
                 self.offset = reader.offset
-                remaining = without_superseded(polled, part.superseded, path)
+                remaining = without_superseded(polled, segment.superseded, path)
                 if len(remaining):
                     return remaining
         except CorruptRecordError as error:
-            ledger_error = LedgerError(path, error.reason)
+            ledger_error = LedgerError(path, error.reason, advice=error.advice)
             ledger_error.position = error.position
             raise ledger_error from error
-        self._tail.buffer_bytes = max(self._tail.buffer_bytes, reader.buffer_bytes)
-        end = part.view.log_end_offset
+        self._log_reader.buffer_bytes = max(self._log_reader.buffer_bytes, reader.buffer_bytes)
+        end = segment.view.log_end_offset
         self.offset = max(self.offset, end if self._end is None else min(end, self._end))
         return None
 
-    def _begin(self, part: LedgerSegment) -> LogReader:
+    def _open_segment(self, segment: LedgerSegment) -> LogReader:
+        """A reader of the segment, whose checksum is verified first, unless the options say otherwise."""
         assert self._held is not None
         if self._options.get("verify", True):
-            self._held.verify_part(part)
-            base = part.entry.base_offset
-            following = next((part for part in self._held.parts if part.entry.base_offset > base), None)
+            self._held.verify_segment(segment)
+            base = segment.entry.base_offset
+            following = next((later for later in self._held.segments if later.entry.base_offset > base), None)
             if following is not None:
-                self._held.verify_ahead(following)
-        self.offset = max(self.offset, part.view.log_start_offset)
+                self._held.start_verification(following)
+        self.offset = max(self.offset, segment.view.log_start_offset)
         options: ReaderSettings = {
             **self._options,
             "isolation": READ_UNCOMMITTED,
             "reset": "none",
             "buffer_bytes": self.buffer_bytes,
             "limit": self._options.get("limit") or self._log.view.batch_limit,
-            "verify": False,  # ``verify_part`` has just checked all of it, or was not asked to
+            "verify": False,  # ``verify_segment`` has verified the whole log, or the options say not to
         }
-        return LogReader(_FixedLog(part.view), self.offset, **options)
+        return LogReader(_FixedLog(segment.view), self.offset, **options)
 
-    def _poll_tail(self, max_bytes: int | None) -> Polled | None:
-        """The next records of the log itself. Releases the ledger, which retention had to wait for."""
+    def _poll_log(self, max_bytes: int | None) -> PolledRecords | None:
+        """The next records of the log itself. Releases the ledger, so retention may go on."""
         try:
             if self._held is not None:
-                self.offset = max(self.offset, self._tail_from)
-            self._tail.offset = self.offset
-            polled = self._tail.poll(max_bytes)
+                self.offset = max(self.offset, self._log_from)
+            self._log_reader.offset = self.offset
+            polled = self._log_reader.poll(max_bytes)
         finally:
             self._release()
-        self.offset = self._tail.offset
+        self.offset = self._log_reader.offset
         return polled
 
     def close(self) -> None:
         """Release the ledger. May be called twice; a later ``poll`` opens the ledger that is current then."""
-        self._closed = True
+        self._is_closed = True
         self._release()
 
     def _release(self) -> None:
-        self._reading = None
+        self._current = None
         if self._held is not None:
             self._held.close()
             self._held = None

@@ -1,17 +1,17 @@
-"""The store of a partition's ledgers: commits a new one, opens the current one, deletes old ones.
+"""The store of a partition's compacted ledgers: commits a new one, opens the current one, deletes old ones.
 
-Pulsar's counterparts: ``CompactorSubscription`` moves the cursor of ``__compaction``, and with it
-``CompactedTopic.newCompactedLedger`` the horizon; ``CompactedTopic.deleteCompactedLedger`` deletes the old
-ledger::
+The current ledger is the one that the cursor names. In Pulsar ``CompactorSubscription`` moves the cursor of
+``__compaction``, ``CompactedTopic.newCompactedLedger`` makes a ledger the current one, and
+``CompactedTopic.deleteCompactedLedger`` deletes the old one. Here::
 
-    commit    1 rename the runs ─► 2 write superseded offsets and manifest ─► 3 verify ─► 4 replace the cursor
-    collect   delete a manifest that is neither current nor held by a reader ─► runs that no manifest names
-    forget    delete the cursor; ``collect`` deletes the rest
+    commit         1 rename runs ─► 2 write superseded offsets, manifest ─► 3 verify ─► 4 replace the cursor
+    delete_unused  delete each manifest that is neither current nor locked by a reader ─► runs of no manifest
+    delete_cursor  delete the cursor; ``delete_unused`` deletes the rest
 
-Each arrow is a sync. A crash leaves the old cursor or the new one, each with all of its files, since
-``collect`` deletes only files that no cursor leads to. The caller of ``commit``, ``collect`` and ``forget``
-has the directory's lock, and compacts the partition alone. Readers need no lock: they hold a shared claim
-(``flock``) on the manifest.
+Each arrow is a sync. A crash leaves the old cursor or the new one, each with all files of its ledger, since
+``delete_unused`` deletes only files that the current ledger does not need. The caller of these three holds
+the lock of the log directory, and no other compaction of the partition runs. Readers do not need that lock:
+they hold a shared lock (``flock``) on their ledger's manifest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from siltstone.base import files
 from siltstone.base.config import LONG_MAX, LogConfig
 from siltstone.base.errors import CheckFailedError, LedgerError
 from siltstone.base.records.layout import Int64
-from siltstone.log.directory import has_own_folder
+from siltstone.log.directory import has_siltstone_folder
 from siltstone.log.fetch import LogView
 from siltstone.log.ledger.manifest import (
     BY_TIME,
@@ -58,13 +58,14 @@ from siltstone.log.names import COMPACTED, segment_file
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import find_segment
 
-# A ledger that is open for reading: ``collect`` deletes none of its files until it is closed.
+# A ledger that is open for reading: ``delete_unused`` deletes none of its files until it is closed.
 #
-# Opening it checks that all files of the manifest are there, with their sizes and, for indexes, checksums.
-# The checksum of a segment's log is verified before the segment is read, in a thread while the reader is
-# still at the segment before.
+# Opening it checks that the logs in its manifest exist with their sizes, and the indexes with their
+# checksums. The checksum of a segment's log is verified before the segment is read. A thread computes it
+# while the reader reads the segment before.
 
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
+"""The superseded offsets of a run that has none."""
 
 _BUFFER_BYTES = 256 << 10
 _logger = logging.getLogger("siltstone")
@@ -72,9 +73,9 @@ _logger = logging.getLogger("siltstone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSegment:
-    """One segment of a ledger: ``view`` from where the one before it ends up to where the next one begins.
+    """One segment of a ledger. ``view``: its records, and the range of offsets that it covers in its run.
 
-    ``superseded``: the superseded offsets of its run, int64, ascending; ``entry``: the one in the manifest.
+    ``superseded``: the superseded offsets of its run, int64, ascending. ``entry``: its entry in the manifest.
     """
 
     view: LogView
@@ -83,51 +84,48 @@ class LedgerSegment:
 
 
 class HeldLedger:
-    """A ledger under a shared claim on its manifest. ``parts``: the segments of all runs, in order, which
-    together have all records.
+    """A ledger whose manifest this process holds a shared lock on. ``segments``: those of all runs, in order.
 
-    Its logs are open, so that they can be read even when the partition is deleted. An index is opened at its
-    first lookup.
+    Their logs are open, so a reader can read them even after the partition was deleted. An index is opened at
+    its first lookup.
     """
 
-    def __init__(
-        self, folder: Path, ledger: Ledger, superseded: dict[int, Int64], claim: files.Flock
-    ) -> None:
+    def __init__(self, folder: Path, ledger: Ledger, superseded: dict[int, Int64], lock: files.Flock) -> None:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
-        self._claim = claim
+        self._lock = lock
         self._verified: set[str] = set()
-        self._ahead: dict[str, Future[int]] = {}
-        self._thread = ThreadPoolExecutor(1, "ledger")  # begins with the first call
-        self._closed = threading.Event()
-        self.parts = tuple(
-            part
+        self._checksums: dict[str, Future[int]] = {}
+        self._thread = ThreadPoolExecutor(1, "ledger")  # starts its thread at the first ``submit``
+        self._close_requested = threading.Event()
+        self.segments = tuple(
+            segment
             for run in ledger.runs
-            for part in open_parts(folder, run, superseded.get(run.id, NONE_SUPERSEDED))
+            for segment in open_run_segments(folder, run, superseded.get(run.id, NONE_SUPERSEDED))
         )
 
-    def verify_part(self, part: LedgerSegment) -> None:
-        """Verify the checksum of a part's log, once. Raises LedgerError, OSError."""
-        reader = part.view.segments[0].reader
+    def verify_segment(self, segment: LedgerSegment) -> None:
+        """Verify the checksum of a segment's log, once. Raises LedgerError, OSError."""
+        reader = segment.view.segments[0].reader
         if reader.path not in self._verified:
-            ahead = self._ahead.pop(reader.path, None)
-            checksum = file_checksum(reader) if ahead is None else ahead.result()
-            if checksum != part.entry.crc:
+            future = self._checksums.pop(reader.path, None)
+            checksum = file_checksum(reader) if future is None else future.result()
+            if checksum != segment.entry.crc:
                 raise LedgerError(reader.path, WRONG_CHECKSUM)
             self._verified.add(reader.path)
 
-    def verify_ahead(self, part: LedgerSegment) -> None:
-        """Begin to compute the checksum of the part that is read next."""
-        reader = part.view.segments[0].reader
-        if reader.path not in self._verified and reader.path not in self._ahead:
-            self._ahead[reader.path] = self._thread.submit(file_checksum, reader, self._closed)
+    def start_verification(self, segment: LedgerSegment) -> None:
+        """Begin to compute, in the thread, the checksum of the segment that is read next."""
+        reader = segment.view.segments[0].reader
+        if reader.path not in self._verified and reader.path not in self._checksums:
+            self._checksums[reader.path] = self._thread.submit(file_checksum, reader, self._close_requested)
 
     def close(self) -> None:
         """Release the ledger. May be called twice."""
-        self._closed.set()
+        self._close_requested.set()
         self._thread.shutdown(cancel_futures=True)
-        self.parts = ()
-        self._claim.release()
+        self.segments = ()
+        self._lock.release()
 
 
 def run_name(run_id: int) -> str:
@@ -135,22 +133,24 @@ def run_name(run_id: int) -> str:
     return f"generation-{run_id}"
 
 
-def open_parts(folder: Path, run: Run, superseded: Int64) -> Iterator[LedgerSegment]:
+def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[LedgerSegment]:
     """The segments of a run, their files open. Raises LedgerError, OSError."""
     directory = folder / run_name(run.id)
-    bounds = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
-    ends = [*bounds[1:], run.end_offset]
-    for entry, start, end in zip(run.segments, bounds, ends, strict=False):
+    # A segment covers the offsets up to the next one's base offset; the first also covers those before it.
+    starts = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
+    ends = [*starts[1:], run.end_offset]
+    # Not strict: a run may cover offsets without having a record or a segment.
+    for entry, start, end in zip(run.segments, starts, ends, strict=False):
         check_files(directory, entry)
         segment = find_segment(directory, entry.base_offset)
         live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
-        _ = live.reader
+        _ = live.reader  # opens the log
         view = LogView((live,), start, end, end, end, live.size)
         yield LedgerSegment(view=view, superseded=superseded, entry=entry)
 
 
 def check_files(directory: Path, entry: SegmentEntry) -> None:
-    """Check that a segment's files exist, the log with its size, the indexes with their checksums.
+    """Check that a segment's files exist: the log with its size, the indexes with their checksums.
 
     Raises LedgerError, OSError.
     """
@@ -168,6 +168,7 @@ def _check_checksum(path: Path, expected: int) -> None:
 
 @contextlib.contextmanager
 def _must_exist(path: Path) -> Iterator[None]:
+    """Raise LedgerError if the block does not find the file ``path``."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +189,7 @@ def _read(path: Path) -> bytes:
 
 
 def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> int:
-    """CRC32C of a whole file, or of a part of it once ``stop`` is set."""
+    """CRC32C of a whole file. Once ``stop`` is set, it returns early with that of the part that was read."""
     buffer = np.empty(_BUFFER_BYTES, np.uint8)
     crc, position = 0, 0
     while (stop is None or not stop.is_set()) and (count := reader.read_into(buffer, position)):
@@ -207,10 +208,13 @@ _COMMIT_FAILED = "the cursor has not moved: readers have the ledger before it; c
 def check_staged(
     folder: Path, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]
 ) -> None:
-    """Bounds and counts fit, staged files are as the manifest says. Raises CheckFailedError, OSError."""
+    """Check that the ledger breaks no rule and that its staged files are as its manifest says.
+
+    Raises CheckFailedError, OSError.
+    """
     broken = broken_rule(ledger)
     for run in () if broken else ledger.runs:
-        broken = broken or _broken_superseded(run, superseded.get(run.id, NONE_SUPERSEDED))
+        broken = broken or _superseded_problem(run, superseded.get(run.id, NONE_SUPERSEDED))
     if broken:
         raise CheckFailedError(f"ledger {ledger.id}: {broken}", path=folder, advice=_COMMIT_FAILED)
     for run in ledger.runs:
@@ -218,7 +222,8 @@ def check_staged(
             _check_run(staged[run.id], run)
 
 
-def _broken_superseded(run: Run, offsets: Int64) -> str:
+def _superseded_problem(run: Run, offsets: Int64) -> str:
+    """What is wrong with a run's superseded offsets; empty if nothing is."""
     if len(offsets) != run.superseded:
         return f"{len(offsets)} offsets of run {run.id} are superseded, but {run.superseded} were counted"
     bounded = np.concatenate(([run.base_offset - 1], offsets, [run.end_offset]))
@@ -236,7 +241,7 @@ def _check_sizes(directory: Path, run: Run) -> None:
 
 
 def _check_run(directory: Path, run: Run) -> None:
-    """Compare staged files with their manifest entry. Raises CheckFailedError, OSError."""
+    """Compare a staged run's files with its manifest entries. Raises CheckFailedError, OSError."""
     try:
         _check_sizes(directory, run)
         for entry in run.segments:
@@ -250,10 +255,10 @@ def _check_run(directory: Path, run: Run) -> None:
 
 
 CURSOR = "cursor.json"
-_LEDGER_FILE = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
-_RUN = re.compile(r"generation-(\d+)\Z", re.ASCII)
-_UNFINISHED = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
-_TRIES = 100
+_LEDGER_FILE_PATTERN = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
+_RUN_PATTERN = re.compile(r"generation-(\d+)\Z", re.ASCII)
+_UNFINISHED_PATTERN = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
+_OPEN_ATTEMPTS = 100
 
 
 class LedgerStore:
@@ -261,12 +266,12 @@ class LedgerStore:
 
     def __init__(self, partition_directory: Path) -> None:
         self.folder = partition_directory / COMPACTED
-        self._partition = partition_directory
+        self._partition_directory = partition_directory
 
     # Reading
 
     def cursor(self) -> Cursor | None:
-        """The cursor, None where the log was never compacted. Raises LedgerError, OSError."""
+        """The cursor, None if the log has no ledger. Raises LedgerError, OSError."""
         path = self.folder / CURSOR
         try:
             data = files.read_bytes(path)
@@ -275,10 +280,11 @@ class LedgerStore:
         return decode_cursor(path, data)
 
     def current(self) -> Ledger | None:
-        """The ledger that the cursor names, all of its files there. Raises LedgerError, OSError."""
+        """The ledger that the cursor names, None without a cursor. Raises LedgerError, also if a file of the
+        ledger is missing, and OSError."""
         while (cursor := self.cursor()) is not None:
             try:
-                ledger = self._named_by(cursor)
+                ledger = self._ledger_of(cursor)
                 for run in ledger.runs:
                     _check_sizes(self.folder / run_name(run.id), run)
                 return ledger
@@ -287,7 +293,8 @@ class LedgerStore:
                     raise
         return None
 
-    def _named_by(self, cursor: Cursor) -> Ledger:
+    def _ledger_of(self, cursor: Cursor) -> Ledger:
+        """The ledger that the cursor names. Raises LedgerError if their horizons differ, OSError."""
         ledger = self._load(cursor.ledger_id)
         if ledger.horizon != cursor.horizon:
             raise LedgerError(
@@ -301,9 +308,9 @@ class LedgerStore:
         return decode_manifest(path, _read(path))
 
     def superseded(self, ledger: Ledger) -> dict[int, Int64]:
-        """Run id → the offsets that later runs superseded: int64, ascending.
+        """Run id → the offsets that later runs have superseded: int64, ascending.
 
-        Runs of which nothing is superseded are left out. Raises LedgerError, OSError.
+        Runs without any are left out. Raises LedgerError, OSError.
         """
         if ledger.superseded_crc is None:
             return {}
@@ -315,45 +322,43 @@ class LedgerStore:
         return superseded
 
     def open(self) -> HeldLedger | None:
-        """Open the current ledger for reading; None without one. ``collect`` keeps its files until it is
-        closed.
-
-        Raises LedgerError, OSError.
+        """Open the current ledger for reading; None without one. ``delete_unused`` keeps its files until it
+        is closed. Raises LedgerError, OSError.
         """
-        for _ in range(_TRIES):
+        for _ in range(_OPEN_ATTEMPTS):
             cursor = self.cursor()
             if cursor is None:
                 return None
             try:
-                claim = files.Flock(self.folder / manifest_name(cursor.ledger_id))
+                lock = files.Flock(self.folder / manifest_name(cursor.ledger_id))
             except (FileNotFoundError, BlockingIOError):
                 if self.cursor() == cursor:
                     self.current()  # raises with the file that is missing
                 continue
             with contextlib.ExitStack() as stack:
-                stack.callback(claim.release)
+                stack.callback(lock.release)
                 if self.cursor() == cursor:
-                    ledger = self._named_by(cursor)
-                    held = HeldLedger(self.folder, ledger, self.superseded(ledger), claim)
+                    ledger = self._ledger_of(cursor)
+                    held = HeldLedger(self.folder, ledger, self.superseded(ledger), lock)
                     stack.pop_all()
                     return held
-        reason = f"the ledger was replaced {_TRIES} times while it was opened"
+        reason = f"the ledger was replaced {_OPEN_ATTEMPTS} times while it was opened"
         raise LedgerError(str(self.folder / CURSOR), reason, advice="try again")
 
-    def held_horizon(self) -> int | None:
-        """The first offset of the log that the next compaction or a reader of a ledger still needs.
+    def first_needed_offset(self) -> int | None:
+        """The first offset of the log that the next compaction, or a reader of a ledger, still needs.
 
-        None without a ledger. Raises LedgerError, OSError: to replace a damaged ledger, all records of the
-        log may be needed.
+        Retention must not delete records from it on. None without a ledger. Raises LedgerError, OSError: a
+        damaged ledger may have to be rebuilt from all records of the log.
         """
         ledger = self.current()
         horizons = [] if ledger is None else [ledger.horizon]
         for number in self._ledgers():
             if ledger is not None and number == ledger.id:
                 continue
-            claim = self._claim_exclusively(number)
-            if claim is not None:
-                claim.release()
+            lock = self._try_lock_exclusively(number)
+            if lock is not None:
+                lock.release()
                 continue
             try:
                 horizons.append(self._load(number).horizon)
@@ -362,40 +367,43 @@ class LedgerStore:
                     raise
         return min(horizons, default=None)
 
-    def _claim_exclusively(self, ledger_id: int) -> files.Flock | None:
-        """An exclusive claim on a ledger; None while a reader holds it, or when it no longer exists."""
+    def _try_lock_exclusively(self, ledger_id: int) -> files.Flock | None:
+        """An exclusive lock on a ledger's manifest; None while a reader has it open, or if it is gone."""
         try:
             return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
             return None
 
     def _ledgers(self) -> list[int]:
-        return sorted({int(name[1]) for name in self._named(_LEDGER_FILE) if name[2] == "json"})
+        return sorted({int(name[1]) for name in self._matches(_LEDGER_FILE_PATTERN) if name[2] == "json"})
 
-    def _named(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        """The names in the folder that match."""
         if not files.is_directory(self.folder):
             return []
         matches = (pattern.match(entry.name) for entry in files.entries(self.folder))
-        return [name for name in matches if name is not None]
+        return [match for match in matches if match is not None]
 
     # Changing
 
     def next_ids(self) -> tuple[int, int]:
-        """(the next ledger's id, the first of the ids for its runs): no file has them yet."""
+        """(id for the next ledger, first id for its new runs): no file has these ids yet."""
         cursor = self.cursor()
-        ledgers = [int(name[1]) for name in self._named(_LEDGER_FILE)]
+        ledgers = [int(name[1]) for name in self._matches(_LEDGER_FILE_PATTERN)]
         ledgers += [] if cursor is None else [cursor.ledger_id]
-        runs = [int(name[1]) for name in self._named(_RUN)]
+        runs = [int(name[1]) for name in self._matches(_RUN_PATTERN)]
         return max(ledgers, default=-1) + 1, max(runs, default=-1) + 1
 
     def make_folder(self) -> None:
-        """Raises OSError, DirectoryRefusedError where something else has our folder's name."""
-        if not has_own_folder(self._partition, COMPACTED):
+        """Create ``folder`` if it is missing. Raises OSError, and DirectoryRefusedError if something else has
+        its name."""
+        if not has_siltstone_folder(self._partition_directory, COMPACTED):
             files.make_directory(self.folder)
-            files.sync_directory(self._partition)
+            files.sync_directory(self._partition_directory)
 
     def make_staging(self, name: str) -> Path:
-        """A new folder for a compaction to stage in. Raises FileExistsError, and as ``make_folder`` does."""
+        """Create a folder for the staged files of a compaction. Raises FileExistsError, and what
+        ``make_folder`` raises."""
         self.make_folder()
         path = self.folder / f"run-{name}"
         if files.exists(path):
@@ -407,32 +415,34 @@ class LedgerStore:
     def commit(self, ledger: Ledger, superseded: Mapping[int, Int64], staged: Mapping[int, Path]) -> Ledger:
         """Make a ledger the current one, durably; returns it with its ``superseded_crc``.
 
-        ``superseded``: run id → superseded offsets, int64, strictly ascending. ``staged``: the new runs' ids
-        → their directories, complete and durable. Raises CheckFailedError when a check fails, OSError; the
-        cursor is unchanged then.
+        ``superseded``: run id → superseded offsets, int64, strictly ascending. ``staged``: id of a new run →
+        its directory, complete and durable. Raises CheckFailedError when a check fails, OSError; the cursor
+        is unchanged then.
         """
         bases = {run.id: run.base_offset for run in ledger.runs}
         superseded = {number: offsets for number, offsets in superseded.items() if len(offsets)}
         if unknown := (set(superseded) | set(staged)) - set(bases):
             reason = f"ledger {ledger.id} has no runs {sorted(unknown)}"
             raise CheckFailedError(reason, path=self.folder, advice=_COMMIT_FAILED)
-        packed = encode_superseded(ledger.id, bases, superseded)
-        ledger = replace(ledger, superseded_crc=crc32c(packed) if superseded else None)
+        data = encode_superseded(ledger.id, bases, superseded)
+        ledger = replace(ledger, superseded_crc=crc32c(data) if superseded else None)
         check_staged(self.folder, ledger, superseded, staged)
         self._refuse_overtaken(ledger)
-        # Steps 1 to 3: nothing refers to the new files yet, and ``collect`` removes them after a crash.
+        # Steps 1 to 3: the cursor does not name the new ledger yet. After a crash ``delete_unused`` deletes
+        # its files.
         self._rename_runs(staged)
         if superseded:
-            files.write_new(self.folder / superseded_name(ledger.id), packed)
+            files.write_new(self.folder / superseded_name(ledger.id), data)
         files.write_new(self.folder / manifest_name(ledger.id), encode_manifest(ledger))
         files.sync_directory(self.folder)
         self._check_written(ledger)
-        # Step 4: one rename moves readers and horizon to the new ledger.
+        # Step 4: one rename moves the cursor, so that readers open the new ledger.
         cursor = Cursor(horizon=ledger.horizon, ledger_id=ledger.id)
         files.replace(self.folder / CURSOR, encode_cursor(cursor))
         return ledger
 
     def _refuse_overtaken(self, ledger: Ledger) -> None:
+        """Raises CheckFailedError if another compaction has committed a later ledger meanwhile."""
         cursor = self.cursor()
         if cursor is not None and (ledger.id <= cursor.ledger_id or ledger.horizon < cursor.horizon):
             raise CheckFailedError(
@@ -451,60 +461,60 @@ class LedgerStore:
     def _check_written(self, ledger: Ledger) -> None:
         """Verify the new ledger from disk before the cursor moves to it. Raises CheckFailedError."""
         try:
-            written = self._load(ledger.id)  # its ``superseded_crc`` covers the other file
+            written = self._load(ledger.id)
             self.superseded(written)
             for run in written.runs:
-                list(open_parts(self.folder, run, NONE_SUPERSEDED))
+                list(open_run_segments(self.folder, run, NONE_SUPERSEDED))
             if written != ledger:
                 path = self.folder / manifest_name(ledger.id)
                 raise LedgerError(str(path), "the manifest differs from the ledger that was written")
         except LedgerError as error:
             raise CheckFailedError(error.reason, path=error.path, advice=_COMMIT_FAILED) from error
 
-    def forget(self) -> None:
-        """Remove the cursor, durably; ``collect`` deletes the ledger's files. Raises OSError."""
+    def delete_cursor(self) -> None:
+        """Delete the cursor, durably; ``delete_unused`` deletes the ledger's files. Raises OSError."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            has_own_folder(self._partition, COMPACTED)
+            has_siltstone_folder(self._partition_directory, COMPACTED)
             files.unlink(self.folder / CURSOR)
             files.sync_directory(self.folder)
 
-    def collect(self, keep: Collection[str] = ()) -> list[str]:
+    def delete_unused(self, keep: Collection[str] = ()) -> list[str]:
         """Delete all files that neither the current ledger nor a reader needs; returns their names.
 
-        ``keep``: staging folders of compactions in progress. If a manifest that has to stay is corrupt, all
+        ``keep``: staging folders of compactions in progress. If a manifest that must stay is corrupt, all
         runs stay. Raises LedgerError for a corrupt cursor, DirectoryRefusedError, OSError.
         """
-        if not has_own_folder(self._partition, COMPACTED):
+        if not has_siltstone_folder(self._partition_directory, COMPACTED):
             return []
         cursor = self.cursor()
         removed = []
         for number in self._ledgers():
             if cursor is not None and number == cursor.ledger_id:
                 continue
-            claim = self._claim_exclusively(number)
-            if claim is not None:
-                with claim:
+            lock = self._try_lock_exclusively(number)
+            if lock is not None:
+                with lock:
                     removed.append(self._remove(manifest_name(number)))
         ledgers = self._ledgers()
-        ledger_files = self._named(_LEDGER_FILE)
+        ledger_files = self._matches(_LEDGER_FILE_PATTERN)
         orphans = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in ledgers]
-        unfinished = self._named(_UNFINISHED)
-        runs = self._unnamed_runs(ledgers)
+        unfinished = self._matches(_UNFINISHED_PATTERN)
+        runs = self._unreferenced_runs(ledgers)
         if runs:
-            # A deleted manifest must not come back after a crash without its runs.
+            # Otherwise a crash could bring a deleted manifest back, but not its runs.
             files.sync_directory(self.folder)
         removed += [self._remove(name[0]) for name in (*orphans, *runs, *unfinished) if name[0] not in keep]
         if removed:
             files.sync_directory(self.folder)
         return removed
 
-    def _unnamed_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
-        """The directories of runs that no ledger has; none if a manifest is corrupt."""
+    def _unreferenced_runs(self, ledgers: list[int]) -> list[re.Match[str]]:
+        """The directories of runs that are in no manifest; none if a manifest is corrupt."""
         try:
-            named = {run.id for number in ledgers for run in self._load(number).runs}
+            referenced = {run.id for number in ledgers for run in self._load(number).runs}
         except LedgerError:
             return []
-        return [name for name in self._named(_RUN) if int(name[1]) not in named]
+        return [name for name in self._matches(_RUN_PATTERN) if int(name[1]) not in referenced]
 
     def _remove(self, name: str) -> str:
         path = self.folder / name
@@ -515,15 +525,15 @@ class LedgerStore:
         return name
 
 
-# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger never stops it.
+# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger prevents nothing.
 #
-# A ledger that covers offsets beyond the log's end is forgotten, since new records are about to get these
-# offsets. It is forgotten before the log is truncated, so that a crash never leaves both; a log that a crash
-# has shortened is compared with its ledger when it is opened, before the first append.
+# If a ledger covers offsets beyond the log's end, its cursor is deleted, since new records will get these
+# offsets. This happens before a truncation, so that a crash never leaves the shorter log with that ledger. If
+# a crash has shortened the log, it happens when the log is opened, before the first append.
 
 
-def forget_beyond(directory: Path, end_offset: int) -> None:
-    """Forget a partition's ledger if the log ends, or is about to end, below its horizon. Raises OSError."""
+def delete_cursor_beyond(directory: Path, end_offset: int) -> None:
+    """Delete a partition's cursor if the log ends, or will end, below its horizon. Raises OSError."""
     store = LedgerStore(directory)
     try:
         cursor = store.cursor()
@@ -531,7 +541,7 @@ def forget_beyond(directory: Path, end_offset: int) -> None:
         _logger.warning("%s", error)
         return
     if cursor is not None and cursor.horizon > end_offset:
-        store.forget()
+        store.delete_cursor()
         _logger.warning(
             "%s: removed compacted ledger %d, since it covers offsets below %d and the log now ends at %d; "
             "compact the log again",
@@ -543,22 +553,22 @@ def forget_beyond(directory: Path, end_offset: int) -> None:
 
 
 def recover_ledgers(directory: Path, end_offset: int) -> None:
-    """Recover a partition's ledgers when its log is opened for writing: forget one that covers offsets beyond
-    the log's end, delete leftover files. Raises OSError."""
-    forget_beyond(directory, end_offset)
+    """Recover a partition's ledgers when its log is opened for writing: delete the cursor of a ledger that
+    covers offsets beyond the log's end, and files that are not needed. Raises OSError."""
+    delete_cursor_beyond(directory, end_offset)
     try:
-        LedgerStore(directory).collect()
+        LedgerStore(directory).delete_unused()
     except LedgerError as error:
         _logger.warning("%s", error)
 
 
 class CleaningBounds(NamedTuple):
-    """What cleaning in place must leave for the next compaction, so that both have the same result:
-    tombstones from offset ``tombstones_from`` on stay, nothing from ``clean_below`` on is cleaned.
+    """What cleaning in place must leave for the next side-by-side compaction: tombstones from offset
+    ``tombstones_from`` on, and all records from offset ``clean_below`` on.
 
-    A tombstone above the horizon stays until a compaction has applied it to the ledger, which may have its
-    key. If the ledger is ordered by time, nothing above its horizon is cleaned: cleaning compares offsets,
-    and would remove a record with a later timestamp that has a lower offset.
+    A tombstone at or above the horizon stays until a compaction has applied it to the ledger, which may have
+    a record with its key. If the ledger is ordered by time, nothing at or above its horizon is cleaned: a
+    cleaning compares offsets, and could discard the record with the latest timestamp of its key.
     """
 
     tombstones_from: int = LONG_MAX
@@ -566,7 +576,7 @@ class CleaningBounds(NamedTuple):
 
 
 def cleaning_bounds(partition: Path) -> CleaningBounds:
-    """The bounds that a partition's ledger sets to cleaning in place: if it is corrupt, all tombstones stay.
+    """The bounds that a partition's ledger sets to cleaning in place. If it is corrupt, all tombstones stay.
 
     Raises OSError.
     """

@@ -2,14 +2,14 @@
 
 ::
 
-    1 remove the clean-shutdown marker, durably      after a crash from here on, the stop was not clean
-    2 recover every partition                        some at a time; a failed one stops no other
-    3 write the checkpoints                          log start, high watermark, the recovery point last
-    4 write the marker again                         only with ``close``: no log is opened afterwards
+    1 remove the clean-shutdown marker, durably      a crash after this is no clean shutdown
+    2 recover every partition                        several at a time; if one fails, the others continue
+    3 write the checkpoints                          log start offset, high watermark, recovery point last
+    4 write the marker again                         only with ``mark_clean_shutdown``
 
-An error of the file system takes its directory offline, with the reason, and the others are served
-(``LogDirFailureChannel``). While a log cannot be served, the marker is not written: the next start must not
-take that log for one that was stopped cleanly.
+An error of the file system takes its log directory offline; the others are served (Kafka's
+``LogDirFailureChannel``). If one log cannot be served, the marker is not written: the next start would assume
+that this log had a clean shutdown, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, PassedOver
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
-from siltstone.log.recovery.partition import Recovered, recover_partition
+from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
@@ -38,24 +38,31 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecovery:
-    """The result of one log. ``recovered`` is None if it cannot be served. ``damage``: what is corrupt."""
+    """The result for one log. ``status``: one of the constants above; ``reason``: why, in words.
+
+    ``recovered`` is None if the log cannot be served. ``damage``: what is corrupt in it.
+    """
 
     topic_partition: TopicPartition
     path: Path
     status: str
     reason: str = ""
-    recovered: Recovered | None = None
+    recovered: RecoveredPartition | None = None
     damage: tuple[CorruptFileError, ...] = ()
 
     @property
-    def is_bad(self) -> bool:
-        """Is there something that a person has to look at?"""
+    def needs_attention(self) -> bool:
+        """Does an operator have to do something about it?"""
         return self.status in (DAMAGED, REFUSED, FAILED)
 
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryRecovery:
-    """The result of one log directory; ``offline`` is why it is not served, None where it is."""
+    """The result for one log directory. ``offline``: why it cannot be served, None if it can.
+
+    ``was_clean``: it had the clean-shutdown marker. ``notes``: checkpoints that could not be read.
+    ``passed_over``: the entries of the directory that are no partitions.
+    """
 
     path: Path
     was_clean: bool = False
@@ -65,9 +72,9 @@ class DirectoryRecovery:
     passed_over: list[PassedOver] = field(default_factory=list)
 
     @property
-    def is_bad(self) -> bool:
-        """Is there something that a person has to look at?"""
-        return self.offline is not None or any(log.is_bad for log in self.logs)
+    def needs_attention(self) -> bool:
+        """Does an operator have to do something about it?"""
+        return self.offline is not None or any(log.needs_attention for log in self.logs)
 
     @classmethod
     def failed(cls, path: Path, error: OSError) -> DirectoryRecovery:
@@ -77,25 +84,29 @@ class DirectoryRecovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
-    """Options of a recovery: ``config_of`` a log, ``now_ms`` for expiry, ``threads`` for each directory.
+    """Options of a recovery.
 
-    ``check``: read below the recovery point too (None: only if the stop was not clean). ``close``: the logs
-    are not opened now, so that the directory is left as after a clean stop. ``dry_run``: change nothing.
+    ``config_of``: returns a partition's settings. ``now_ms``: the time by which producers expire.
+    ``threads``: how many logs of a directory are recovered at once. ``check``: read the segments below the
+    recovery point too; None: only without a clean shutdown. ``mark_clean_shutdown``: write the marker at the
+    end, because no log is opened afterwards. ``dry_run``: change nothing.
     """
 
     config_of: Callable[[TopicPartition], LogConfig]
     now_ms: int
     threads: int = 1
     check: bool | None = False
-    close: bool = False
+    mark_clean_shutdown: bool = False
     dry_run: bool = False
 
 
 def recover_directories(
     directories: Sequence[LogDirectory], options: RecoveryOptions, progress: Progress | None = None
 ) -> list[DirectoryRecovery]:
-    """Recover the opened directories of one broker (``open_directories``: each once), at the same time; a
-    result for each, in order."""
+    """Recover the open log directories of one broker, all at once; returns a result for each, in order.
+
+    Each directory may be passed only once, as ``open_directories`` returns them.
+    """
     with ThreadPoolExecutor(max(len(directories), 1)) as pool:
         return list(
             pool.map(lambda directory: _DirectoryRecoverer(directory, options, progress).run(), directories)
@@ -103,26 +114,26 @@ def recover_directories(
 
 
 class _DirectoryRecoverer:
-    """The recovery of one log directory: ``run`` once."""
+    """The recovery of one log directory; call ``run`` once."""
 
     def __init__(self, directory: LogDirectory, options: RecoveryOptions, progress: Progress | None) -> None:
         self._directory = directory
         self._options = options
         self._progress = progress
         self._lock = threading.Lock()
-        self._done = 0
-        self._points: dict[TopicPartition, int] = {}
-        self._starts: dict[TopicPartition, int] = {}
+        self._done_count = 0
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_start_offsets: dict[TopicPartition, int] = {}
         self.result = DirectoryRecovery(path=directory.path, passed_over=directory.passed_over)
 
     def run(self) -> DirectoryRecovery:
-        """Recover the directory's logs, then write what says that they are in order."""
+        """Recover the directory's logs, then write its checkpoints and the clean-shutdown marker."""
         result, partitions = self.result, self._directory.partitions
         try:
             marker = self._read_and_remove_marker()
             result.was_clean = marker is not None
-            self._points = self._read(names.RECOVERY_CHECKPOINT)
-            self._starts = self._read(names.LOG_START_CHECKPOINT)
+            self._recovery_points = self._read_checkpoint(names.RECOVERY_CHECKPOINT)
+            self._log_start_offsets = self._read_checkpoint(names.LOG_START_CHECKPOINT)
             with ThreadPoolExecutor(self._options.threads) as pool:
                 logs = list(pool.map(self._recover, sorted(partitions)))
             result.logs = [log for log in logs if log is not None]
@@ -149,12 +160,12 @@ class _DirectoryRecoverer:
             marker = files.read_bytes(path)
         except FileNotFoundError:
             return None
-        if not (self._options.dry_run or self._directory.is_partial):
+        if not (self._options.dry_run or self._directory.is_partition_subset):
             files.unlink(path)
             files.sync_directory(self._directory.path)
         return marker
 
-    def _read(self, name: str) -> dict[TopicPartition, int]:
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         try:
             return read_checkpoint(self._directory.path / name)
         except CorruptFileError as error:
@@ -164,32 +175,32 @@ class _DirectoryRecoverer:
     # The logs
 
     def _recover(self, topic_partition: TopicPartition) -> LogRecovery | None:
-        """One log; None once the directory is offline."""
+        """Recover one log; None if the directory is offline."""
         if self.result.offline is not None:
             return None
-        # Without all of its logs a directory gets neither checkpoints nor the marker.
+        # Ctrl-C raises here: then the directory gets neither checkpoints nor the marker.
         interruption.current().check()
         log = self._recover_log(topic_partition, self._directory.partitions[topic_partition])
         with self._lock:
-            self._done += 1
+            self._done_count += 1
             if self._progress is not None:
-                self._progress(str(self._directory.path), self._done, len(self._directory.partitions))
+                self._progress(str(self._directory.path), self._done_count, len(self._directory.partitions))
         return log
 
     def _recover_log(self, topic_partition: TopicPartition, path: Path) -> LogRecovery:
-        options, clean = self._options, self.result.was_clean
+        options, had_clean_shutdown = self._options, self.result.was_clean
         log = LogRecovery(topic_partition=topic_partition, path=path, status=REFUSED)
         if topic_partition.topic == CLUSTER_METADATA:
             return replace(log, status=SKIPPED, reason="its quorum recovers the metadata log")
         try:
             recovered = recover_partition(
                 path,
-                clean=clean,
-                recovery_point=self._points.get(topic_partition, 0),
-                log_start=self._starts.get(topic_partition, 0),
+                had_clean_shutdown=had_clean_shutdown,
+                recovery_point=self._recovery_points.get(topic_partition, 0),
+                log_start_offset=self._log_start_offsets.get(topic_partition, 0),
                 config=options.config_of(topic_partition),
                 now_ms=options.now_ms,
-                check=not clean if options.check is None else options.check,
+                check=not had_clean_shutdown if options.check is None else options.check,
                 dry_run=options.dry_run,
             )
         except CorruptFileError as error:
@@ -217,47 +228,48 @@ class _DirectoryRecoverer:
     def _write_checkpoints(self) -> None:
         """Write the checkpoints that have changed, without the entries of logs that no longer exist.
 
-        The recovery point goes last: with an older one the next start only reads more.
+        The recovery points are written last: after a crash before that, the next start only scans more.
         """
-        partitions, is_partial = self._directory.partitions, self._directory.is_partial
-        marks = self._read(names.REPLICATION_CHECKPOINT)
-        new_points, new_starts = (
+        partitions, is_subset = self._directory.partitions, self._directory.is_partition_subset
+        high_watermarks = self._read_checkpoint(names.REPLICATION_CHECKPOINT)
+        new_recovery_points, new_log_start_offsets = (
             {
                 topic_partition: offset
                 for topic_partition, offset in offsets.items()
-                if is_partial or topic_partition in partitions
+                if is_subset or topic_partition in partitions
             }
-            for offsets in (self._points, self._starts)
+            for offsets in (self._recovery_points, self._log_start_offsets)
         )
-        new_marks = dict(marks)
+        new_watermarks = dict(high_watermarks)
         for topic_partition, log in (
             (log.topic_partition, log.recovered) for log in self.result.logs if log.recovered
         ):
-            new_points[topic_partition] = log.log_end_offset
-            new_starts.pop(topic_partition, None)
+            new_recovery_points[topic_partition] = log.log_end_offset
+            new_log_start_offsets.pop(topic_partition, None)
             if log.log_start_offset > log.segments[0].base_offset:
-                new_starts[topic_partition] = log.log_start_offset
-            if topic_partition in new_marks:
-                new_marks[topic_partition] = min(new_marks[topic_partition], log.log_end_offset)
+                new_log_start_offsets[topic_partition] = log.log_start_offset
+            if topic_partition in new_watermarks:
+                new_watermarks[topic_partition] = min(new_watermarks[topic_partition], log.log_end_offset)
         for name, old, new in (
-            (names.LOG_START_CHECKPOINT, self._starts, new_starts),
-            (names.REPLICATION_CHECKPOINT, marks, new_marks),
-            (names.RECOVERY_CHECKPOINT, self._points, new_points),
+            (names.LOG_START_CHECKPOINT, self._log_start_offsets, new_log_start_offsets),
+            (names.REPLICATION_CHECKPOINT, high_watermarks, new_watermarks),
+            (names.RECOVERY_CHECKPOINT, self._recovery_points, new_recovery_points),
         ):
             if new != old:
                 write_checkpoint(self._directory.path / name, new)
 
     def _write_marker(self, marker: bytes | None) -> None:
-        """Write the clean-shutdown marker: the old one's bytes, unless a log lost records.
+        """Write the clean-shutdown marker; ``marker`` has the old one's bytes, None if there was none.
 
-        Its broker epoch tells the controller that nothing was lost (KIP-966). If a log was truncated, or the
-        stop was not clean, the new marker has no broker's epoch.
+        The broker epoch in a marker tells the controller that no log lost records (KIP-966). So the old bytes
+        are written again only if no log was truncated; else the marker gets broker epoch -1.
         """
         served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
-        if not self._options.close or self._directory.is_partial or None in served:
+        is_subset = self._directory.is_partition_subset
+        if not self._options.mark_clean_shutdown or is_subset or None in served:
             return
-        changed = any(recovered is not None and recovered.truncated_bytes for recovered in served)
-        content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or changed else marker
+        is_truncated = any(recovered is not None and recovered.truncated_bytes for recovered in served)
+        content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or is_truncated else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, content)
 
 

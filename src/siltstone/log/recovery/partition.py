@@ -2,28 +2,29 @@
 
 The steps, with those of ``LogLoader.load`` in parentheses::
 
-    1 finish or drop an interrupted swap           (removeTempFilesAndCollectSwapFiles,
-                                                   completeSwapOperations)
-    2 split overflowed segments                    (retryOnOffsetOverflow)
-    3 remove orphaned files                        (loadSegmentFiles)
-    4 check what is durable: are its indexes possible? If not, they are rebuilt
-                                                   (LogSegment.sanityCheck)
+    1 complete an interrupted swap, or remove its files   (removeTempFilesAndCollectSwapFiles,
+                                                          completeSwapOperations)
+    2 split overflowed segments                           (retryOnOffsetOverflow)
+    3 remove files that belong to no segment              (loadSegmentFiles)
+    4 check the indexes of segments below the recovery point, and rebuild those with entries that cannot be
+      right                                               (LogSegment.sanityCheck)
     5 after a crash: scan every segment from the recovery point on, truncate the log at the first corrupt
-      batch, rebuild the indexes                   (recoverLog, recoverSegment)
-      after a clean stop: check the active segment's tail, and scan that segment if the tail is corrupt
-    6 producer states and snapshots                (UnifiedLog.rebuildProducerState)
-    7 leader epochs: truncate to the log's start and end
+      batch, rebuild the indexes                          (recoverLog, recoverSegment)
+      after a clean shutdown: check the last batches of the active segment; scan it if one is corrupt
+    6 rebuild the producer states, write snapshots        (UnifiedLog.rebuildProducerState)
+    7 truncate the leader epochs to the log's start and end
 
 Where this differs from ``LogLoader.recoverLog``:
 
-- Kafka trusts a log that was stopped cleanly; here its tail is checked (steps 4 and 5).
-- A batch with a wrong magic byte is corrupt: no checksum covers that byte, and Kafka accepts it.
-- Corruption below the recovery point is reported and left as it is: what was durable is no torn write.
+- After a clean shutdown Kafka checks nothing; here the last batches and the indexes are checked.
+- A batch with a wrong magic byte is corrupt. Kafka accepts it, since no checksum covers that byte.
+- Corruption below the recovery point is reported and left as it is. Those bytes were durable, so no
+  interrupted write explains it, and truncating there would lose valid records.
 - A log whose offsets decrease is refused (CorruptRecordError); Kafka does not start.
 - Indexes below the recovery point are rebuilt too.
 
-Every step can be repeated after a crash, and none of them declares that the log is in order: ``directories``
-writes the recovery point and the clean-shutdown marker, when everything that they vouch for is durable.
+A crash may interrupt any step: the next start repeats it. ``directories`` writes the recovery point and the
+clean-shutdown marker afterwards, when all of these changes are durable.
 """
 
 from __future__ import annotations
@@ -48,27 +49,26 @@ from siltstone.log.recovery.scan import (
     SegmentScan,
     apply_batches,
     check_tail,
-    contradict_markers,
     impossible_indexes,
+    indexes_contradict_markers,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
-from siltstone.log.segments import Segment, floor_segment_index, segments_among
+from siltstone.log.segments import Segment, floor_segment_index, segments_of_listing
 
 _REPLACED_FILES = (names.LEADER_EPOCH_CHECKPOINT, names.PARTITION_METADATA)
-"""Files of a partition, besides those of segments, that are first written under a temporary name."""
+"""Files of a partition that are replaced: written under a temporary name, then renamed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryChanges:
-    """Changes one partition directory, or in a dry run only counts the changes.
+    """Changes the files of one partition directory; a dry run only records what it would change.
 
-    ``removed`` and ``truncated_bytes``: what was done. ``listing``: the directory's files by name, as they
-    are after each change. ``any``: something was changed.
+    ``listing``: the directory's files by name, kept up to date. ``removed``: names of removed files.
+    ``truncated_bytes``: how many bytes of batches were removed. ``is_changed``: there was any change.
 
-    Every change can be repeated: a crash between any two of them leaves a directory that recovers to the same
-    log. The caller writes the checkpoints and the clean-shutdown marker, which say that all of it is durable,
-    after them.
+    After a crash between two changes the next start recovers the same log. The checkpoints and the
+    clean-shutdown marker say that all changes are durable, so the caller writes them last.
     """
 
     directory: Path
@@ -76,25 +76,25 @@ class DirectoryChanges:
     dry_run: bool
     removed: list[str] = field(default_factory=list)
     truncated_bytes: int = 0
-    any: bool = False
-    _unsynced: bool = False
+    is_changed: bool = False
+    _has_unsynced_names: bool = False
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; ``sync_names`` makes that durable."""
         if self.listing.pop(name, None) is None:
             return
         self.removed.append(name)
-        self.any = True
+        self.is_changed = True
         if not self.dry_run:
             with contextlib.suppress(FileNotFoundError):
                 files.unlink(self.directory / name)
-            self._unsynced = True
+            self._has_unsynced_names = True
 
     def remove_segments(self, bases: Sequence[int]) -> None:
-        """Remove segments, the last one first; durable when it returns. Their bytes count as truncated.
+        """Remove segments, durably, the last one first. Their bytes count as truncated.
 
-        A crash in between must not leave a later segment without an earlier one, so each is durably gone
-        before the next; its log is removed last, so that no index or snapshot outlives it.
+        A crash must not leave a later segment without an earlier one, so each removal is synced before the
+        next. A segment's ``.log`` is removed last, so that no index or snapshot is left without it.
         """
         for base in sorted(bases, reverse=True):
             log = self.listing.get(segment_file(base, "log"))
@@ -104,17 +104,17 @@ class DirectoryChanges:
             self.sync_names()
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file's contents with ``data``, durably; a file with these bytes is left as it is."""
+        """Replace a file's contents with ``data``, durably; a file that has these bytes is not written."""
         path = self.directory / name
         size = self.listing[name].size if name in self.listing else -1
         has_prefix = size >= len(data) and files.read_slice(path, 0, len(data)) == data
         if has_prefix and size == len(data):
             return
-        self.any = True
+        self.is_changed = True
         if self.dry_run:
             return
-        # An index that an unclean stop left preallocated, or with entries of records that were not flushed,
-        # is truncated in place; anything else is replaced by a rename.
+        # An index after a crash may only have too many bytes: preallocated zeros, or entries of records that
+        # were truncated. Then truncating it is enough; any other file is replaced by a rename.
         if has_prefix:
             _truncate(path, len(data))
         else:
@@ -123,12 +123,12 @@ class DirectoryChanges:
 
     def create(self, name: str) -> None:
         """Create an empty file; ``sync_names`` makes its name durable."""
-        self.any = True
+        self.is_changed = True
         if not self.dry_run:
             files.write_new(self.directory / name, b"")
             files.inherit_owner(self.directory / name)
             self.listing[name] = files.stat(self.directory / name)
-            self._unsynced = True
+            self._has_unsynced_names = True
 
     def truncate_log(self, name: str, size: int) -> None:
         """Truncate a segment's log, durably."""
@@ -136,21 +136,21 @@ class DirectoryChanges:
         if size >= before:
             return
         self.truncated_bytes += before - size
-        self.any = True
+        self.is_changed = True
         if not self.dry_run:
             _truncate(self.directory / name, size)
             self.listing[name] = files.stat(self.directory / name)
 
     def sync(self, name: str) -> None:
-        """Flush a file: what was read from it may be in the page cache alone."""
+        """Flush a file to disk: after a killed process its bytes may be only in the page cache."""
         if not self.dry_run:
             files.sync_file(self.directory / name)
 
     def sync_names(self) -> None:
         """Sync the directory if names were created or removed."""
-        if self._unsynced:
+        if self._has_unsynced_names:
             files.sync_directory(self.directory)
-            self._unsynced = False
+            self._has_unsynced_names = False
 
 
 def _truncate(path: Path, size: int) -> None:
@@ -160,24 +160,26 @@ def _truncate(path: Path, size: int) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class ProducerHistory:
-    """The producer states at offsets of one log (``ProducerStateManager``, as far as startup needs it).
+class ProducerSnapshots:
+    """One log's producer snapshots, and producer states built from them (Kafka's ``ProducerStateManager``).
 
-    They are built from the newest valid snapshot and the batches after it. A corrupt snapshot is removed and
-    the one before it is used; without any, the log is read from its start. ``snapshots``: the offsets that
-    have a snapshot file.
+    The states at an offset are those of the newest valid snapshot below it, and of the batches after that. A
+    corrupt snapshot is removed, and the one before it is used. Without a snapshot the log is read from its
+    start. ``offsets``: those with a snapshot file.
     """
 
     changes: DirectoryChanges
-    snapshots: set[int]
-    log_start: int
+    offsets: set[int]
+    log_start_offset: int
     now_ms: int
     expiration_ms: int
 
-    def _load_newest(self, upto: int) -> tuple[int, ProducerStates]:
-        """The newest valid snapshot at or below offset ``upto``: its offset, and its producers that have not
-        expired. Without one: the log start, and no producer."""
-        in_log = [offset for offset in self.snapshots if self.log_start <= offset <= upto]
+    def _load_newest_snapshot(self, end_offset: int) -> tuple[int, ProducerStates]:
+        """The newest valid snapshot up to ``end_offset``: (its offset, its producers that have not expired).
+
+        Without a snapshot: the log start offset, and no producer.
+        """
+        in_log = [offset for offset in self.offsets if self.log_start_offset <= offset <= end_offset]
         for offset, entries in newest_snapshots(self.changes.directory, in_log):
             if entries is None:
                 self.remove_snapshot(offset)
@@ -185,18 +187,16 @@ class ProducerHistory:
             states = ProducerStates(offset, entries)
             states.expire(self.now_ms, self.expiration_ms)
             return offset, states
-        return self.log_start, ProducerStates()
+        return self.log_start_offset, ProducerStates()
 
     def rebuild_to(
         self, offset: int, segments: Sequence[Segment], snapshots_at: Sequence[int] = ()
     ) -> ProducerStates:
-        """The states as of ``offset``; on the way, snapshots are written at the base offsets
-        ``snapshots_at``.
+        """The producer states at ``offset``. Writes snapshots at the base offsets in ``snapshots_at``.
 
-        Checksums are not verified: batches below ``offset`` count as they are, as far as they can be read.
-        Raises OSError.
+        Checksums are not checked. A segment with a damaged batch counts up to that batch. Raises OSError.
         """
-        start, states = self._load_newest(offset)
+        start, states = self._load_newest_snapshot(offset)
         ends = [*(segment.base_offset for segment in segments[1:]), start + 1]
         for segment, end in zip(segments, ends, strict=False):
             if segment.base_offset >= offset or start >= offset or end <= start:
@@ -208,24 +208,26 @@ class ProducerHistory:
         return states
 
     def take_snapshot(self, offset: int, states: ProducerStates) -> None:
-        """Write a snapshot, durably; at the log's start only if there is a producer."""
-        if offset > self.log_start or (offset == self.log_start and states.entries()):
+        """Write a snapshot, durably. At the log start offset there is one only if there is a producer."""
+        if offset > self.log_start_offset or (offset == self.log_start_offset and states.entries()):
             self.changes.write(segment_file(offset, SNAPSHOT), states.snapshot())
-            self.snapshots.add(offset)
+            self.offsets.add(offset)
 
     def remove_snapshot(self, offset: int) -> None:
-        """Remove a snapshot."""
-        self.snapshots.discard(offset)
+        """Remove the snapshot at ``offset``."""
+        self.offsets.discard(offset)
         self.changes.remove(segment_file(offset, SNAPSHOT))
 
     def remove_stray_snapshots(self, bases: set[int], end_offset: int) -> None:
-        """Remove snapshots that no start reads: outside the log, or at no segment's base unless it is the
-        newest (``ProducerStateManager.removeStraySnapshots``)."""
-        strays = self.snapshots - bases
+        """Remove the snapshots that no start reads (Kafka's ``ProducerStateManager.removeStraySnapshots``).
+
+        These are snapshots outside of the log, and those at no segment's base offset, except the newest.
+        """
+        strays = self.offsets - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
-        for offset in sorted(self.snapshots):
-            outside = offset < self.log_start or offset > end_offset
-            if outside or (offset in strays and not (offset == newest and offset > max(bases))):
+        for offset in sorted(self.offsets):
+            is_outside = offset < self.log_start_offset or offset > end_offset
+            if is_outside or (offset in strays and not (offset == newest and offset > max(bases))):
                 self.remove_snapshot(offset)
 
 
@@ -233,7 +235,7 @@ class ProducerHistory:
 
 
 def finish_swap(changes: DirectoryChanges) -> list[str]:
-    """Finish or drop an interrupted swap; the names of the new segments' logs.
+    """Complete an interrupted swap, or remove its files; returns the names of the new segments' logs.
 
     Raises UnsafeFileError, CorruptRecordError, OSError.
     """
@@ -249,22 +251,23 @@ def finish_swap(changes: DirectoryChanges) -> list[str]:
         finished, removed = finish_replacement(changes.directory)
         changes.listing = files.list_files(changes.directory)
     changes.removed += removed
-    changes.any |= bool(finished or removed)
+    changes.is_changed |= bool(finished or removed)
     return finished
 
 
 def split_overflowed_segments(
     changes: DirectoryChanges, config: LogConfig, *, all_candidates: bool
 ) -> dict[int, list[int]]:
-    """Split closed segments with offsets of 2³¹ and more above their base: {base: its parts' bases}.
+    """Split overflowed segments; returns {base offset: the base offsets of the segments that replace it}.
 
-    Brokers before 1.1 wrote such, and no index entry can name those offsets. With ``all_candidates`` the
-    headers of all segments are read that may be such; else only if one of their indexes is impossible. A
-    corrupt one is left to the scan. A dry run returns no new bases.
+    Their offsets reach 2³¹ or more above their base offset, which no index entry can hold; brokers before 1.1
+    wrote such segments. ``all_candidates``: read the headers of every segment that may have such offsets, not
+    only of those with an index that cannot be right. A corrupt segment is left to the scan. A dry run splits
+    nothing and returns no new base offsets.
     """
     split: dict[int, list[int]] = {}
     listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
-    for segment, following in itertools.pairwise(segments_among(changes.directory, listing)):
+    for segment, following in itertools.pairwise(segments_of_listing(changes.directory, listing)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if not could_overflow(segment, following):
             continue
@@ -275,17 +278,17 @@ def split_overflowed_segments(
                 bases = []
                 if not changes.dry_run:
                     bases = split_overflowed_segment(
-                        changes.directory, segment, interval=interval, index_bytes=size
+                        changes.directory, segment, index_interval=interval, index_bytes=size
                     )
                 split[segment.base_offset] = bases
     if split:
-        changes.any = True
+        changes.is_changed = True
         changes.listing = listing if changes.dry_run else files.list_files(changes.directory)
     return split
 
 
 def remove_orphans(changes: DirectoryChanges, segments: Sequence[Segment]) -> set[int]:
-    """Remove indexes without a log and files that were being written; returns the snapshots' offsets."""
+    """Remove indexes without a ``.log`` and temporary files; returns the offsets of producer snapshots."""
     bases = {segment.base_offset for segment in segments}
     snapshots = set()
     for name in list(changes.listing):
@@ -306,12 +309,12 @@ def remove_orphans(changes: DirectoryChanges, segments: Sequence[Segment]) -> se
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """A recovered partition directory, and what recovery did to it.
+class RecoveredPartition:
+    """The result of recovering a partition directory (Kafka's ``LoadedLogOffsets``).
 
-    ``producers`` are those at ``log_end_offset``, below which everything is durable now. ``damage``: corrupt
-    batches below the recovery point, which are left as they are. ``notes``: what an operator should know.
-    ``changed``: recovery changed a file.
+    Everything below ``log_end_offset`` is durable now; ``producers`` are those at that offset. ``damage``:
+    corrupt batches below the recovery point, which recovery left as they are. ``notes``: what else an
+    operator should know. ``changed``: recovery changed a file.
     """
 
     directory: Path
@@ -331,78 +334,88 @@ class Recovered:
 def recover_partition(
     directory: Path,
     *,
-    clean: bool,
+    had_clean_shutdown: bool,
     recovery_point: int,
-    log_start: int,
+    log_start_offset: int,
     config: LogConfig,
     now_ms: int,
     check: bool = False,
-    owned: bool = True,
+    require_owner: bool = True,
     dry_run: bool = False,
-) -> Recovered:
+) -> RecoveredPartition:
     """Recover one partition directory.
 
-    ``clean``: it was stopped cleanly. ``recovery_point`` and ``log_start`` are the checkpoints' entries, 0
-    without one. ``check``: read the segments below the recovery point too, and report damage in them.
-    ``owned``: its files must belong to the directory's owner. ``dry_run``: change nothing. Raises
-    CorruptRecordError for a log that cannot be served, UnsafeFileError for a link, a device or another user's
-    file among its files, OSError.
+    ``recovery_point`` and ``log_start_offset`` are the checkpoints' entries, 0 without one. ``check``: read
+    the segments below the recovery point too, and report damage in them. ``require_owner``: all files must
+    belong to the directory's owner. ``dry_run``: change nothing. Raises CorruptRecordError for a log that
+    cannot be served, UnsafeFileError for a link, a device or another user's file, OSError.
     """
-    listing = partition_files(directory, owned=owned)
+    listing = partition_files(directory, require_owner=require_owner)
     changes = DirectoryChanges(directory=directory, listing=listing, dry_run=dry_run)
     finished = finish_swap(changes)
-    split = split_overflowed_segments(changes, config, all_candidates=check or not clean)
+    split = split_overflowed_segments(changes, config, all_candidates=check or not had_clean_shutdown)
     recovery = _Recovery(
-        changes, split, clean=clean, check=check, log_start=log_start, config=config, now_ms=now_ms
+        changes,
+        split,
+        had_clean_shutdown=had_clean_shutdown,
+        check=check,
+        log_start_offset=log_start_offset,
+        config=config,
+        now_ms=now_ms,
     )
     end = recovery.run(recovery_point)
-    return Recovered(
+    return RecoveredPartition(
         directory=directory,
-        segments=tuple(segments_among(directory, changes.listing) if changes.any else recovery.segments),
+        segments=tuple(
+            segments_of_listing(directory, changes.listing) if changes.is_changed else recovery.segments
+        ),
         producers=tuple(recovery.states.entries()),
-        log_start_offset=recovery.log_start,
+        log_start_offset=recovery.log_start_offset,
         log_end_offset=end,
         truncated_bytes=changes.truncated_bytes,
-        rebuilt_indexes=tuple(recovery.rebuilt),
+        rebuilt_indexes=tuple(recovery.rebuilt_indexes),
         finished_swaps=tuple(finished),
         removed_files=tuple(changes.removed),
         damage=tuple(recovery.damage),
         notes=tuple(recovery.notes),
-        changed=changes.any,
+        changed=changes.is_changed,
     )
 
 
 class _Recovery:
-    """Steps 3 to 7 for one partition: ``run`` once. ``split``: from ``split_overflowed_segments``."""
+    """Steps 3 to 7 for one partition; call ``run`` once.
+
+    ``split``: the result of ``split_overflowed_segments``.
+    """
 
     def __init__(
         self,
         changes: DirectoryChanges,
         split: Mapping[int, Sequence[int]],
         *,
-        clean: bool,
+        had_clean_shutdown: bool,
         check: bool,
-        log_start: int,
+        log_start_offset: int,
         config: LogConfig,
         now_ms: int,
     ) -> None:
         self._changes = changes
-        self._clean = clean
+        self._had_clean_shutdown = had_clean_shutdown
         self._check = check
         self._config = config
-        self._checkpointed_start = max(log_start, 0)
-        self.segments = segments_among(changes.directory, changes.listing)
+        self._checkpointed_log_start = max(log_start_offset, 0)
+        self.segments = segments_of_listing(changes.directory, changes.listing)
         first = self.segments[0].base_offset if self.segments else 0
-        self.log_start = max(self._checkpointed_start, first)
+        self.log_start_offset = max(self._checkpointed_log_start, first)
         self.states = ProducerStates()
-        self.rebuilt: list[str] = []
+        self.rebuilt_indexes: list[str] = []
         self.damage: list[CorruptFileError] = []
         self.notes: list[str] = []
         for base, bases in split.items():
             outcome = f"was split: {', '.join(map(str, bases))}" if bases else "is to be split"
             log = segment_file(base, "log")
             self.notes.append(f"{log}: its offsets are too far apart for its indexes; it {outcome}")
-        # A dry run reads these segments as they are.
+        # Overflowed segments that a dry run did not split.
         self._overflowed = {base for base, bases in split.items() if not bases}
         self._epochs: LeaderEpochs | None = None
         with contextlib.suppress(CorruptFileError):
@@ -412,10 +425,10 @@ class _Recovery:
         self._new_epochs: list[tuple[int, int]] = []
         self._previous_epoch = -1
         self._indexes_contradict_markers = False
-        self._history = ProducerHistory(
+        self._snapshots = ProducerSnapshots(
             changes=changes,
-            snapshots=remove_orphans(changes, self.segments),
-            log_start=self.log_start,
+            offsets=remove_orphans(changes, self.segments),
+            log_start_offset=self.log_start_offset,
             now_ms=now_ms,
             expiration_ms=config.producer_id_expiration_ms,
         )
@@ -423,37 +436,37 @@ class _Recovery:
     def run(self, recovery_point: int) -> int:
         """Recover the log; returns its end offset.
 
-        ``durable``: how many segments are taken as durable, so that their indexes alone are checked. All
-        later ones are scanned::
+        The first ``durable_count`` segments were flushed, so only their indexes are checked. All later ones
+        are scanned. ``durable_count`` is::
 
-            clean stop, valid tail      all segments; the indexes of the active one were checked with its tail
-            clean stop, corrupt tail    all but the active segment: a clean stop has flushed them
-            crash                       those below the segment that the recovery point is in
-            no segment                  none: the log begins empty
+            clean shutdown, valid tail      all segments; the active one's indexes were checked with its tail
+            clean shutdown, corrupt tail    all but the active segment
+            crash                           those below the segment with the recovery point
+            no segment                      none: the log begins empty
         """
-        self._indexes_contradict_markers = self._check and contradict_markers(self.segments)
-        end = self._tail_end() if self._clean else None
-        durable = len(self.segments) - 1
+        self._indexes_contradict_markers = self._check and indexes_contradict_markers(self.segments)
+        end = self._tail_end() if self._had_clean_shutdown else None
+        durable_count = len(self.segments) - 1
         if end is not None:
-            durable += self._check
-        elif not self._clean:
-            durable = max(floor_segment_index(self.segments, recovery_point), 0)
-        for number in range(durable):
-            self._check_durable(number)
+            durable_count += self._check
+        elif not self._had_clean_shutdown:
+            durable_count = max(floor_segment_index(self.segments, recovery_point), 0)
+        for number in range(durable_count):
+            self._check_durable_segment(number)
         if end is not None:
             self._load_producers(end)
         elif self.segments:
-            end = self._scan_from(durable)
-        # As in ``LogLoader.load``: below the log start nothing is left that readers may see.
-        if end is None or end < self._checkpointed_start:
+            end = self._scan_from(durable_count)
+        # As in ``LogLoader.load``: a log that ends below its log start offset has no record for a reader.
+        if end is None or end < self._checkpointed_log_start:
             return self._start_empty()
-        self._history.remove_stray_snapshots({segment.base_offset for segment in self.segments}, end)
+        self._snapshots.remove_stray_snapshots({segment.base_offset for segment in self.segments}, end)
         self._write_epochs(end)
         self._changes.sync_names()
         return end
 
     def _offset_limit(self, number: int) -> int:
-        """An offset that is above all of a segment's."""
+        """An offset above all that segment ``number`` may have."""
         base = self.segments[number].base_offset
         maximum = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
@@ -462,7 +475,7 @@ class _Recovery:
         return following if base in self._overflowed else min(maximum, following)
 
     def _tail_end(self) -> int | None:
-        """After a clean stop: the end offset, None where the active segment has to be scanned."""
+        """The log end offset after a clean shutdown; None if the active segment has to be scanned."""
         if not self.segments or self._epochs is None:
             return None
         active = self.segments[-1]
@@ -473,15 +486,15 @@ class _Recovery:
 
     # Step 4: below the recovery point
 
-    def _check_durable(self, number: int) -> None:
+    def _check_durable_segment(self, number: int) -> None:
         """Check a segment below the recovery point: its indexes, and with ``check`` its batches."""
         segment, listing = self.segments[number], self._changes.listing
-        all_entries = self._check or not self._clean
+        all_entries = self._check or not self._had_clean_shutdown
         invalid = impossible_indexes(segment, self._offset_limit(number), listing, all_entries=all_entries)
         if not invalid and not self._check:
             return
-        states = self._history.rebuild_to(segment.base_offset, self.segments)
-        scan = self._scan(number, states, keep_going=True)
+        states = self._snapshots.rebuild_to(segment.base_offset, self.segments)
+        scan = self._scan(number, states, skip_corrupt=True)
         self.damage += scan.skipped if scan.damage is None else (*scan.skipped, scan.damage)
         if self._check and scan.damage is None:
             exact = self._indexes_contradict_markers
@@ -504,9 +517,9 @@ class _Recovery:
                     f"{log}: offsets {scan.next_offset} to {following - 1} are missing after it"
                 )
 
-    def _scan(self, number: int, states: ProducerStates, *, keep_going: bool = False) -> SegmentScan:
+    def _scan(self, number: int, states: ProducerStates, *, skip_corrupt: bool = False) -> SegmentScan:
         limit = self._offset_limit(number)
-        scan = SegmentScan(self.segments[number], self._config, limit_offset=limit, keep_going=keep_going)
+        scan = SegmentScan(self.segments[number], self._config, offset_limit=limit, skip_corrupt=skip_corrupt)
         scan.run(states)
         return scan
 
@@ -527,53 +540,57 @@ class _Recovery:
             wrong = kind != "txnindex" and segment.base_offset in self._overflowed
             wrong = wrong or name in (invalid or ()) or not exists
             if wrong or not self._is_prefix_or_extension(name, kind, data):
-                self.rebuilt.append(name)
+                self.rebuilt_indexes.append(name)
             self._changes.write(name, data)
 
     def _is_prefix_or_extension(self, name: str, kind: str, data: bytes) -> bool:
-        """Is an index on disk right, but for preallocated zeros, or for entries that its end has or lacks?"""
+        """Does an index on disk differ from ``data`` only at its end, in its last entries or by zeros?"""
         existing = files.read_bytes(self._changes.directory / name)
-        whole = len(existing) % ENTRY_OF_KIND[kind].itemsize == 0
-        return whole and (data.startswith(existing.rstrip(b"\0")) or existing.startswith(data))
+        has_whole_entries = len(existing) % ENTRY_OF_KIND[kind].itemsize == 0
+        return has_whole_entries and (data.startswith(existing.rstrip(b"\0")) or existing.startswith(data))
 
     # Step 5: from the recovery point on
 
     def _scan_from(self, first: int) -> int:
-        """Scan the segments from number ``first`` on and truncate the log at the first damage; its end."""
+        """Scan the segments from number ``first`` on and truncate the log at the first damage.
+
+        Returns the log end offset.
+        """
         bases = [segment.base_offset for segment in self.segments]
         end = bases[first]
         self._rebuild_producers(end)
         for number in range(first, len(bases)):
             segment = self.segments[number]
             if number > first:
-                self._history.take_snapshot(segment.base_offset, self.states)
+                self._snapshots.take_snapshot(segment.base_offset, self.states)
             scan = self._scan(number, self.states)
             self._note_epochs(scan.epochs)
             end = scan.next_offset
             if scan.damage is None:
-                # After a killed process the page cache has bytes that the disk may not have.
                 self._changes.sync(segment_file(segment.base_offset, "log"))
             else:
-                self._truncate_after(number, scan)
+                self._truncate_at_damage(number, scan)
             self._note_gaps(number, scan)
             self._write_indexes(segment, scan)
             if scan.damage is not None:
                 break
-        self._history.take_snapshot(end, self.states)
+        self._snapshots.take_snapshot(end, self.states)
         return end
 
-    def _truncate_after(self, number: int, scan: SegmentScan) -> None:
-        """End the log where the scan of a segment ended. Later segments are removed first: after a crash in
-        between, the next start finds the damage again and removes the rest."""
+    def _truncate_at_damage(self, number: int, scan: SegmentScan) -> None:
+        """Truncate the log where the scan of segment ``number`` found damage.
+
+        Later segments are removed first: after a crash in between, the next start finds the damage again.
+        """
         self.notes.append(f"truncated at {scan.damage}")
         later = [segment.base_offset for segment in self.segments[number + 1 :]]
-        self._history.snapshots -= set(later)
+        self._snapshots.offsets -= set(later)
         self._changes.remove_segments(later)
         del self.segments[number + 1 :]
         self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
     def _note_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """Collect the leader epochs that ``leader-epoch-checkpoint`` lacks; note those that decrease."""
+        """Collect the epochs that are missing in ``leader-epoch-checkpoint``; add a note for a lower one."""
         for epoch, base in epochs:
             if epoch > self._latest_epoch:
                 self._new_epochs.append((epoch, base))
@@ -587,20 +604,23 @@ class _Recovery:
     # Steps 6 and 7: producers and epochs at the log's end
 
     def _load_producers(self, end: int) -> None:
-        """After a clean stop: from the snapshot at the end. Without any snapshot there is no producer, as in
-        ``UnifiedLog.rebuildProducerState``: the log was written before there were snapshots."""
-        if self._history.snapshots:
+        """Load the producers after a clean shutdown, from the snapshot at the end.
+
+        A log without any snapshot is older than Kafka's snapshots and has no producer, as in
+        ``UnifiedLog.rebuildProducerState``.
+        """
+        if self._snapshots.offsets:
             self._rebuild_producers(end)
             return
         for offset in (*(segment.base_offset for segment in self.segments[-2:]), end):
-            self._history.take_snapshot(offset, self.states)
+            self._snapshots.take_snapshot(offset, self.states)
 
     def _rebuild_producers(self, offset: int) -> None:
-        """The states as of ``offset``, with snapshots there and, as in Kafka, at the last two segments."""
+        """Rebuild the states at ``offset``; write snapshots there and, as Kafka, at the last two segments."""
         last_two = [segment.base_offset for segment in self.segments[-2:]]
-        self.states = self._history.rebuild_to(offset, self.segments, snapshots_at=last_two)
-        if offset not in self._history.snapshots:
-            self._history.take_snapshot(offset, self.states)
+        self.states = self._snapshots.rebuild_to(offset, self.segments, snapshots_at=last_two)
+        if offset not in self._snapshots.offsets:
+            self._snapshots.take_snapshot(offset, self.states)
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
@@ -613,23 +633,23 @@ class _Recovery:
         before = self._epochs.entries
         for epoch, base in self._new_epochs:
             self._epochs.assign(epoch, base)
-        # The start first: an epoch that it moves to the end of an empty log is removed with the end.
-        self._epochs.truncate_from_start(self.log_start)
+        # The start first: in an empty log it moves an epoch to the end, where the second call removes it.
+        self._epochs.truncate_from_start(self.log_start_offset)
         self._epochs.truncate_from_end(end)
-        self._changes.any |= self._epochs.entries != before
+        self._changes.is_changed |= self._epochs.entries != before
 
     def _start_empty(self) -> int:
-        """Make the log one empty segment at its start: it had none, or ended below its start."""
+        """Begin an empty log at the log start offset: it had no segment, or ended below that offset."""
         if self.segments:
-            start = self._checkpointed_start
+            start = self._checkpointed_log_start
             self.notes.append(f"ended below its log start offset {start}; it is empty now and starts there")
         self._changes.remove_segments([segment.base_offset for segment in self.segments])
-        self.log_start = self._checkpointed_start
-        for offset in sorted(self._history.snapshots):
-            self._history.remove_snapshot(offset)
+        self.log_start_offset = self._checkpointed_log_start
+        for offset in sorted(self._snapshots.offsets):
+            self._snapshots.remove_snapshot(offset)
         for kind in SEGMENT_KINDS[:3]:
-            self._changes.create(segment_file(self.log_start, kind))
+            self._changes.create(segment_file(self.log_start_offset, kind))
         self._changes.sync_names()
         self.states = ProducerStates()
-        self._write_epochs(self.log_start)
-        return self.log_start
+        self._write_epochs(self.log_start_offset)
+        return self.log_start_offset

@@ -1,12 +1,12 @@
-"""Reads one segment at startup: where its log ends validly, and whether its indexes are possible.
+"""Scans one segment at startup: where its valid batches end, and which of its indexes are wrong.
 
-Kafka's ``LogSegment.recover`` (``SegmentScan``) and ``sanityCheck`` (``impossible_indexes``). Damage (an
-impossible size or magic byte, a wrong checksum, a batch that goes on beyond the file) is where a crash may
-have cut a write: it ends the scan. An offset that decreases is no damage, since its batch is whole: nothing
-says which of the two batches is right, so that is an error.
+``SegmentScan`` is Kafka's ``LogSegment.recover``, ``impossible_indexes`` is ``LogSegment.sanityCheck``. The
+scan ends at the first damage, where a crash may have interrupted a write: an impossible size or magic byte, a
+wrong checksum, a batch that ends beyond the file. An offset that is not above the one before it is an error
+instead: both batches are whole, and nothing tells which of them is right.
 
-``check_tail`` is the small version for a log that was stopped cleanly: it starts at one of the last index
-entries, so that the bytes read are bounded.
+``check_tail`` is enough for a segment after a clean shutdown. It reads only the last batches, from one of the
+last index entries on.
 """
 
 from __future__ import annotations
@@ -39,14 +39,22 @@ from siltstone.log.indexes import (
 from siltstone.log.names import SEGMENT_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
-from siltstone.log.transactions import Aborted, TransactionScan, carried_by_group, transaction_indexes
+from siltstone.log.transactions import (
+    AbortedTransactions,
+    TransactionScan,
+    combine_summaries,
+    read_transaction_indexes,
+)
 
-_TAIL = 64 << 10
-"""Bytes at a segment's end that are read after a clean stop, and those up to the index entry before them."""
-_TAIL_ENTRIES = 64
-_LARGEST_TAIL = 16 << 20
-UNWRITTEN = "the first bytes of the batch's base offset were never written"
-_RESTORE = "restore the partition from a replica, or move it away, and recover again"
+_TAIL_SIZE_MIN = 64 << 10
+"""Bytes that ``check_tail`` reads at least, if the segment has them: it starts at an index entry that is at
+least so far from the segment's end."""
+_TAIL_ENTRIES_MAX = 64
+"""Index entries that it reads to find that entry."""
+_TAIL_SIZE_MAX = 16 << 20
+"""Bytes that it reads at most; a larger tail needs a scan of the segment."""
+_UNWRITTEN_OFFSET = "the first bytes of the batch's base offset were never written"
+_RESTORE_ADVICE = "restore the partition from a replica, or move it away, and recover again"
 
 Listing = Mapping[str, files.FileStat]
 """The files of a partition directory."""
@@ -55,53 +63,57 @@ Listing = Mapping[str, files.FileStat]
 def apply_batches(
     states: ProducerStates, batches: BatchHeaders, data: Bytes, path: str = ""
 ) -> list[AbortedTransaction]:
-    """Apply batches of ``data`` to ``states``, as far as they change them; returns the transactions that they
-    aborted.
+    """Apply the batches that change ``states``; returns the transactions that were aborted.
 
-    Raises CorruptRecordError for an invalid marker.
+    ``data`` has the bytes of ``batches``. Raises CorruptRecordError for an invalid marker.
     """
     rows = state_changing_rows(batches)
     return states.update(batches if len(rows) == len(batches) else batches[rows], data, path)
 
 
 def state_changing_rows(batches: BatchHeaders) -> Int64:
-    """Rows that change a producer's state: of consecutive batches of one producer with the same epoch and
-    flags the first and the last.
+    """The rows of the batches that have to be applied to get the producers' states, ascending.
 
-    The last one overwrites what those in between set, and they open no transaction that the first has not
-    opened. Ascending; all markers are among them.
+    Of consecutive batches of one producer with the same epoch and flags these are the first, which may open a
+    transaction, and the last, which overwrites what the others set. All markers are among them.
     """
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) < 3:
         return rows
+    # A stable sort puts the batches of each producer side by side, in the order of the log.
     producers = batches["producer_id"][rows]
     order = np.argsort(producers, kind="stable")
     producers, sorted_rows = producers[order], rows[order]
     flags = batches["attributes"][sorted_rows] & (CONTROL_BIT | TRANSACTIONAL_BIT)
-    starts = np.empty(len(rows) + 1, bool)
-    starts[0] = starts[-1] = True
-    starts[1:-1] = (
+    is_first_of_run = np.empty(len(rows) + 1, bool)
+    is_first_of_run[0] = is_first_of_run[-1] = True
+    is_first_of_run[1:-1] = (
         (producers[1:] != producers[:-1])
         | (flags[1:] != flags[:-1])
         | ((flags[1:] & CONTROL_BIT) != 0)
         | (np.diff(batches["producer_epoch"][sorted_rows]) != 0)
     )
-    return np.sort(sorted_rows[starts[:-1] | starts[1:]])
+    # A batch is the last of a run if the next one is the first of a run.
+    return np.sort(sorted_rows[is_first_of_run[:-1] | is_first_of_run[1:]])
 
 
 class SegmentScan:
-    """A scan of a segment's log: ``run`` it once. ``size`` bytes are valid, the next record gets
-    ``next_offset``.
+    """A scan of a segment's ``.log``; call ``run`` once. Its results:
 
-    ``damage``: what ended the scan, None at a clean end. ``skipped``: batches with wrong checksums that were
-    skipped. ``gaps``: how often offsets are missing between two batches. ``aborted``: the transactions that
-    were aborted in it. ``epochs``: leader epochs and the offsets at which they begin.
+    ``size``: how many bytes are valid. ``next_offset``: the offset after the last valid batch. ``damage``:
+    what ended the scan, None if the whole file is valid. ``skipped``: batches with wrong checksums that were
+    skipped. ``gaps``: how often offsets are missing between two batches. ``aborted``: the transactions whose
+    abort markers are in the segment. ``epochs``: (leader epoch, the offset at which it begins). ``indexes``:
+    the indexes that the batches need.
     """
 
     def __init__(
-        self, segment: Segment, config: LogConfig, *, limit_offset: int, keep_going: bool = False
+        self, segment: Segment, config: LogConfig, *, offset_limit: int, skip_corrupt: bool = False
     ) -> None:
-        """``limit_offset``: all offsets are below. ``keep_going``: wrong checksums are noted and skipped."""
+        """``offset_limit``: all offsets of the segment must be below it.
+
+        ``skip_corrupt``: continue after a batch with a wrong checksum, instead of ending the scan.
+        """
         base, interval = segment.base_offset, config.index_interval_bytes
         self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
         self.size, self.next_offset, self.gaps = 0, base, 0
@@ -109,24 +121,24 @@ class SegmentScan:
         self.skipped: list[CorruptFileError] = []
         self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
-        self._segment, self._limit, self._keep_going = segment, limit_offset, keep_going
+        self._segment, self._offset_limit, self._skip_corrupt = segment, offset_limit, skip_corrupt
 
     def run(self, states: ProducerStates) -> None:
-        """Read the log up to its end or its first damage; its batches are applied to ``states``.
+        """Read the ``.log`` up to its end or its first damage, and apply its batches to ``states``.
 
-        Raises CorruptRecordError where offsets decrease or cannot belong to the segment, OSError.
+        Raises CorruptRecordError for offsets that decrease or cannot belong to the segment, OSError.
         """
         for window in self._valid_batches():
-            batches = window.batches if self._keep_going else self._before_unwritten(window)
+            batches = window.batches if self._skip_corrupt else self._before_unwritten_offset(window)
             if not len(batches):
                 return
-            self._refuse_disorder(batches, window.origin)
+            self._refuse_wrong_offsets(batches, window.origin)
             self.indexes.add_batches(batches)
             try:
                 self.aborted += apply_batches(states, batches, window.data, self._segment.path)
             except CorruptRecordError as error:
                 position = window.origin + error.position
-                raise CorruptRecordError(error.path, position, error.reason) from None
+                raise CorruptRecordError(error.path, position, error.reason, advice=error.advice) from None
             epochs = batches["leader_epoch"]
             for row in np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1)).tolist():
                 self.epochs.append((int(epochs[row]), int(batches["base_offset"][row])))
@@ -136,7 +148,7 @@ class SegmentScan:
                 return
 
     def _valid_batches(self) -> Iterator[Window]:
-        """Batches with right checksums; what ends or interrupts them goes to ``damage`` or ``skipped``."""
+        """Read the batches with right checksums; set ``damage`` and ``skipped``."""
         path = self._segment.path
         with files.Reader(path) as reader:
             unchecked = windows(reader, verify=False)
@@ -149,73 +161,73 @@ class SegmentScan:
                 if window is None:
                     return
                 rest = window.batches
-                while (bad := first_bad_checksum(window.data, rest)) is not None:
-                    if bad:
-                        yield Window(data=window.data, batches=rest[:bad], origin=window.origin)
-                    position = window.origin + int(rest["position"][bad])
+                while (bad_row := first_bad_checksum(window.data, rest)) is not None:
+                    if bad_row:
+                        yield Window(data=window.data, batches=rest[:bad_row], origin=window.origin)
+                    position = window.origin + int(rest["position"][bad_row])
                     damage = CorruptRecordError(path, position, BAD_CHECKSUM)
-                    if not self._keep_going:
+                    if not self._skip_corrupt:
                         self.damage = damage
                         return
                     self.skipped.append(damage)
-                    rest = rest[bad + 1 :]
+                    rest = rest[bad_row + 1 :]
                 if len(rest):
                     yield Window(data=window.data, batches=rest, origin=window.origin)
 
-    def _before_unwritten(self, window: Window) -> BatchHeaders:
-        """The batches before the first one whose base offset was not written, which is damage.
+    def _before_unwritten_offset(self, window: Window) -> BatchHeaders:
+        """The batches before the first one whose base offset a crash left incomplete, which is damage.
 
-        No checksum covers the base offset. Where a batch begins in the last bytes of a block, and that block
-        is the only one that was not written, the first bytes of the offset are zeros and all the rest is
+        No checksum covers the base offset. If a batch begins in the last bytes of a disk block, a crash can
+        lose that block alone. Then the first bytes of the base offset are zeros, and the rest of the batch is
         valid.
         """
         batches = window.batches
-        expected = self._expected(batches)
-        decreasing = np.flatnonzero(batches["base_offset"] < expected)
+        expected_bases = self._expected_bases(batches)
+        decreasing = np.flatnonzero(batches["base_offset"] < expected_bases)
         if not len(decreasing):
             return batches
         row = int(decreasing[0])
-        base, whole = int(batches["base_offset"][row]), int(expected[row])
-        # Big-endian: unwritten first bytes leave the low bytes of the offset that was to be written.
-        if not any(base == whole & ((1 << bits) - 1) for bits in range(0, 64, 8)):
+        base, expected = int(batches["base_offset"][row]), int(expected_bases[row])
+        # Offsets are big-endian: without its first bytes the stored one is the expected one's low bytes.
+        if not any(base == expected & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
-        self.damage = CorruptRecordError(self._segment.path, position, UNWRITTEN)
+        self.damage = CorruptRecordError(self._segment.path, position, _UNWRITTEN_OFFSET)
         return batches[:row]
 
-    def _expected(self, batches: BatchHeaders) -> Int64:
-        """The offset at which each batch begins unless there is a gap before it: int64[n]."""
+    def _expected_bases(self, batches: BatchHeaders) -> Int64:
+        """The base offset of each batch if no offset is missing before it: int64[n]."""
         return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
 
-    def _refuse_disorder(self, batches: BatchHeaders, origin: int) -> None:
-        bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected(batches)
+    def _refuse_wrong_offsets(self, batches: BatchHeaders, origin: int) -> None:
+        bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected_bases(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
-        invalid = np.flatnonzero((bases < expected) | (lasts >= self._limit))
+        invalid = np.flatnonzero((bases < expected) | (lasts >= self._offset_limit))
         if not len(invalid):
             return
         row = int(invalid[0])
         base, last, minimum = int(bases[row]), int(lasts[row]), int(expected[row])
         if base >= minimum:
-            reason = f"offset {last} cannot be in this segment, whose offsets are below {self._limit}"
+            reason = f"offset {last} cannot be in this segment, whose offsets are below {self._offset_limit}"
         elif base < self._segment.base_offset:
             reason = f"base offset {base} is below {self._segment.base_offset}, the segment's first offset"
         else:
             reason = f"base offset {base} is not above {minimum - 1}, the last offset of the batch before it"
         position = origin + int(batches["position"][row])
-        raise CorruptRecordError(self._segment.path, position, reason, advice=_RESTORE)
+        raise CorruptRecordError(self._segment.path, position, reason, advice=_RESTORE_ADVICE)
 
 
 def check_tail(segment: Segment) -> int | None:
-    """The next offset of a segment whose tail is valid; None where it is not.
+    """The offset after a segment's last batch; None if the whole segment has to be scanned.
 
-    Also None if an index entry in the tail does not fit its batches, or the tail is larger than
-    ``_LARGEST_TAIL``: then the whole segment has to be scanned. Raises OSError.
+    That is if a batch at the end is invalid, if an index entry does not fit these batches, and if reading
+    from that entry on would take more than ``_TAIL_SIZE_MAX`` bytes. Raises OSError.
     """
     if not segment.size:
         return segment.base_offset
     start, entries = _tail_entries(segment)
     tail = segment.size - start
-    if not 0 < tail <= _LARGEST_TAIL:
+    if not 0 < tail <= _TAIL_SIZE_MAX:
         return None
     data = np.frombuffer(files.read_slice(segment.path, start, tail), np.uint8)
     scan = scan_batches(data)
@@ -227,8 +239,8 @@ def check_tail(segment: Segment) -> int | None:
         return None
     if lasts[-1] - segment.base_offset > LARGEST_RELATIVE_OFFSET:
         return None
-    # A batch begins at an entry's position, and does not end above its offset: an entry may be of a whole
-    # append of several batches.
+    # A batch begins at an entry's position, and its last offset is not above the entry's. It may be below:
+    # an entry for several batches that were appended together has the offset of the last one.
     rows = np.searchsorted(batches["position"], entries["position"] - start)
     fits = rows < len(batches)
     rows = np.minimum(rows, len(batches) - 1)
@@ -238,77 +250,79 @@ def check_tail(segment: Segment) -> int | None:
 
 
 def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
-    """The position at which the tail of a segment starts, and the offset index's entries in it.
+    """(the position at which a segment's tail starts, the entries of the offset index in the tail).
 
-    It starts at the last entry with ``_TAIL`` bytes or more after it, or at the first one that is read.
+    The tail starts at the last entry with at least ``_TAIL_SIZE_MIN`` bytes after it, or else at the first
+    one of the last ``_TAIL_ENTRIES_MAX`` entries.
     """
     width = OFFSET_ENTRY.itemsize
-    count = min(segment.offset_index_size // width, _TAIL_ENTRIES)
+    count = min(segment.offset_index_size // width, _TAIL_ENTRIES_MAX)
     path = f"{segment.directory}/{segment_file(segment.base_offset, 'index')}"
     raw = files.read_slice(path, segment.offset_index_size - count * width, count * width) if count else b""
     entries = np.frombuffer(raw, OFFSET_ENTRY).astype([("relative_offset", "i8"), ("position", "i8")])
-    early = np.flatnonzero(entries["position"] <= segment.size - _TAIL)
-    if not len(early) and count < _TAIL_ENTRIES:
+    early = np.flatnonzero(entries["position"] <= segment.size - _TAIL_SIZE_MIN)
+    if not len(early) and count < _TAIL_ENTRIES_MAX:
         return 0, entries
     first = int(early[-1]) if len(early) else 0
     return int(entries["position"][first]), entries[first:]
 
 
-# The indexes of a segment: an index has no checksum, so its entries are checked for what they claim.
-#
-# ``impossible_indexes`` checks the size and the last entry, for a start after a clean stop, or all entries;
-# ``wrong_indexes`` compares each entry with the log, and ``contradict_markers`` all transaction indexes with
-# the markers. An index that fails is rebuilt.
+# The indexes of a segment. An index has no checksum, so its entries are checked. ``impossible_indexes`` needs
+# only the index: after a clean shutdown it checks the size and the last entry, else all entries.
+# ``wrong_indexes`` compares each entry with the log, and ``indexes_contradict_markers`` compares
+# the transaction indexes with the markers. An index that fails is rebuilt.
 
 
 def impossible_indexes(
-    segment: Segment, limit_offset: int, listing: Listing, *, all_entries: bool
+    segment: Segment, offset_limit: int, listing: Listing, *, all_entries: bool
 ) -> list[str]:
     """The names of a segment's indexes that are missing or have impossible entries. Raises OSError.
 
-    ``limit_offset``: all offsets of the segment are below. ``all_entries``: read them all, not the last
-    alone.
+    ``offset_limit``: all offsets of the segment are below it. ``all_entries``: check all entries, not only
+    the last one.
     """
     impossible = []
     for kind in SEGMENT_KINDS[1:]:
         name = segment_file(segment.base_offset, kind)
         size = listing[name].size if name in listing else 0
-        possible = name in listing or kind == "txnindex"
+        # A segment without aborted transactions has no transaction index.
+        is_possible = name in listing or kind == "txnindex"
         if size:
-            possible = _last_is_possible(segment, kind, name, size, limit_offset)
-            possible = possible and (not all_entries or _all_are_possible(segment, kind, limit_offset))
-        if not possible:
+            is_possible = _last_is_possible(segment, kind, name, size, offset_limit)
+            is_possible = is_possible and (not all_entries or _all_are_possible(segment, kind, offset_limit))
+        if not is_possible:
             impossible.append(name)
     return impossible
 
 
-def _last_is_possible(segment: Segment, kind: str, name: str, size: int, limit_offset: int) -> bool:
+def _last_is_possible(segment: Segment, kind: str, name: str, size: int, offset_limit: int) -> bool:
+    """Has an index of ``size`` bytes whole entries, and can the last one be an entry of the segment?"""
     width = ENTRY_OF_KIND[kind].itemsize
     if size % width:
         return False
     raw = files.read_slice(f"{segment.directory}/{name}", size - width, width)
     if kind == "txnindex":
-        return raw[:2] == b"\0\0"
+        return raw[:2] == b"\0\0"  # the version
     if raw == bytes(width):
-        return False  # an index is preallocated, and a clean stop truncates the zeros
-    relative: int
+        return False  # a broker preallocates an index with zeros, and a clean shutdown truncates them
+    relative_offset: int
     if kind == "index":
-        relative, position = ENTRY_STRUCTS[kind].unpack(raw)
-        possible = 0 <= position < segment.size
+        relative_offset, position = ENTRY_STRUCTS[kind].unpack(raw)
+        is_possible = 0 <= position < segment.size
     else:
-        timestamp, relative = ENTRY_STRUCTS[kind].unpack(raw)
-        possible = timestamp >= -1 and segment.size > 0
-    return possible and 0 <= relative < limit_offset - segment.base_offset
+        timestamp, relative_offset = ENTRY_STRUCTS[kind].unpack(raw)
+        is_possible = timestamp >= -1 and segment.size > 0
+    return is_possible and 0 <= relative_offset < offset_limit - segment.base_offset
 
 
-def _all_are_possible(segment: Segment, kind: str, limit_offset: int) -> bool:
-    """Do all entries ascend, within the segment?"""
+def _all_are_possible(segment: Segment, kind: str, offset_limit: int) -> bool:
+    """Do all entries of an index ascend, and are their offsets in the segment?"""
     index = _named_index(segment, kind)
     data = files.read_bytes(index.path)
     entries, damage = entries_before_damage(data, index)
     if damage or len(entries) * entries.itemsize != len(data) or any(sanity_check(index, entries)):
         return False
-    return kind != "txnindex" or not (entries["last_offset"] >= limit_offset).any()
+    return kind != "txnindex" or not (entries["last_offset"] >= offset_limit).any()
 
 
 def _named_index(segment: Segment, kind: str) -> NamedFile:
@@ -319,10 +333,10 @@ def _named_index(segment: Segment, kind: str) -> NamedFile:
 def wrong_indexes(
     segment: Segment, listing: Listing, aborted: Sequence[AbortedTransaction], *, exact_transactions: bool
 ) -> list[str]:
-    """The names of an undamaged segment's indexes that differ from its log. Raises OSError.
+    """The names of a segment's indexes that contradict its log, which is undamaged. Raises OSError.
 
-    ``aborted``: what the transaction index should list, by the log. It may list more unless
-    ``exact_transactions``: cleaning removes the data of an aborted transaction before its entry.
+    ``aborted``: the aborted transactions by the markers in the log. The transaction index may have more
+    (cleaning removes an aborted transaction from the log before its entry), unless ``exact_transactions``.
     """
     wrong = []
     for kind in ("index", "timeindex"):
@@ -338,39 +352,42 @@ def wrong_indexes(
 
 
 def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
-    """Does a transaction index have all ``aborted`` transactions, none of them shortened?"""
+    """Has a transaction index an entry for each aborted transaction, with all of its offsets?"""
     try:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
-    listed = {(producer, last): first for _, producer, first, last, _ in entries}
-    return all(listed.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
+    first_offsets = {(producer, last): first for _, producer, first, last, _ in entries}
+    return all(first_offsets.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 
 
-def contradict_markers(segments: Sequence[Segment]) -> bool:
-    """Do the transaction indexes of a log contradict the markers in it?
+def indexes_contradict_markers(segments: Sequence[Segment]) -> bool:
+    """Do the transaction indexes of a log contradict its markers?
 
-    Reads the whole log if there is an entry. If batches are damaged, transactions over several segments are
-    not checked. Raises OSError.
+    Reads the whole log if an index has an entry. If batches are damaged, transactions that span several
+    segments are not checked. Raises OSError.
     """
     try:
-        aborted = Aborted.of(transaction_indexes(segments))
+        aborted = AbortedTransactions.from_entries(read_transaction_indexes(segments))
         if not len(aborted.entries):
             return False
         ends = [*(segment.base_offset for segment in segments[1:]), LONG_MAX]
         summaries = [
             _transactions_of(segment, end, aborted) for segment, end in zip(segments, ends, strict=True)
         ]
-        whole = [summary for summary in summaries if summary is not None]
-        if len(whole) == len(summaries):
-            carried_by_group(whole, [])
+        undamaged = [summary for summary in summaries if summary is not None]
+        if len(undamaged) == len(summaries):
+            combine_summaries(undamaged, [])  # raises CorruptFileError for a contradiction
     except CorruptFileError:
         return True
     return False
 
 
-def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | None:
-    """The summary of a segment's transactions, None if it is damaged. Raises CorruptFileError."""
+def _transactions_of(segment: Segment, end: int, aborted: AbortedTransactions) -> Int64 | None:
+    """The summary of a segment's transactions (see ``log.transactions``), None if a batch is damaged.
+
+    Raises CorruptFileError where the segment's markers contradict ``aborted``.
+    """
     scan = TransactionScan(aborted)
     with files.Reader(segment.path) as reader:
         try:
@@ -378,5 +395,5 @@ def _transactions_of(segment: Segment, end: int, aborted: Aborted) -> Int64 | No
                 scan.follow(window.data, window.batches, path=segment.path, origin=window.origin)
         except CorruptRecordError:
             return None
-    scan.refuse_unmarked(segment.base_offset, end, segment.path)
+    scan.refuse_missing_markers(segment.base_offset, end, segment.path)
     return scan.summary(segment.base_offset)
