@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,13 @@ def test_without_java_or_spark(
     assert listing(staged.directory) == before
 
 
+def by_size(monkeypatch: pytest.MonkeyPatch, spark_engine: Callable[..., object]) -> None:
+    """Let the command choose its engine, as it does for users; ``spark_engine`` stands in for Spark."""
+    monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": None})
+    monkeypatch.setattr(app, "spark_engine", spark_engine)
+    monkeypatch.setattr(engines, "_has_session", lambda: False)
+
+
 @pytest.mark.parametrize("flags", [[], ["--no-spark"], ["--engine", "process"]])
 def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
     staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -412,7 +420,7 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
     def no_engine(*_: object) -> None:
         raise AssertionError("an engine was asked for")
 
-    monkeypatch.setattr(app, "spark_engine", no_engine)
+    by_size(monkeypatch, no_engine)
     assert run(command(staged, "--in-place", *flags, "--json")) == 0
     found = document(capsys)
     assert (found["engine"], found["logs"][0]["status"]) == ("in-process", "cleaned")
@@ -424,10 +432,8 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
 def test_spark_is_used_where_it_is_asked_for(
     staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(
-        app, "spark_engine", lambda request, progress: asked.append(request) or InProcessEngine()
-    )
+    asked: list[app.CleanRequest] = []
+    by_size(monkeypatch, lambda request, progress: asked.append(request) or InProcessEngine())
     assert run(command(staged, "--dry-run", *flags, "--json")) == 0
     assert len(asked) == 1
     monkeypatch.setattr(engines, "SPARK_BYTES", 1)

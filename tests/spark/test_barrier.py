@@ -29,7 +29,7 @@ from siltstone.spark.jobs import (
     run_with_shuffles,
 )
 from siltstone.spark.rows import ALL, FAILED, Row, rows_of
-from tests.support.spark.jobs_on_spark import HOLD, hold
+from tests.support.spark.jobs_on_spark import HOLD
 
 pytestmark = pytest.mark.spark
 TARGETS = 7

@@ -130,8 +130,6 @@ class RunProgress:
         self._first = 0
 
     def __enter__(self) -> Self:
-        if self._line is not None and not self._quiet:
-            self._line.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -147,9 +145,12 @@ class RunProgress:
         if (log, stage) != self._stage:
             self._stage, self._began, self._first = (log, stage), now, done
         line = self._logs + stage_text(f"{log} {stage}", done, total, done - self._first, now - self._began)
+        if self._quiet:
+            return
         if self._line is not None:
             self._line.update(escape(line))
-        elif now - self._noted >= LINE_SECONDS and not self._quiet:
+            self._line.start()
+        elif now - self._noted >= LINE_SECONDS:
             self._noted = now
             note(line)
 

@@ -14,7 +14,13 @@ from siltstone.base.clock import time_text
 from siltstone.cli import output
 from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.explain import HOTTEST_KEYS_DEFAULT, KEPT_BY_LEDGER, NOT_STAMPED, Explanation, LogExplanation
+from siltstone.compaction.explain import (
+    HOTTEST_KEYS_DEFAULT,
+    KEPT_BY_LEDGER,
+    NOT_STAMPED,
+    Explanation,
+    LogExplanation,
+)
 from siltstone.compaction.report import CLEANING_REASONS, FAILED, SKIPPED, UNCLEANABLE
 from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
 

@@ -30,7 +30,7 @@ _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))
 """The fields of a request that choose logs and settings; the others say how to clean."""
 _FLAG_NAMES = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
-_COLUMNS = "log,state,policy,clean,dirty,ratio,uncleanable from,overdue,last cleaning".split(",")
+_COLUMNS = "log,state,policy,clean,dirty,ratio,overdue,last cleaning".split(",")
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
@@ -122,7 +122,7 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
     state = Text(log.state.replace("_", " "), _STYLE.get(log.state, ""))
     head = [log.topic_partition, state, log.policy_text or None]
     if log.snapshot is None:
-        return [*head, None, None, None, None, None, _last(log, now_ms)]
+        return [*head, None, None, None, None, _last(log, now_ms)]
     bounds = log.snapshot.range
     minimum = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
@@ -130,7 +130,6 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
         size_text(bounds.clean_bytes),
         size_text(bounds.cleanable_bytes),
         f"{bounds.dirty_ratio:.3f}{minimum}",
-        bounds.end,
         duration_text(bounds.overdue_ms / 1000) if bounds.is_overdue else None,
         _last(log, now_ms),
     ]
