@@ -409,3 +409,36 @@ def test_a_broker_without_its_metadata_is_refused_despite_siltstones_list(direct
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()
     refused(DirectoryRefusedError, directory, path=directory, about="__cluster_metadata-0")
+
+
+def test_the_metadata_is_used_without_a_flag_and_ignored_with_one(directory: Path) -> None:
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
+    result = clean(directory, policy_from_metadata=False)["basic-0"]
+    assert result.status == "cleaned"
+    assert shown(result, "cleanup.policy") == (("compact",), "DYNAMIC_TOPIC_CONFIG")
+    ignored = clean(directory, policy_from_metadata=False, no_policy_from_metadata=True)["basic-0"]
+    assert (ignored.status, ignored.reason) == ("skipped", "policy unknown")
+    both = {"policy_from_metadata": True, "no_policy_from_metadata": True}
+    refused(UsageError, directory, **both, about="--no-policy-from-metadata", advice="one of")
+
+
+def test_a_setting_by_hand_does_not_make_an_unknown_policy_known(directory: Path) -> None:
+    given = {"policy_from_metadata": False, "topics": ["basic"]}
+    unknown = clean(directory, **given, config=["delete.retention.ms=5"])["basic-0"]
+    assert (unknown.status, unknown.reason) == ("skipped", "policy unknown")
+    known = clean(directory, **given, config=["cleanup.policy=delete"])["basic-0"]
+    assert (known.status, known.reason) == ("skipped", "cleanup.policy=delete")
+
+
+def test_damaged_metadata_is_refused_with_the_way_around_it(directory: Path) -> None:
+    write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
+    (segment,) = (directory / "__cluster_metadata-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    before = listing(directory)
+    given = {"policy_from_metadata": False, "dry_run": False, "in_place": True}
+    refused(CorruptRecordError, directory, **given, path=segment, advice="--no-policy-from-metadata")
+    assert listing(directory) == before
+    by_hand = {"topics": ["basic"], "config": ["cleanup.policy=compact", "min.cleanable.dirty.ratio=0"]}
+    assert clean(directory, **given, **by_hand, no_policy_from_metadata=True)["basic-0"].status == "cleaned"

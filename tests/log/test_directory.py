@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError
 from siltstone.log import directory as log_directory
 from siltstone.log.checkpoints import write_checkpoint
@@ -58,8 +60,12 @@ def can_lock(lock: Path) -> bool:
 
 def test_a_directory_that_another_process_has_locked_is_refused(root: Path) -> None:
     with held_by_another_process(root / ".lock"):
-        with raises_error(DirectoryLockedError, path=root, about=".lock", advice="stop the broker"):
+        with raises_error(
+            DirectoryLockedError, path=root, about="process", advice="stop the broker"
+        ) as raised:
             LogDirectory.open(root)
+        holder = files.lock_holder(root / ".lock")
+        assert holder not in (None, os.getpid()) and f"process {holder} holds" in raised.value.reason
         with raises_error(DirectoryLockedError, path=root):
             LogDirectory.open(root / "topic-0")
         LogDirectory.open(root, lock=False).close()
@@ -189,3 +195,13 @@ def test_a_checkpoint_is_read_again_only_after_it_was_replaced(
     write_checkpoint(path, {topic: 3})
     read.clear()
     assert unlocked.checkpoints() == unlocked.checkpoints() and read.count(path) == 2
+
+
+def test_a_directory_above_log_directories_names_them(root: Path) -> None:
+    (root.parent / "other").mkdir()
+    (root / "meta.properties").write_text("version=1\nnode.id=0\ncluster.id=x\n")
+    with raises_error(
+        NotALogDirectoryError, path=root.parent, about="no meta.properties", advice=str(root)
+    ) as raised:
+        LogDirectory.open(root.parent)
+    assert "other" not in raised.value.advice

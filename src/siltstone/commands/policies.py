@@ -215,6 +215,9 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     static = read_server_properties(options.broker_config, foreign=True)
     known = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
+    if options.policy_from_metadata and options.no_policy_from_metadata:
+        reason = "--policy-from-metadata and --no-policy-from-metadata exclude each other"
+        raise UsageError(reason, advice="pass one of them")
     if not options.no_policy_from_metadata:
         settings = replace(
             settings, listed=load_registry(directory.path for directory in directories)[0].topics
