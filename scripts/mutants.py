@@ -11,7 +11,8 @@ no difference, which a person has to decide. The output has one line of JSON a m
 the last stage, which takes minutes, is left out; ``--again`` runs all stages for the survivors of such a run.
 
 With ``--coverage`` the first stage has the tests that run the changed line, the quickest first, and is the
-only one where there are any. Compiled kernels run in no test by this measure. To make the two files::
+only one where there are any; for a line of a compiled kernel those that run another line of its module.
+To make the two files::
 
     pytest tests/base tests/log tests/compaction tests/golden … --cov=siltstone --cov-context=test \\
         --durations=0 --durations-min=0.001 > durations.txt      # needs pytest-cov
@@ -157,8 +158,11 @@ class Covering:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests' ids, none for a line that no test runs."""
         name = self._files.get(mutant.path.removeprefix("src/"))
-        contexts = self._data.contexts_by_lineno(name).get(mutant.line, []) if name else []
-        tests = sorted({context.partition("|")[0] for context in contexts if context}, key=self._time_of)
+        by_line = self._data.contexts_by_lineno(name) if name else {}
+        contexts = set(by_line.get(mutant.line, ())) - {""}
+        if not contexts:  # a kernel's line: the tests that run any other line of the module
+            contexts = {context for others in by_line.values() for context in others} - {""}
+        tests = sorted({context.partition("|")[0] for context in contexts}, key=self._time_of)
         chosen, total = [], 0.0
         for test in tests:
             total += self._time_of(test)

@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/recordings.py > docs/recordings.md
 
-The commands run on the directories of a real Kafka 4.3 broker (those of `make demo`), at a fixed clock, with 100
-columns. Only what differs from run to run is replaced: seconds, names of runs. A test compares the page.
+The commands run on the directories of a real Kafka 4.3 broker (those of `make demo`), at a fixed clock, with
+100 columns. Only what differs from run to run is replaced: seconds, names of runs. A test compares the page.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NOW = "--now-ms=1795230724700"
 INTRODUCTION = """# What commands print
 
-Each block is the output of a command on the two directories of a real Kafka 4.3 broker, which `make demo` cleans, too. `scripts/recordings.py` makes this page, and a test
-holds it to what the commands print. Seconds and the names of runs are replaced by `N` and `RUN`.
+Each block is the output of a command on the two directories of a real Kafka 4.3 broker, which `make demo`
+cleans, too. `scripts/recordings.py` makes this page, and a test holds it to what the commands print. Seconds
+and the names of runs are replaced by `N` and `RUN`.
 """
 RECORDINGS = (
     ("What a cleaning would do", ("clean", "data0", "data1", "--dry-run", NOW)),
