@@ -145,7 +145,7 @@ def test_every_effective_setting_is_shown_with_its_source(golden: Path, tmp_path
     assert shown["cleanup.policy"] == {"value": ["compact"], "source": f"{lines}:2"}
     assert shown["delete.retention.ms"] == {"value": 77, "source": f"{lines}:3"}
     assert shown["min.cleanable.dirty.ratio"] == {"value": 0.1, "source": "--config"}
-    assert shown["segment.bytes"] == {"value": 1 << 30, "source": "default"}
+    assert shown["segment.bytes"] == {"value": 1 << 30, "source": "DEFAULT_CONFIG"}
     acted_on = {
         "min.compaction.lag.ms",
         "max.compaction.lag.ms",

@@ -180,7 +180,7 @@ class ConfigSource(Enum):
 class Setting:
     """A value and where it came from.
 
-    ``value``: in the unit of the key's own name. ``source``: where it was set, for people ("default",
+    ``value``: in the unit of the key's own name. ``source``: where it was set, for people ("DEFAULT_CONFIG",
     "--config", "file:line"). ``config_source``: the same by Kafka's names. ``name``: the name under which it
     was set.
     """
@@ -361,11 +361,11 @@ class Config:
     """The effective settings of one topic, or of a broker (Kafka's ``AbstractConfig``), in layers.
 
     ``topic``: the topic's own layer; settings of a command line go there, also under brokers' names.
-    ``broker``, ``broker_default``, ``static``: the layers of the module's drawing. ``default_source``: the
-    ``Setting.source`` of values that no layer has.
+    ``broker``, ``broker_default``, ``static``: the layers of the module's drawing. A value that no layer has
+    is Kafka's default, with ``DEFAULT_CONFIG`` as its source.
     """
 
-    __slots__ = ("_default_source", "_layers")
+    __slots__ = ("_layers",)
 
     def __init__(
         self,
@@ -374,9 +374,7 @@ class Config:
         broker: Layer | None = None,
         broker_default: Layer | None = None,
         static: Layer | None = None,
-        default_source: str = "default",
     ) -> None:
-        self._default_source = default_source
         self._layers: dict[ConfigSource, Layer] = {
             ConfigSource.DYNAMIC_TOPIC_CONFIG: dict(topic or {}),
             ConfigSource.DYNAMIC_BROKER_CONFIG: dict(broker or {}),
@@ -396,7 +394,7 @@ class Config:
                     return dataclasses.replace(layer[synonym], config_source=config_source, name=synonym)
         return Setting(
             value=key.default,
-            source=self._default_source,
+            source=ConfigSource.DEFAULT_CONFIG.value,
             config_source=ConfigSource.DEFAULT_CONFIG,
             name=key.name,
         )

@@ -459,7 +459,7 @@ class _Audit:
         after = self.partitions
         if out is not None:
             after = [out.absolute() / partition.name for partition in self.partitions]
-        options = {name: str(getattr(self.request, name)) for name in CleanRequest.__dataclass_fields__}
+        options = {name: getattr(self.request, name) for name in CleanRequest.__dataclass_fields__}
         document = {
             "run": self.run,
             "version": __version__,
@@ -474,7 +474,7 @@ class _Audit:
             "sha256_after": fingerprints(after),
         }
         try:
-            files.write_new(path, json.dumps(document, indent=1).encode())
+            files.write_new(path, json.dumps(document, indent=1, default=str).encode())
         except FileExistsError as failure:
             return f"--report {path}: {failure.strerror}"
         except OSError as failure:

@@ -364,6 +364,5 @@ def read_cluster_settings(
         broker={} if node_id is None else broker_settings(node_id, ConfigSource.DYNAMIC_BROKER_CONFIG),
         broker_default=broker_settings(ALL_BROKERS, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
         static=_with_source_names(static or {}),
-        default_source=ConfigSource.DEFAULT_CONFIG.value,
     )
     return ClusterSettings(path=path, image=image, broker=config)
