@@ -115,19 +115,19 @@ def test_a_catalogs_table_keeps_the_options_it_was_made_with(session: SparkSessi
 
 def _filtered(session: SparkSession, root: Path) -> None:
     frame = load(session, root)
-    assert places(frame.topic_partition("partition = 1 and offset between 98 and 101")) == [
+    assert places(frame.where("partition = 1 and offset between 98 and 101")) == [
         (1, at) for at in range(98, 102)
     ]
-    assert places(frame.topic_partition("offset in (5, 250) and topic = 'users'")) == [
+    assert places(frame.where("offset in (5, 250) and topic = 'users'")) == [
         (0, 5),
         (0, 250),
         (1, 5),
         (1, 250),
     ]
-    late = frame.topic_partition("timestamp >= timestamp_millis(1700000000297L) and partition < 1")
+    late = frame.where("timestamp >= timestamp_millis(1700000000297L) and partition < 1")
     assert places(late) == [(0, 297), (0, 298), (0, 299)]
-    assert places(frame.topic_partition("topic = 'others' or offset > 400")) == []
-    assert places(load(session, root, view="latest").topic_partition("offset < 298 and partition = 0"))[
+    assert places(frame.where("topic = 'others' or offset > 400")) == []
+    assert places(load(session, root, view="latest").where("offset < 298 and partition = 0"))[
         -1
     ] == (0, 297)
 
@@ -143,7 +143,7 @@ def test_filters_are_right_where_they_are_pushed(session: SparkSession, root: Pa
 
 @pytest.mark.usefixtures("pushing")
 def test_pushed_filters_read_less(session: SparkSession, root: Path) -> None:
-    frame = load(session, root, minPartitions="6").topic_partition("partition = 1 and offset >= 200")
+    frame = load(session, root, minPartitions="6").where("partition = 1 and offset >= 200")
     assert frame.rdd.getNumPartitions() < load(session, root, minPartitions="6").rdd.getNumPartitions() + 1
     damaged = root / "users-0" / f"{0:020}.log"
     raw = damaged.read_bytes()

@@ -54,7 +54,7 @@ def test_a_table_is_appended_and_read_back(session: SparkSession, logs: Path) ->
     back = session.read.format("siltstone").option("path", str(logs)).option("subscribe", "users").load()
     assert back.count() == 1000
     before = len(records(logs, "users"))
-    append(back.topic_partition("partition = 0"), logs, topic="users", partitions="3")
+    append(back.where("partition = 0"), logs, topic="users", partitions="3")
     assert [len(records(logs, "users", n)) for n in (0,)] == [2 * before]
 
 

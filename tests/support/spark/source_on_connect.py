@@ -20,7 +20,7 @@ def main(root: str) -> None:
     latest = session.read.format("siltstone").option("view", "latest").load(root)
     session.sql(f"CREATE TEMPORARY VIEW users USING siltstone OPTIONS (path '{root}')")
     found = {
-        "log": [row.offset for row in log.topic_partition("partition = 0").orderBy("offset").collect()],
+        "log": [row.offset for row in log.where("partition = 0").orderBy("offset").collect()],
         "latest": sorted([row.partition, row.offset] for row in latest.collect()),
         "view": session.sql("SELECT count(*) AS rows FROM users").collect()[0].rows,
     }
