@@ -262,9 +262,7 @@ class Snapshot:
             is_stable = view.last_stable_offset == view.high_watermark
             stable = view.log_end_offset if is_stable else view.last_stable_offset
             view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-        return ReadOnlyLog(
-            log.topic_partition, log.directory, view, log.unreadable_logs, log.first_dirty_offset
-        )
+        return replace_fields(log, view=view)
 
     def committed_log(
         self, topic_partition: TopicPartition, *, no_other_replica: bool = False

@@ -1,9 +1,11 @@
 """Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as Kafka's coordinators write them.
 
 Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
-``GroupMetadataValue``, ``TransactionLogKey`` and ``TransactionLogValue``::
+``GroupMetadataValue``, ``ConsumerGroup…Key`` and ``…Value`` (KIP-848), ``TransactionLogKey`` and
+``TransactionLogValue``; a member's assignment: ``ConsumerProtocolAssignment``::
 
-    key      type 2 | fields                     0, 1: offset commit · 2: group metadata; transactions: 0
+    key      type 2 | fields                     0, 1: offset commit · 2: group metadata · 3 to 8, 16: of the
+                                                 consumer protocol; transactions: 0
     value    version 2 | fields
 
     string   size 2, bytes (-1: null); flexible versions: size + 1 as an unsigned varint (0: null)
@@ -35,8 +37,8 @@ TOMBSTONE = "<DELETE>"
 class _Field(NamedTuple):
     """A field of a message, in versions ``since`` to ``until``; ``tag``: its number where it is a tagged one.
 
-    ``kind``: struct's letter of an integer, ``string``, ``bytes``, ``uuid``, ``[i]`` (an array of integers),
-    or the fields of an array's elements.
+    ``kind``: struct's letter of an integer, ``string``, ``bytes``, ``uuid``, one of these in brackets for an
+    array of them, or the fields of an array's elements.
     """
 
     name: str
@@ -95,15 +97,62 @@ _TRANSACTION_VALUE = (
     _Field("transactionStartTimestampMs", "q"),
     _Field("clientTransactionVersion", "h", tag=2),
 )
+_TOPIC_IDS = (_Field("topicId", "uuid"), _Field("partitions", "[i]"))
+_SUBSCRIBED_TOPICS = (
+    _Field("topicId", "uuid"),
+    _Field("topicName", "string"),
+    _Field("numPartitions", "i"),
+    _Field("partitionMetadata", (_Field("partition", "i"), _Field("racks", "[string]"))),
+)
+_CONSUMER_MEMBER_VALUE = (
+    _Field("instanceId", "string"),
+    _Field("rackId", "string"),
+    _Field("clientId", "string"),
+    _Field("clientHost", "string"),
+    _Field("subscribedTopicNames", "[string]"),
+    _Field("subscribedTopicRegex", "string"),
+    _Field("rebalanceTimeoutMs", "i"),
+    _Field("serverAssignor", "string"),
+)
+_CURRENT_ASSIGNMENT_VALUE = (
+    _Field("memberEpoch", "i"),
+    _Field("previousMemberEpoch", "i"),
+    _Field("state", "b"),
+    _Field("assignedPartitions", _TOPIC_IDS),
+    _Field("partitionsPendingRevocation", _TOPIC_IDS),
+)
+_REGEX_VALUE = (_Field("topics", "[string]"), _Field("version", "q"), _Field("timestamp", "q"))
+
+
+def _of_consumer_group(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
+    """A record of KIP-848; ``key``: what the key has besides the group."""
+    fields = (_Field(name, "string") for name in ("groupId", *key))
+    return _RecordType(tuple(fields), value, largest=0, flexible_from=0)
+
+
 _COMMIT = _RecordType(_COMMIT_KEY, _COMMIT_VALUE, largest=4, flexible_from=4)
 _GROUP = _RecordType((_Field("group", "string"),), _GROUP_VALUE, largest=4, flexible_from=4)
 _TRANSACTION = _RecordType(
     (_Field("transactionalId", "string"),), _TRANSACTION_VALUE, largest=1, flexible_from=1
 )
 _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
-    "offsets": {0: _COMMIT, 1: _COMMIT, 2: _GROUP},
+    "offsets": {
+        0: _COMMIT,
+        1: _COMMIT,
+        2: _GROUP,
+        3: _of_consumer_group(
+            _Field("epoch", "i"), _Field("metadataHash", "q", tag=0), _Field("creationTimeMs", "q", tag=1)
+        ),
+        4: _of_consumer_group(_Field("topics", _SUBSCRIBED_TOPICS)),
+        5: _of_consumer_group(*_CONSUMER_MEMBER_VALUE, key=("memberId",)),
+        6: _of_consumer_group(_Field("assignmentEpoch", "i"), _Field("assignmentTimestamp", "q", tag=0)),
+        7: _of_consumer_group(_Field("topicPartitions", _TOPIC_IDS), key=("memberId",)),
+        8: _of_consumer_group(*_CURRENT_ASSIGNMENT_VALUE, key=("memberId",)),
+        16: _of_consumer_group(*_REGEX_VALUE, key=("regularExpression",)),
+    },
     "transactions": {0: _TRANSACTION},
 }
+_ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("partitions", "[i]"))),)
 
 
 class _FieldReader(MessageReader):
@@ -143,15 +192,17 @@ class _FieldReader(MessageReader):
         if kind == "bytes":
             size = self._size("i")
             return None if size < 0 else base64.b64encode(self.take(size, "a field")).decode("ascii")
-        if isinstance(kind, str) and kind != "[i]":
+        if kind == "uuid":
+            return self.uuid()
+        if isinstance(kind, str) and kind[0] != "[":
             return self.number(kind)
         count = self._size("i")
         if count > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
             return None
-        if kind == "[i]":
-            return [self.number("i") for _ in range(count)]
+        if isinstance(kind, str):
+            return [self._value(kind[1:-1], version) for _ in range(count)]
         return [self.message(kind, version, flexible=self._flexible) for _ in range(count)]
 
     def _size(self, form: str) -> int:
@@ -191,3 +242,16 @@ def _decode_value(record_type: _RecordType, value: bytes) -> Data:
         is_known = 0 <= status < len(TRANSACTION_STATES)
         data["transactionState"] = TRANSACTION_STATES[status] if is_known else "unknown"
     return {"version": str(version), "data": data}
+
+
+def decode_assignment(data: bytes) -> list[tuple[str, int]]:
+    """The topics and partitions that a member of a classic group is assigned, as consumers encode them.
+
+    Raises UndecodableMessageError.
+    """
+    if not data:  # a member that has joined, and has no assignment yet
+        return []
+    reader = _FieldReader(data)
+    reader.number("h")  # later versions have more fields at the end
+    topics = reader.message(_ASSIGNMENT, 0)["assignedPartitions"] or ()
+    return [(topic["topic"] or "", number) for topic in topics for number in topic["partitions"] or ()]
