@@ -88,11 +88,15 @@ def refuse_unclean(directory: LogDirectory) -> None:
 
 
 @contextlib.contextmanager
-def locked_directories(paths: Sequence[Path]) -> Iterator[list[LogDirectory]]:
-    """Log directories that were stopped cleanly, locked for a change in place. Raises DirectoryLockedError,
-    DirectoryRefusedError, NotALogDirectoryError, OSError."""
+def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Iterator[list[LogDirectory]]:
+    """Log directories that were stopped cleanly, locked for a change in place, or for its dry run.
+
+    Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, OSError.
+    """
     with contextlib.ExitStack() as stack:
-        directories = [stack.enter_context(directory) for directory in open_directories(paths)]
+        directories = [
+            stack.enter_context(directory) for directory in open_directories(paths, dry_run=dry_run)
+        ]
         for directory in directories:
             refuse_unclean(directory)
             refuse_network_file_system(directory)
