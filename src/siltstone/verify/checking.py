@@ -57,15 +57,16 @@ Checker = Callable[[Sequence[LogPair]], Checked]
 
 
 def verify(
-    before: Path,
-    after: Path,
+    before: Sequence[Path],
+    after: Sequence[Path],
     checker: Checker,
     settings_of: Callable[[TopicPartition], CleaningSettings],
     topics: Sequence[str] = (),
 ) -> Verdict:
     """Check every log of ``after`` against ``before``; ``checker`` runs the parts.
 
-    Raises UsageError, NotALogDirectoryError, CorruptFileError (a checkpoint), EngineError, OSError; what is
+    Both are all log directories of a broker, in any order. Raises UsageError, NotALogDirectoryError,
+    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError; what is
     wrong with a log is in its verdict.
     """
     old, new, notes = open_sides(before, after, topics)
