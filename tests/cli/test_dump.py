@@ -500,3 +500,34 @@ def test_a_record_that_cannot_be_decoded_is_marked(decoder: Any) -> None:
             row = decode_record(decoder, key, value)
             assert ("undecodable" in row) or ("decodedValue" in row)
     assert "type 9 is unknown" in decode_record(decoder, b"\x00\x09abc", None)["undecodable"]
+
+
+def test_a_directory_is_all_files_in_it_and_in_its_partitions(
+    stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
+) -> None:
+    root, partition = stopped_broker[0], stopped_broker[0] / "users-0"
+    named = sorted(path for path in partition.iterdir() if path.is_file())
+    assert dump(partition) == dump(*named)
+    outside = tmp_path / f"{BASE}.log"
+    outside.write_bytes(b"")
+    (partition / f"{9:020d}.log").symlink_to(outside)
+    (partition / "notes.txt").write_text("no file of a log")
+    assert dump(partition) == dump(*named)
+    status, out, _ = dump(root, "--verify-index-only")
+    shown = [line.removeprefix("Dumping ") for line in out.splitlines() if line.startswith("Dumping ")]
+    parts = [path for path in root.iterdir() if path.is_dir() and not path.name.endswith("-delete")]
+    assert {Path(line).parent for line in shown} == {root, *parts} and status == 0
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert dump(empty)[0] == 2
+
+
+def test_files_may_be_separated_by_commas_as_in_kafka(
+    stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
+) -> None:
+    first, second, *_ = sorted((stopped_broker[0] / "users-0").glob("*.log"))
+    assert dump("--files", f"{first},{second}") == dump(first, second)
+    comma = tmp_path / "a,b" / "meta.properties"
+    comma.parent.mkdir()
+    comma.write_text("version=1\n")
+    assert dump("--files", comma)[1].splitlines()[1] == "version: 1"

@@ -10,10 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from siltstone.base import files as base_files
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
+from siltstone.log.dump import DumpOptions, dump_file, files_below, printable, render
 from siltstone.log.indexes import NamedFile
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
@@ -69,7 +70,7 @@ def dump(
     flags: DumpFlags = DumpFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
-    """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.
+    """Show what is in files of a Kafka log directory, or in all of them, as kafka-dump-log does; check them.
 
     Reads .log, .index, .timeindex, .txnindex and .snapshot files (also .cleaned, .swap, .deleted ones), the
     offset checkpoints, leader-epoch-checkpoint, partition.metadata and meta.properties. Exit status 1 when
@@ -78,17 +79,27 @@ def dump(
     Parameters
     ----------
     files
-        The files, one or more.
+        Files, or directories for all files in them and in their partitions; a,b are two, as in Kafka.
     """
     options = flags.with_decoder()
-    output.refuse_if(not files, "no file", "name the files to show")
+    paths = [path for file in files for path in _split(os.fspath(file))]
+    output.refuse_if(not paths, "no file", "name the files to show")
     try:
-        identified = [identify(os.fspath(file)) for file in files]
+        identified = [file for path in paths for file in files_below(path)]
     except UsageError as error:
         path = None if error.path is None else printable(error.path)
         raise UsageError(printable(error.reason), path=path, advice=error.advice) from None
+    advice = "name a partition or a log directory"
+    output.refuse_if(not identified, f"no file of a log directory in {printable(', '.join(paths))}", advice)
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
+
+
+def _split(text: str) -> list[str]:
+    """Kafka's ``--files a,b``; a name with a comma is one where there is such a file."""
+    return (
+        [text] if "," not in text or base_files.exists(text) else [part for part in text.split(",") if part]
+    )
 
 
 def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:

@@ -18,6 +18,7 @@ not end a file: its batch is shown as not valid, with its records as far as they
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -109,6 +110,24 @@ def identify(path: str) -> NamedFile:
             f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_AN_INDEX
         )
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
+
+
+def files_below(path: str) -> list[NamedFile]:
+    """The file itself; of a directory the files of known kinds in it, and those in partitions below it.
+
+    Links, and files of other kinds, are left out. Raises UsageError, OSError.
+    """
+    if not files.is_directory(path):
+        return [identify(path)]
+    found: list[NamedFile] = []
+    for entry in files.entries(path):
+        inner = os.path.join(path, entry.name)
+        if entry.is_directory and names.parse_partition(entry.name) is not None:
+            found += files_below(inner)
+        elif entry.is_file:
+            with contextlib.suppress(UsageError):
+                found.append(identify(inner))
+    return found
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> Output:
