@@ -43,16 +43,24 @@ class DumpFlags(DumpOptions):
         Print keys and values as those of __consumer_offsets.
     transaction_log_decoder
         Print keys and values as those of __transaction_state.
+    cluster_metadata_decoder
+        Print values as those of __cluster_metadata.
     """
 
     decoder: Annotated[Decoder | None, Parameter(parse=False)] = None
     offsets_decoder: bool = False
     transaction_log_decoder: bool = False
+    cluster_metadata_decoder: bool = False
 
     def with_decoder(self) -> DumpFlags:
         """The options with the decoder that the flags name. Raises UsageError for contradictions."""
-        both = "--offsets-decoder and --transaction-log-decoder exclude each other"
-        output.refuse_if(self.offsets_decoder and self.transaction_log_decoder, both, "pass one of them")
+        decoders: dict[Decoder, bool] = {
+            "offsets": self.offsets_decoder,
+            "transactions": self.transaction_log_decoder,
+            "metadata": self.cluster_metadata_decoder,
+        }
+        chosen = [decoder for decoder, is_chosen in decoders.items() if is_chosen]
+        output.refuse_if(len(chosen) > 1, "the decoders exclude each other", "pass one of them")
         both = "--verify-index-only and --index-sanity-check exclude each other"
         output.refuse_if(self.verify_index_only and self.index_sanity_check, both, "pass one of them")
         limits = (self.max_bytes, self.max_decompressed_message_bytes)
@@ -60,8 +68,7 @@ class DumpFlags(DumpOptions):
             output.refuse_if(
                 limit is not None and limit <= 0, f"{flag} {limit}: is below 1", "pass 1 or more"
             )
-        decoder: Decoder | None = "transactions" if self.transaction_log_decoder else None
-        return replace(self, decoder="offsets" if self.offsets_decoder else decoder)
+        return replace(self, decoder=next(iter(chosen), None))
 
 
 def dump(
@@ -97,9 +104,7 @@ def dump(
 
 def _split(text: str) -> list[str]:
     """Kafka's ``--files a,b``; a name with a comma is one where there is such a file."""
-    return (
-        [text] if "," not in text or base_files.exists(text) else [part for part in text.split(",") if part]
-    )
+    return [text] if base_files.exists(text) else [part for part in text.split(",") if part]
 
 
 def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:

@@ -1,4 +1,5 @@
-"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as Kafka's coordinators write them.
+"""Keys and values of ``__consumer_offsets`` and ``__transaction_state``, as Kafka's coordinators write them,
+and values of ``__cluster_metadata``, as its controllers do.
 
 Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
 ``GroupMetadataValue``, ``ConsumerGroup…Key`` and ``…Value`` (KIP-848), ``TransactionLogKey`` and
@@ -23,9 +24,9 @@ import base64
 import struct
 from typing import Any, Literal, NamedTuple
 
-from siltstone.base.records.metadata import MessageReader, UndecodableMessageError
+from siltstone.base.records.metadata import FRAME_VERSION, MessageReader, UndecodableMessageError
 
-Decoder = Literal["offsets", "transactions"]
+Decoder = Literal["offsets", "transactions", "metadata"]
 Data = dict[str, Any]
 
 TRANSACTION_STATES = (
@@ -37,7 +38,7 @@ TOMBSTONE = "<DELETE>"
 class _Field(NamedTuple):
     """A field of a message, in versions ``since`` to ``until``; ``tag``: its number where it is a tagged one.
 
-    ``kind``: struct's letter of an integer, ``string``, ``bytes``, ``uuid``, one of these in brackets for an
+    ``kind``: struct's letter of a number, ``string``, ``bytes``, ``uuid``, one of these in brackets for an
     array of them, or the fields of an array's elements.
     """
 
@@ -155,14 +156,106 @@ _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
 _ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("partitions", "[i]"))),)
 
 
+def _fields(text: str) -> tuple[_Field, ...]:
+    """``name kind``, separated by commas; ``1+`` after it: since version 1; ``#2``: tagged with 2."""
+    fields = []
+    for part in text.split(","):
+        name, kind, *rest = part.split()
+        since = next((int(word[:-1]) for word in rest if word[-1] == "+"), 0)
+        tag = next((int(word[1:]) for word in rest if word[0] == "#"), None)
+        fields.append(_Field(name, kind, since=since, tag=tag))
+    return tuple(fields)
+
+
+_FEATURES = _Field("features", _fields("name string, minSupportedVersion h, maxSupportedVersion h"))
+_END_POINTS = _Field("endPoints", _fields("name string, host string, port H, securityProtocol h"))
+_BROKER_EPOCH = _fields("brokerId i, brokerEpoch q")
+_METADATA_TYPES: dict[int, tuple[str, int, tuple[_Field, ...]]] = {
+    0: (
+        "REGISTER_BROKER_RECORD",
+        4,
+        (
+            *_fields("brokerId i, isMigratingZkBroker ? 2+, incarnationId uuid, brokerEpoch q"),
+            _END_POINTS,
+            _FEATURES,
+            *_fields("rack string, fenced ?, inControlledShutdown ? 1+, logDirs [uuid] 3+ #0"),
+        ),
+    ),
+    1: ("UNREGISTER_BROKER_RECORD", 0, _BROKER_EPOCH),
+    2: ("TOPIC_RECORD", 0, _fields("name string, topicId uuid")),
+    3: (
+        "PARTITION_RECORD",
+        2,
+        _fields(
+            "partitionId i, topicId uuid, replicas [i], isr [i], removingReplicas [i], addingReplicas [i], "
+            "leader i, leaderRecoveryState b #0, leaderEpoch i, partitionEpoch i, directories [uuid] 1+, "
+            "eligibleLeaderReplicas [i] 2+ #1, lastKnownElr [i] 2+ #2"
+        ),
+    ),
+    4: ("CONFIG_RECORD", 0, _fields("resourceType b, resourceName string, name string, value string")),
+    5: (
+        "PARTITION_CHANGE_RECORD",
+        2,
+        _fields(
+            "partitionId i, topicId uuid, isr [i] #0, leader i #1, replicas [i] #2, removingReplicas [i] #3, "
+            "addingReplicas [i] #4, leaderRecoveryState b #5, directories [uuid] 1+ #8, "
+            "eligibleLeaderReplicas [i] 2+ #6, lastKnownElr [i] 2+ #7"
+        ),
+    ),
+    7: ("FENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
+    8: ("UNFENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
+    9: ("REMOVE_TOPIC_RECORD", 0, _fields("topicId uuid")),
+    10: ("DELEGATION_TOKEN_RECORD", -1, ()),
+    11: ("USER_SCRAM_CREDENTIAL_RECORD", -1, ()),  # a secret
+    12: ("FEATURE_LEVEL_RECORD", 0, _fields("name string, featureLevel h")),
+    14: (
+        "CLIENT_QUOTA_RECORD",
+        0,
+        (
+            _Field("entity", _fields("entityType string, entityName string")),
+            *_fields("key string, value d, remove ?"),
+        ),
+    ),
+    15: ("PRODUCER_IDS_RECORD", 0, _fields("brokerId i, brokerEpoch q, nextProducerId q")),
+    17: (
+        "BROKER_REGISTRATION_CHANGE_RECORD",
+        3,
+        (*_BROKER_EPOCH, *_fields("fenced b #0, inControlledShutdown b 1+ #1, logDirs [uuid] 2+ #2")),
+    ),
+    18: (
+        "ACCESS_CONTROL_ENTRY_RECORD",
+        0,
+        _fields(
+            "id uuid, resourceType b, resourceName string, patternType b, principal string, host string, "
+            "operation b, permissionType b"
+        ),
+    ),
+    19: ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", 0, _fields("id uuid")),
+    20: ("NO_OP_RECORD", 0, ()),
+    21: ("ZK_MIGRATION_STATE_RECORD", 0, _fields("zkMigrationState b")),
+    22: ("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", 0, _fields("name string, mechanism b")),
+    23: ("BEGIN_TRANSACTION_RECORD", 0, _fields("name string #0")),
+    24: ("END_TRANSACTION_RECORD", 0, ()),
+    25: ("ABORT_TRANSACTION_RECORD", 0, _fields("reason string #0")),
+    26: ("REMOVE_DELEGATION_TOKEN_RECORD", 0, _fields("tokenId string")),
+    27: (
+        "REGISTER_CONTROLLER_RECORD",
+        0,
+        (*_fields("controllerId i, incarnationId uuid, zkMigrationReady ?"), _END_POINTS, _FEATURES),
+    ),
+    28: ("CLEAR_ELR_RECORD", 0, _fields("topicName string")),
+}
+"""By api key (``MetadataRecordType``): name, newest known version (-1: its fields are not shown), fields."""
+
+
 class _FieldReader(MessageReader):
     """Reads a message by a table of its fields."""
 
     _flexible = False
 
-    def number(self, form: str) -> int:
-        """An integer: ``form`` is struct's letter b, h, i or q."""
-        return int(struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}"), "a number"))[0])
+    def number(self, form: str) -> Any:
+        """A number or a bool: ``form`` is struct's letter."""
+        return struct.unpack(f">{form}", self.take(struct.calcsize(f">{form}"), "a number"))[0]
 
     def message(self, fields: tuple[_Field, ...], version: int, *, flexible: bool = False) -> Data:
         """The fields that this version has, by name; tagged ones where they are there."""
@@ -177,12 +270,10 @@ class _FieldReader(MessageReader):
             tag = self.varint()
             tagged[tag] = self.take(self.varint(), "a tagged field")
         for field in fields:
-            if field.tag not in tagged:
-                continue
-            if field.kind != "uuid":
-                values[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
-            elif len(tagged[field.tag]) == 16:
-                values[field.name] = MessageReader(tagged[field.tag]).uuid()
+            if field.tag in tagged:
+                reader = _FieldReader(tagged[field.tag])
+                reader._flexible = True
+                values[field.name] = reader._value(field.kind, version)
         return {field.name: values[field.name] for field in fields if field.name in values}
 
     def _value(self, kind: Any, version: int) -> Any:
@@ -209,6 +300,19 @@ class _FieldReader(MessageReader):
         return self.varint() - 1 if self._flexible else self.number(form)
 
 
+DECODERS: dict[str, Decoder] = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
+"""The decoder of the records of each coordinator's topic."""
+
+
+def describe_key(topic: str, key: bytes) -> str | None:
+    """A key of a coordinator's topic for people, ``group=billing topic=audit partition=0``; None for a key
+    that cannot be decoded, and for other topics."""
+    decoder = DECODERS.get(topic)
+    decoded = {} if decoder is None else decode_record(decoder, key, None).get("decodedKey", {})
+    parts = decoded.get("data", {}).items()
+    return " ".join(f"{name}={value}" for name, value in parts) or None
+
+
 def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Data:
     """``decodedKey`` and ``decodedValue`` of one record; without them where they cannot be decoded.
 
@@ -217,6 +321,8 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> D
     """
     row: Data = {}
     try:
+        if decoder == "metadata":
+            return {"decodedValue": TOMBSTONE if value is None else _decode_metadata(value)}
         if key is None:
             raise UndecodableMessageError(0, "it is null")
         reader = _FieldReader(key)
@@ -228,6 +334,22 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> D
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
     except UndecodableMessageError as error:
         row["undecodable"] = f"{'value' if 'decodedKey' in row else 'key'}: {error}"
+    return row
+
+
+def _decode_metadata(value: bytes) -> Data:
+    """``{"type", "version", "data"}`` of a metadata record; without data where its fields are not known."""
+    frame = _FieldReader(value)
+    if frame.varint() != FRAME_VERSION:
+        raise UndecodableMessageError(0, f"the frame version is not {FRAME_VERSION}")
+    number, version = frame.varint(), frame.varint()
+    name, largest, fields = _METADATA_TYPES.get(number, (f"UNKNOWN({number})", -1, ()))
+    row: Data = {"type": name, "version": version}
+    if version > largest:
+        return row
+    row["data"] = frame.message(fields, version, flexible=True)
+    if frame.position < len(value):
+        raise UndecodableMessageError(frame.position, "bytes are left after the record")
     return row
 
 
