@@ -20,6 +20,7 @@ from siltstone.base.records.layout import HEADER
 from siltstone.cli.main import run
 from siltstone.log.coordinator_records import decode_record
 from siltstone.log.dump import MAX_FINDINGS, DumpOptions, dump_file, identify, printable
+from siltstone.log.metadata_log import read_cluster_metadata
 from tests.support.golden_sets import case_names, legacy_names, read_records
 
 Line = dict[str, Any]
@@ -372,7 +373,6 @@ def test_contradictory_flags_and_unknown_files_are_refused(segment: Path, dump: 
     (tmp_path / "notes.txt").write_text("x")
     for arguments in (
         [tmp_path / "notes.txt"],
-        [tmp_path],
         [tmp_path / "some.index"],
         [segment, "--verify-index-only", "--index-sanity-check"],
         [segment, "--offsets-decoder", "--transaction-log-decoder"],
@@ -500,3 +500,68 @@ def test_a_record_that_cannot_be_decoded_is_marked(decoder: Any) -> None:
             row = decode_record(decoder, key, value)
             assert ("undecodable" in row) or ("decodedValue" in row)
     assert "type 9 is unknown" in decode_record(decoder, b"\x00\x09abc", None)["undecodable"]
+
+
+def test_a_directory_is_all_files_in_it_and_in_its_partitions(
+    stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
+) -> None:
+    root, partition = stopped_broker[0], stopped_broker[0] / "users-0"
+    named = sorted(path for path in partition.iterdir() if path.is_file())
+    assert dump(partition) == dump(*named)
+    outside = tmp_path / f"{BASE}.log"
+    outside.write_bytes(b"")
+    (partition / f"{9:020d}.log").symlink_to(outside)
+    (partition / "notes.txt").write_text("no file of a log")
+    assert dump(partition) == dump(*named)
+    status, out, _ = dump(root, "--verify-index-only")
+    shown = [line.removeprefix("Dumping ") for line in out.splitlines() if line.startswith("Dumping ")]
+    parts = [path for path in root.iterdir() if path.is_dir() and not path.name.endswith("-delete")]
+    assert {Path(line).parent for line in shown} == {root, *parts} and status == 0
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert dump(empty)[0] == 2
+
+
+def test_files_may_be_separated_by_commas_as_in_kafka(
+    stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
+) -> None:
+    first, second, *_ = sorted((stopped_broker[0] / "users-0").glob("*.log"))
+    assert dump("--files", f"{first},{second}") == dump(first, second)
+    comma = tmp_path / "a,b" / "meta.properties"
+    comma.parent.mkdir()
+    comma.write_text("version=1\n")
+    assert dump("--files", comma)[1].splitlines()[1] == "version: 1"
+
+
+def test_the_records_of_a_brokers_metadata(stopped_broker: tuple[Path, Path], dump: Any) -> None:
+    """Every record of a real KRaft broker is decoded; so are the ids of its topics."""
+    metadata = stopped_broker[0] / "__cluster_metadata-0"
+    status, out, _ = dump(*sorted(metadata.glob("*.log")), "--cluster-metadata-decoder", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    records = [row for row in rows if row["type"] == "record" and "controlType" not in row]
+    assert status == 0 and not [row for row in records if "data" not in row["decodedValue"]]
+    data = [(row["decodedValue"]["type"], row["decodedValue"]["data"]) for row in records]
+    image = read_cluster_metadata(metadata)
+    topics = {fields["name"]: fields["topicId"] for name, fields in data if name == "TOPIC_RECORD"}
+    assert image.topics.items() <= topics.items()
+    brokers = [fields for name, fields in data if name == "REGISTER_BROKER_RECORD"]
+    assert brokers and all(fields["brokerId"] == 1 and fields["endPoints"][0]["port"] for fields in brokers)
+    partitions = [fields for name, fields in data if name == "PARTITION_RECORD"]
+    assert {fields["topicId"] for fields in partitions} >= set(topics.values())
+    assert all((fields["replicas"], fields["leader"]) == ([1], 1) for fields in partitions)
+    text = dump(max(metadata.glob("*.log")), "--cluster-metadata-decoder")[1]
+    assert 'payload: {"type":"CONFIG_RECORD","version":0,"data":{"resourceType":' in text
+
+
+def test_a_metadata_record_that_cannot_be_decoded_is_marked_and_secrets_are_not_shown() -> None:
+    assert decode_record("metadata", None, b"\x01\x0b\x00secret")["decodedValue"] == {
+        "type": "USER_SCRAM_CREDENTIAL_RECORD",
+        "version": 0,
+    }
+    assert "data" not in decode_record("metadata", None, b"\x01\x02\x09")["decodedValue"]
+    assert "frame" in decode_record("metadata", None, b"\x02\x02\x00")["undecodable"]
+    noise = random.Random(5)
+    for _ in range(2000):
+        value = bytes([1, noise.randrange(30), noise.randrange(4)]) + noise.randbytes(noise.randrange(60))
+        row = decode_record("metadata", None, value)
+        assert ("undecodable" in row) != ("decodedValue" in row)

@@ -61,3 +61,16 @@ def test_the_whole_broker_by_its_own_settings(siltstone: Command, stopped_broker
     assert done.status == 0 and tree(*stopped_broker) == before
     states = {log["status"] for log in done.document["logs"]}
     assert "would_clean" in states and "skipped" in states
+
+
+def test_keys_of_the_coordinators_topics_are_shown_decoded(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
+    flags = ("--topic", "__consumer_offsets", "--topic", "__transaction_state", "--policy-from-metadata")
+    flags = (*flags, "--force", "--no-spark", "--json")
+    shown = siltstone("explain", *stopped_broker, *flags, "--show-keys").document
+    keys = {log["topic"]: [key["key"] for key in log["hottest_keys"]] for log in shown["logs"]}
+    assert "group=mailer topic=ledger partition=0" in keys["__consumer_offsets"]
+    assert all(key.startswith("transactionalId=") for key in keys["__transaction_state"])
+    masked = siltstone("explain", *stopped_broker, *flags).out
+    assert b"billing" not in masked and b"transactionalId" not in masked

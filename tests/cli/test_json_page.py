@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from siltstone.cli import watch
+from tests.support import coordinator_records as encoded
+from tests.support.cleaning.logs import Rec, batch
 from tests.support.command_line import Command
 from tests.support.operator.staged import Staged, stage
 from tests.support.pages import named_in_rows, sections
+from tests.support.tables.tables import log_directory
 
 MAPS = "settings options sha256_before sha256_after found states configs config before after".split()
 """Objects whose keys are names from the data."""
@@ -159,3 +162,16 @@ def test_settings_and_offsets(siltstone: Command, logs: Path, tmp_path: Path) ->
     wanted.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}], "version": 1}')
     deleted = siltstone("delete-records", "--dir", logs, "--offset-json-file", wanted, "--json").document
     hold_to_page("delete-records", [deleted])
+
+
+def test_groups(siltstone: Command, tmp_path: Path) -> None:
+    """One member, one partition of the two that it has is committed."""
+    key, group = encoded.key(2, "g"), encoded.group({"m1": encoded.assignment({"orders": [0, 1]})})
+    records = [
+        Rec(offset=0, key=key, value=group),
+        Rec(offset=1, key=encoded.commit_key("g", "orders", 0), value=encoded.commit(3)),
+        Rec(offset=2, key=key, value=b"?"),
+    ]
+    directory = log_directory(tmp_path / "logs", {"__consumer_offsets-0": {0: [batch(records[:2])]}})
+    broken = log_directory(tmp_path / "broken", {"__consumer_offsets-0": {0: [batch(records[1:])]}})
+    hold_to_page("groups", [siltstone("groups", path, "--json").document for path in (directory, broken)])

@@ -1,12 +1,17 @@
 """`siltstone undo`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from siltstone.base.errors import DirectoryRefusedError, UsageError
 from siltstone.cli.main import run
-from tests.support.operator.staged import Staged, listing, stage
+from siltstone.commands.clean import clean, undo
+from tests.support.command_line import Command, tree
+from tests.support.errors import raises_error
+from tests.support.operator.staged import Staged, in_process, listing, stage, stage_several
 
 
 @pytest.fixture
@@ -29,7 +34,10 @@ def test_the_document_names_the_restored_segments(
     assert run(["undo", str(folder), "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    assert json.loads(shown.out) == {"logs": [{"directory": str(staged.partition), "restored": logs[:-1]}]}
+    assert json.loads(shown.out) == {
+        "dry_run": False,
+        "logs": [{"directory": str(staged.partition), "restored": logs[:-1]}],
+    }
     assert listing(staged.partition) == before
 
 
@@ -67,3 +75,78 @@ def test_refused_while_the_directory_is_unclean(
 def test_a_path_that_is_no_run_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["undo", str(tmp_path / "nowhere")]) == 2
     assert "KEEP/RUN" in capsys.readouterr().err
+
+
+def again(golden: Path, tmp_path: Path, *, keep: bool) -> tuple[Staged, Path, Path | None]:
+    """Cleaned twice, tombstones only the second time: the run's folder, and that of the second run."""
+    staged = stage(golden, "tombstones", tmp_path / "data")
+    folder = kept(staged, tmp_path)
+    (staged.directory / "siltstone-cleanings.jsonl").touch()  # as where Siltstone serves the directory
+    late = staged.request.now_ms + 10**10
+    second = staged.clean(now_ms=late, force=True, keep_originals=tmp_path / "keep" if keep else None)
+    assert [result.status for result in second.results] == ["cleaned"]
+    return staged, folder, second.kept
+
+
+def test_the_later_run_in_the_way_is_named_and_the_newest_can_be_undone_first(
+    golden: Path, tmp_path: Path
+) -> None:
+    _, folder, second = again(golden, tmp_path, keep=True)
+    assert second is not None
+    with raises_error(DirectoryRefusedError, about="later run", advice=f"siltstone undo {second}"):
+        undo(folder)
+    assert [len(names) for names in undo(second).values()] > [0]
+    assert [len(names) for names in undo(folder).values()] > [0]
+
+
+def test_a_later_run_that_kept_nothing_is_known_from_the_history(golden: Path, tmp_path: Path) -> None:
+    _, folder, _ = again(golden, tmp_path, keep=False)
+    with raises_error(DirectoryRefusedError, about="cleaned again at 2", advice="cannot be undone"):
+        undo(folder)
+
+
+def test_a_dry_run_shows_what_would_be_restored_and_changes_nothing(
+    siltstone: Command, staged: Staged, tmp_path: Path
+) -> None:
+    folder = kept(staged, tmp_path)
+    (staged.directory / ".lock").unlink(missing_ok=True)
+    before = tree(staged.directory, folder)
+    shown = siltstone("undo", folder, "--dry-run")
+    assert (shown.status, shown.lines) == (0, [f"{staged.partition}: 3 segments would be restored"])
+    planned = siltstone("undo", folder, "--dry-run", "--json").document
+    assert tree(staged.directory, folder) == before
+    done = siltstone("undo", folder, "--json").document
+    assert planned == {**done, "dry_run": True} and len(done["logs"][0]["restored"]) == 3
+
+
+def test_a_dry_run_is_refused_where_the_undo_would_be_or_would_have_to_finish_a_swap(
+    staged: Staged, tmp_path: Path
+) -> None:
+    folder = kept(staged, tmp_path)
+    swap = staged.partition / f"{0:020}.log.swap"
+    swap.write_bytes((staged.partition / f"{0:020}.log").read_bytes())
+    before = listing(staged.directory)
+    with raises_error(DirectoryRefusedError, path=staged.partition, advice="without --dry-run"):
+        undo(folder, dry_run=True)
+    assert listing(staged.directory) == before
+    swap.unlink()
+    (staged.directory / ".kafka_cleanshutdown").unlink()
+    with raises_error(DirectoryRefusedError, advice="siltstone recover"):
+        undo(folder, dry_run=True)
+
+
+def test_one_topic_of_a_run(golden: Path, tmp_path: Path, siltstone: Command) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    before = listing(directory / "basic-0")
+    report = clean(
+        replace(request, in_place=True, dry_run=False, keep_originals=tmp_path / "keep"), engine=in_process
+    )
+    other = listing(directory / "tombstones-0")
+    folder = report.kept
+    assert folder is not None
+    with raises_error(UsageError, about="users", advice="basic or tombstones"):
+        undo(folder, ["users", "basic"])
+    assert [Path(path).name for path in undo(folder, ["basic"])] == ["basic-0"]
+    assert (listing(directory / "basic-0"), listing(directory / "tombstones-0")) == (before, other)
+    rest = siltstone("undo", folder).lines
+    assert [line.split(": ")[1].split()[0] for line in rest] == ["nothing", "3"]

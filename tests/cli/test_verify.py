@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from siltstone.commands import clean as app
 from tests.support.command_line import Command, tree
-from tests.support.operator.staged import Staged, stage
+from tests.support.operator.staged import Staged, in_process, stage
 
 
 @pytest.fixture
@@ -100,19 +101,79 @@ def test_before_and_after_must_be_two_directories(siltstone: Command, pair: tupl
     assert done.status == 2 and "one directory" in done.err
 
 
-def test_the_whole_broker_by_its_own_settings(
+def each(flag: str, paths: Iterable[Path]) -> list[object]:
+    return [part for path in paths for part in (flag, path)]
+
+
+def test_all_log_directories_of_a_broker_by_its_own_settings(
     siltstone: Command, stopped_broker: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    from tests.support.operator.staged import in_process
-
-    before = tmp_path / "before"
-    shutil.copytree(stopped_broker[0], before, copy_function=shutil.copy2)
+    """The second directory has no metadata: its topics' settings are in the first one."""
+    before = [tmp_path / "before" / path.name for path in stopped_broker]
+    for source, copy in zip(stopped_broker, before, strict=True):
+        shutil.copytree(source, copy, copy_function=shutil.copy2)
     request = app.CleanRequest(
-        directories=list(stopped_broker), in_place=True, policy_from_metadata=True, force=True
+        directories=list(stopped_broker),
+        in_place=True,
+        policy_from_metadata=True,
+        force=True,
+        keep_originals=tmp_path / "keep",
     )
     report = app.clean(request, engine=in_process)
-    assert any(each.status == "cleaned" for each in report.results)
-    flags = ("--policy-from-metadata", "--no-spark", "--json")
-    done = siltstone("verify", before, stopped_broker[0], *flags)
-    problems = {log["topic"]: log["problems"] for log in done.document["logs"] if log["problems"]}
-    assert done.status == 0, problems
+    assert report.kept is not None
+    cleaned = [result for result in report.results if result.status == "cleaned"]
+    assert {Path(result.directory).parent for result in cleaned} == set(stopped_broker)
+    flags = (*each("--after", stopped_broker), "--policy-from-metadata", "--no-spark", "--json")
+    for sides in (reversed(before), [report.kept]):
+        done = siltstone("verify", *each("--before", sides), *flags)
+        problems = {log["topic"]: log["problems"] for log in done.document["logs"] if log["problems"]}
+        assert done.status == 0, problems
+        names = {f"{log['topic']}-{log['partition']}" for log in done.document["logs"]}
+        assert {str(result.topic_partition) for result in cleaned} <= names
+
+
+def test_a_log_that_is_missing_in_all_directories_is_a_problem(
+    siltstone: Command, stopped_broker: tuple[Path, Path], tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    shutil.copytree(stopped_broker[1], before, copy_function=shutil.copy2)
+    (missing, *_) = (path.name for path in sorted(before.iterdir()) if any(path.glob("*.log")))
+    shutil.rmtree(stopped_broker[1] / missing)
+    done = siltstone("verify", before, stopped_broker[1], "--no-spark", "--json")
+    found = {f"{log['topic']}-{log['partition']}": log["found"] for log in done.document["logs"]}
+    assert done.status == 1 and found[missing] == {"log_missing": 1}
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        [],
+        ["0"],
+        ["0", "1", "2"],
+        ["0", "1", "--after", "2"],
+        ["--before", "0"],
+        ["--before", "0", "--after", "0"],
+        ["--before", "0", "--before", "1", "--after", "2", "--after", "0"],
+    ],
+)
+def test_sides_that_are_incomplete_or_one_directory_are_refused(
+    siltstone: Command, tmp_path: Path, sides: list[str]
+) -> None:
+    for name in "012":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text("version=1\n")
+    named = [tmp_path / side if side.isdigit() else side for side in sides]
+    refused = siltstone("verify", *named, "--no-spark")
+    assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
+
+
+def test_a_run_and_a_copy_of_one_log_are_refused_as_before(
+    siltstone: Command, pair: tuple[Staged, Path], tmp_path: Path
+) -> None:
+    staged, before = pair
+    kept = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert kept is not None
+    refused = siltstone(
+        "verify", *each("--before", [before, kept]), "--after", staged.directory, *_flags(staged)
+    )
+    assert refused.status == 2 and "twice" in refused.err

@@ -106,7 +106,7 @@ def undo(path: Path) -> None:
     """What the undo command does with its one log."""
     with LogDirectory.open(path) as directory:
         for place, log in read_run(path / "keep" / "run-0"):
-            refuse_changed(log)
+            refuse_changed(place, log)
             finish_replacement(Path(log.path))
             originals.check_log(place, log).restore(directory)
 

@@ -6,6 +6,7 @@ server.properties is needed. `whole_28` (2.8.2) ran with ZooKeeper: topics' sett
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ import pytest
 from siltstone.base.config import format_value
 from siltstone.base.errors import DirectoryRefusedError
 from siltstone.commands import clean as app
+from siltstone.commands.directories import BrokerDirectories
+from siltstone.commands.groups import OFFSETS_TOPIC, read_groups, with_log_ends
 from siltstone.compaction.report import CLEANED, LogResult
 from siltstone.log.metadata_log import read_cluster_metadata
 from tests.support.cleaning.logs import records_in
@@ -203,3 +206,39 @@ def test_settings_by_file_and_server_properties_are_those_that_were_in_force(
 def test_a_zookeeper_brokers_logs_end_as_kafka_left_them(broker: Broker, tmp_path: Path) -> None:
     report = app.clean(broker.request(**by_file(broker, tmp_path)), engine=in_process)
     assert_ends_as_kafka_did(broker, report.results)
+
+
+def assert_groups_as_kafka_listed_them(broker: Broker) -> None:
+    """What kafka-consumer-groups showed before the broker was stopped."""
+    snapshot = BrokerDirectories(paths=tuple(broker.directories)).snapshot()
+    groups, failures = with_log_ends(snapshot, read_groups(snapshot)[0])
+    ours = {
+        (group.name, *dataclasses.astuple(offset.topic_partition)): (
+            offset.current_offset,
+            offset.log_end_offset,
+            offset.lag,
+            offset.member_id,
+        )
+        for group in groups
+        for offset in group.offsets
+    }
+    names = ("current_offset", "log_end_offset", "lag")
+    theirs = {
+        (row["group"], row["topic"], row["partition"]): (*(int(row[name]) for name in names), None)
+        for row in broker.case["state_before"]["consumer_groups"]
+        if row["consumer_id"] == "-"
+    }
+    assert len(theirs) == len(broker.case["state_before"]["consumer_groups"]) > 20
+    assert (ours, failures) == (theirs, [])
+    assert {(group.type, group.state) for group in groups} == {("Classic", "Empty")}
+
+
+@pytest.mark.parametrize("broker", [*KRAFT, "whole_28"], indirect=True)
+def test_consumer_groups_are_those_that_kafka_listed_before_and_after_cleaning(
+    broker: Broker, tmp_path: Path
+) -> None:
+    assert_groups_as_kafka_listed_them(broker)
+    settings = by_file(broker, tmp_path) if broker.name == "whole_28" else {}
+    report = app.clean(broker.request(**settings), engine=in_process)
+    assert any(result.topic == OFFSETS_TOPIC and result.status == CLEANED for result in report.results)
+    assert_groups_as_kafka_listed_them(broker)

@@ -127,9 +127,7 @@ def _filtered(session: SparkSession, root: Path) -> None:
     late = frame.where("timestamp >= timestamp_millis(1700000000297L) and partition < 1")
     assert places(late) == [(0, 297), (0, 298), (0, 299)]
     assert places(frame.where("topic = 'others' or offset > 400")) == []
-    assert places(load(session, root, view="latest").where("offset < 298 and partition = 0"))[
-        -1
-    ] == (0, 297)
+    assert places(load(session, root, view="latest").where("offset < 298 and partition = 0"))[-1] == (0, 297)
 
 
 def test_filters_are_right_where_spark_keeps_them(session: SparkSession, root: Path) -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from siltstone.base.clock import ManualClock
 from siltstone.base.errors import CorruptRecordError, LedgerError, OffsetOutOfRangeError, UsageError
+from siltstone.compaction import latest as latest_module
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.runtime.embedded import Log
-from siltstone.tables import arrow as latest_module
 from siltstone.tables.arrow import COLUMNS, bytes_array, schema, to_arrow, to_batches
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error

@@ -40,7 +40,7 @@ def _settings(config: Mapping[str, object], now_ms: int, *, exact: bool) -> Clea
 
 
 def _verdict(before: Path, after: Path, settings: CleaningSettings) -> LogVerdict:
-    (found,) = verify(before, after, check_in_process, lambda _: settings).logs
+    (found,) = verify([before], [after], check_in_process, lambda _: settings).logs
     return found
 
 

@@ -40,7 +40,7 @@ def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path
     (pair.before / "more-0").mkdir()
     shutil.copy(pair.original / f"{0:020}.log", pair.before / "more-0")
     (pair.after / "most-0").mkdir()
-    found = verify(pair.before, pair.after, check_in_process, lambda _: pair.settings)
+    found = verify([pair.before], [pair.after], check_in_process, lambda _: pair.settings)
     kinds = {f"{log.topic}-{log.partition}": set(log.found) for log in found.logs}
     assert kinds == {"basic-0": set(), "more-0": {"log_missing"}, "most-0": {"log_unknown"}}
 

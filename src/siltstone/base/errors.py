@@ -34,6 +34,7 @@
         ├── InvalidTransactionStateError       48
         ├── TransactionCoordinatorFencedError  52
         ├── StorageError                       56
+        ├── UnknownGroupError                  69
         └── RecordRefusedError   the contents of a batch are invalid: ``record_index``, ``record_errors``
             ├── InvalidTimestampError          32
             └── InvalidRecordError             87
@@ -263,6 +264,12 @@ class TransactionCoordinatorFencedError(LogError, code="TRANSACTION_COORDINATOR_
 
 class StorageError(LogError, code="KAFKA_STORAGE_ERROR", error_code=56):
     """The log directory is offline after an I/O error."""
+
+
+class UnknownGroupError(
+    LogError, code="GROUP_ID_NOT_FOUND", error_code=69, advice="siltstone groups DIR --list shows all"
+):
+    """There is no such consumer group in these directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,24 +237,36 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
             yield chosen, result.topic_partition
 
 
-def undo(run: Path, /, *, json_: output.Json = False) -> int:
+def undo(
+    run: Path,
+    /,
+    *,
+    topics: output.Topics = (),
+    dry_run: bool = False,
+    json_: output.Json = False,
+) -> int:
     """Put back the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
 
-    Refused once a log was appended to, rolled or cleaned since.
+    Refused once a log was appended to, rolled or cleaned since; a later run in the way is named.
 
     Parameters
     ----------
     run
         The run's folder, KEEP/RUN, as clean printed it.
+    topics
+        Only this topic; repeat it for more.
+    dry_run
+        Check everything, show what would be put back, change nothing.
     json_
         Print one JSON document.
     """
-    restored = cleaning.undo(run)
+    restored = cleaning.undo(run, topics, dry_run=dry_run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]
-        output.write_json({"logs": logs})
+        output.write_json({"dry_run": dry_run, "logs": logs})
     else:
+        verb = "would be restored" if dry_run else "restored"
         for path, names in restored.items():
-            done = f"{len(names)} segments restored" if names else "nothing to undo"
+            done = f"{len(names)} segments {verb}" if names else "nothing to undo"
             output.write_lines(f"{path}: {done}")
     return 0

@@ -10,10 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from siltstone.base import files as base_files
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
 from siltstone.log.coordinator_records import Decoder
-from siltstone.log.dump import DumpOptions, dump_file, identify, printable, render
+from siltstone.log.dump import DumpOptions, dump_file, files_below, printable, render
 from siltstone.log.indexes import NamedFile
 
 _JSON = Parameter(name="--json", help="Print one JSON object a line; keys and values are base64.")
@@ -42,16 +43,24 @@ class DumpFlags(DumpOptions):
         Print keys and values as those of __consumer_offsets.
     transaction_log_decoder
         Print keys and values as those of __transaction_state.
+    cluster_metadata_decoder
+        Print values as those of __cluster_metadata.
     """
 
     decoder: Annotated[Decoder | None, Parameter(parse=False)] = None
     offsets_decoder: bool = False
     transaction_log_decoder: bool = False
+    cluster_metadata_decoder: bool = False
 
     def with_decoder(self) -> DumpFlags:
         """The options with the decoder that the flags name. Raises UsageError for contradictions."""
-        both = "--offsets-decoder and --transaction-log-decoder exclude each other"
-        output.refuse_if(self.offsets_decoder and self.transaction_log_decoder, both, "pass one of them")
+        decoders: dict[Decoder, bool] = {
+            "offsets": self.offsets_decoder,
+            "transactions": self.transaction_log_decoder,
+            "metadata": self.cluster_metadata_decoder,
+        }
+        chosen = [decoder for decoder, is_chosen in decoders.items() if is_chosen]
+        output.refuse_if(len(chosen) > 1, "the decoders exclude each other", "pass one of them")
         both = "--verify-index-only and --index-sanity-check exclude each other"
         output.refuse_if(self.verify_index_only and self.index_sanity_check, both, "pass one of them")
         limits = (self.max_bytes, self.max_decompressed_message_bytes)
@@ -59,8 +68,7 @@ class DumpFlags(DumpOptions):
             output.refuse_if(
                 limit is not None and limit <= 0, f"{flag} {limit}: is below 1", "pass 1 or more"
             )
-        decoder: Decoder | None = "transactions" if self.transaction_log_decoder else None
-        return replace(self, decoder="offsets" if self.offsets_decoder else decoder)
+        return replace(self, decoder=next(iter(chosen), None))
 
 
 def dump(
@@ -69,7 +77,7 @@ def dump(
     flags: DumpFlags = DumpFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
-    """Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.
+    """Show what is in files of a Kafka log directory, or in all of them, as kafka-dump-log does; check them.
 
     Reads .log, .index, .timeindex, .txnindex and .snapshot files (also .cleaned, .swap, .deleted ones), the
     offset checkpoints, leader-epoch-checkpoint, partition.metadata and meta.properties. Exit status 1 when
@@ -78,17 +86,25 @@ def dump(
     Parameters
     ----------
     files
-        The files, one or more.
+        Files, or directories for all files in them and in their partitions; a,b are two, as in Kafka.
     """
     options = flags.with_decoder()
-    output.refuse_if(not files, "no file", "name the files to show")
+    paths = [path for file in files for path in _split(os.fspath(file))]
+    output.refuse_if(not paths, "no file", "name the files to show")
     try:
-        identified = [identify(os.fspath(file)) for file in files]
+        identified = [file for path in paths for file in files_below(path)]
     except UsageError as error:
         path = None if error.path is None else printable(error.path)
         raise UsageError(printable(error.reason), path=path, advice=error.advice) from None
+    advice = "name a partition or a log directory"
+    output.refuse_if(not identified, f"no file of a log directory in {printable(', '.join(paths))}", advice)
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
+
+
+def _split(text: str) -> list[str]:
+    """Kafka's ``--files a,b``; a name with a comma is one where there is such a file."""
+    return [text] if base_files.exists(text) else [part for part in text.split(",") if part]
 
 
 def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:

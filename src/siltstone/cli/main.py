@@ -31,6 +31,7 @@ COMMANDS = {
     "dump": "Show what is in files of a Kafka log directory, as kafka-dump-log does, and check them.",
     "explain": "Show what clean would do with Kafka log directories, and why, in tables or on a page.",
     "get-offsets": "Show offsets of partitions by time, as kafka-get-offsets does.",
+    "groups": "Show consumer groups, their members, offsets and lag, as kafka-consumer-groups does.",
     "log-dirs": "Show the partitions of log directories with their sizes, as kafka-log-dirs does.",
     "produce": "Append records to a topic: lines of standard input, or files, as kcat -P does.",
     "recover": "Recover Kafka log directories after a crash, as a broker's start and stop would.",

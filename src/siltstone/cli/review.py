@@ -184,43 +184,55 @@ def _show_keys(log: LogExplanation) -> None:
         output.write_table(f"{log.name}: hottest keys", names, keys)
 
 
-Side = Annotated[Path, Parameter(parse=False)]
+_SEVERAL = "pass BEFORE AFTER, or for several log directories --before DIR and --after DIR, each repeated"
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyFlags(review.VerifyRequest):
-    """The request as flags; the two directories are arguments."""
+    """The request as flags.
 
-    before: Side = Path()
-    after: Side = Path()
+    Parameters
+    ----------
+    before
+        For several log directories: one from before the cleaning, as BEFORE; repeat it.
+    after
+        For several log directories: a cleaned one; repeat it.
+    """
+
+    before: Sequence[Path] = ()
+    after: Sequence[Path] = ()
     topics: output.Topics = ()
 
 
 def verify(
-    before: Path,
-    after: Path,
+    before_and_after: Annotated[Sequence[Path], Parameter(name="BEFORE AFTER")] = (),
     /,
     *,
     flags: VerifyFlags = VerifyFlags(),
     json_: output.Json = False,
 ) -> int:
-    """Check a cleaned log directory against what it was before, independently of what cleaned it.
+    """Check cleaned log directories against what they were before, independently of what cleaned them.
 
     The last value of each key, order, offsets, tombstones, transactions, producers' last batches, indexes and
     checksums. Nothing is locked or changed. Exit status 1 when a log has a problem.
 
     Parameters
     ----------
-    before
-        A copy of the directory from before the cleaning (hard links will do), or what a run of clean
-        --keep-originals kept: KEEP/RUN.
-    after
-        The cleaned directory, or the copy that clean --out made.
+    before_and_after
+        BEFORE: a copy of the log directory from before the cleaning (hard links will do), or what a run of
+        clean --keep-originals kept: KEEP/RUN. AFTER: the cleaned directory, or the copy that clean --out
+        made. A broker with several log.dirs: pass each as --before and --after instead.
     json_
         Print one JSON document.
     """
-    verdict = review.verify(replace(flags, before=before, after=after))
+    if before_and_after:
+        wrong = len(before_and_after) != 2 or flags.before or flags.after
+        output.refuse_if(wrong, "not one BEFORE and one AFTER", _SEVERAL)
+        before, after = before_and_after
+        flags = replace(flags, before=[before], after=[after])
+    output.refuse_if(not (flags.before and flags.after), "no BEFORE, or no AFTER", _SEVERAL)
+    verdict = review.verify(flags)
     if json_:
         output.write_json(verdict.to_json())
     else:

@@ -484,18 +484,25 @@ class _Audit:
         return None
 
 
-def undo(folder: Path) -> dict[str, list[str]]:
+def undo(folder: Path, topics: Sequence[str] = (), *, dry_run: bool = False) -> dict[str, list[str]]:
     """Restore the originals of a run: {partition directory: restored files}. Raises SiltstoneError.
 
-    All logs are checked before the first is changed; an UndoStoppedError names the restored files and the
-    others.
+    ``topics`` empty: of all topics. All logs are checked before the first is changed; an UndoStoppedError
+    names the restored files and the others. A dry run returns what would be restored.
     """
     kept = read_run(folder)
-    with locked_directories([Path(log.path).resolve().parent for _, log in kept]) as opened:
+    known = {log.topic_partition.topic for _, log in kept}
+    if not known.issuperset(topics):
+        unknown = ", ".join(sorted(set(topics) - known))
+        advice = f"pass {' or '.join(sorted(known))}"
+        raise UsageError(f"--topic {unknown}: the run has no such topic", path=folder, advice=advice)
+    kept = [(path, log) for path, log in kept if not topics or log.topic_partition.topic in topics]
+    roots = [Path(log.path).resolve().parent for _, log in kept]
+    with locked_directories(roots, dry_run=dry_run) as opened:
         by_inode = {directory.place: directory for directory in opened}
         parents = {Path(log.path).parent for _, log in kept}
         directories = {path: by_inode[files.stat(path.resolve()).device_and_inode] for path in parents}
-        return undo_logs(kept, directories, interruption.current().critical)
+        return undo_logs(kept, directories, interruption.current().critical, dry_run=dry_run)
 
 
 def recover(

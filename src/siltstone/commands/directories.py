@@ -88,11 +88,15 @@ def refuse_unclean(directory: LogDirectory) -> None:
 
 
 @contextlib.contextmanager
-def locked_directories(paths: Sequence[Path]) -> Iterator[list[LogDirectory]]:
-    """Log directories that were stopped cleanly, locked for a change in place. Raises DirectoryLockedError,
-    DirectoryRefusedError, NotALogDirectoryError, OSError."""
+def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Iterator[list[LogDirectory]]:
+    """Log directories that were stopped cleanly, locked for a change in place, or for its dry run.
+
+    Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, OSError.
+    """
     with contextlib.ExitStack() as stack:
-        directories = [stack.enter_context(directory) for directory in open_directories(paths)]
+        directories = [
+            stack.enter_context(directory) for directory in open_directories(paths, dry_run=dry_run)
+        ]
         for directory in directories:
             refuse_unclean(directory)
             refuse_network_file_system(directory)
@@ -262,9 +266,7 @@ class Snapshot:
             is_stable = view.last_stable_offset == view.high_watermark
             stable = view.log_end_offset if is_stable else view.last_stable_offset
             view = view._replace(high_watermark=view.log_end_offset, last_stable_offset=stable)
-        return ReadOnlyLog(
-            log.topic_partition, log.directory, view, log.unreadable_logs, log.first_dirty_offset
-        )
+        return replace_fields(log, view=view)
 
     def committed_log(
         self, topic_partition: TopicPartition, *, no_other_replica: bool = False

@@ -31,7 +31,7 @@ from siltstone.compaction.explain import (
     observe_in_process,
 )
 from siltstone.compaction.inplace.planning import LogState
-from siltstone.log.directory import LogDirectory, open_directories, require_one_broker
+from siltstone.log.directory import open_directories, require_one_broker
 from siltstone.log.names import TopicPartition
 from siltstone.verify.checking import Checker, check_in_process
 from siltstone.verify.checking import verify as verify_directories
@@ -51,9 +51,9 @@ class VerifyRequest(RunOptions):
     Parameters
     ----------
     before
-        A copy of the directory from before the cleaning, or the originals of clean --keep-originals.
+        Copies of the directories from before the cleaning, or the originals of clean --keep-originals.
     after
-        The cleaned directory.
+        The cleaned directories, in any order.
     now_ms
         The cleaning's clock, in ms: tombstones are then checked against their horizons on both sides.
     high_watermark
@@ -62,19 +62,22 @@ class VerifyRequest(RunOptions):
         The Spark master, or a Spark Connect server, sc://HOST:PORT.
     """
 
-    before: Path
-    after: Path
+    before: Path | Sequence[Path]
+    after: Path | Sequence[Path]
 
 
 def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict:
-    """Check a cleaned directory against a copy from before. Raises SiltstoneError, OSError if nothing can be
+    """Check cleaned directories against copies from before. Raises SiltstoneError, OSError if nothing can be
     checked; problems of a log are in its verdict."""
     beyond = reads_to_the_end(request.high_watermark)
-    directory = LogDirectory.open(request.after, lock=False)
-    policies = gather_policies([directory], request)
+    before, after = map(_paths, (request.before, request.after))
+    directories = open_directories(after, lock=False)
+    policies = gather_policies(directories, request)
     now_ms = resolve_now_ms(request.now_ms, SystemClock())
 
     def settings(topic_partition: TopicPartition) -> CleaningSettings:
+        holders = (directory for directory in directories if topic_partition in directory.partitions)
+        directory = next(holders, directories[0])
         path = directory.partitions.get(topic_partition, directory.path / str(topic_partition))
         return cleaning_settings(
             policies.state_of(topic_partition, path, directory).config,
@@ -84,13 +87,17 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
         )
 
     if checker is None:
-        states = log_states([directory], policies, request.topics)
+        states = log_states(directories, policies, request.topics)
         checker = (
             _spark_checker(request) if request.uses_spark(lambda: log_bytes(states)) else check_in_process
         )
-    verdict = verify_directories(request.before, request.after, checker, settings, request.topics)
+    verdict = verify_directories(before, after, checker, settings, request.topics)
     verdict.notes.extend(policies.notes)
     return verdict
+
+
+def _paths(side: Path | Sequence[Path]) -> Sequence[Path]:
+    return [side] if isinstance(side, Path) else side
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:

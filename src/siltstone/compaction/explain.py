@@ -40,8 +40,10 @@ from siltstone.compaction.keys import hashes_of
 from siltstone.compaction.report import CLEANING_REASONS, REASONS, LogFailure, LogResult, Summable, failure_of
 from siltstone.compaction.staging import GroupReport, LogReport
 from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, batch_slices
+from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
+from siltstone.log.names import parse_partition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import (
     first_batch_timestamp,
@@ -564,6 +566,8 @@ TIME_BINS = 60
 """The bins of the plot of bytes over time."""
 KEY_BYTES_SHOWN = 64
 """The most characters of a key's text, or bytes of a binary key, that are shown."""
+_DECODED_KEY_MAX = 600
+"""Characters of a decoded key: enough for a group, a topic and a partition."""
 
 
 def bins_of(work: LogWork) -> Bins:
@@ -654,8 +658,8 @@ def frequencies(statistics: LogStatistics) -> list[Frequency]:
 
 
 def key_text(work: LogWork, offset: int) -> str:
-    """The key of the record at ``offset`` as text to show: its own text, or hexadecimal digits. Long ones are
-    cut; it is empty if the record is not there.
+    """The key of the record at ``offset`` as text to show: decoded (of a coordinator's topic), its own text,
+    or hexadecimal digits. Long ones are cut; it is empty if the record is not there.
 
     Raises CorruptFileError, OSError.
     """
@@ -679,6 +683,10 @@ def key_text(work: LogWork, offset: int) -> str:
         return ""
     if not key:
         return '""'
+    log = parse_partition(work.name)
+    decoded = None if log is None else describe_key(log.topic, key)
+    if decoded is not None and decoded.isprintable():
+        return decoded[:_DECODED_KEY_MAX]
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -1,9 +1,12 @@
-"""Decodes keys and values of ``__consumer_offsets`` and ``__transaction_state``, Kafka's coordinator topics.
+"""Decodes keys and values of ``__consumer_offsets`` and ``__transaction_state``, Kafka's coordinator topics,
+and values of ``__cluster_metadata``, as its controllers write them.
 
 Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
-``GroupMetadataValue``, ``TransactionLogKey`` and ``TransactionLogValue``::
+``GroupMetadataValue``, ``ConsumerGroup…Key`` and ``…Value`` (KIP-848), ``TransactionLogKey`` and
+``TransactionLogValue``; a member's assignment: ``ConsumerProtocolAssignment``::
 
-    key      type int16 | fields                 __consumer_offsets: 0, 1 offset commit · 2 group metadata
+    key      type int16 | fields                 __consumer_offsets: 0, 1 offset commit · 2 group metadata ·
+                                                 3 to 8, 16 of the consumer protocol
                                                  __transaction_state: 0
     value    version int16 | fields
 
@@ -22,9 +25,9 @@ import base64
 import struct
 from typing import Any, Literal, NamedTuple
 
-from siltstone.base.records.metadata import MessageReader, UndecodableMessageError
+from siltstone.base.records.metadata import FRAME_VERSION, MessageReader, UndecodableMessageError
 
-Decoder = Literal["offsets", "transactions"]
+Decoder = Literal["offsets", "transactions", "metadata"]
 Fields = dict[str, Any]
 
 """The fields of a key or a value, by Kafka's names."""
@@ -42,8 +45,9 @@ _ANY_VERSION = (1 << 15) - 1
 class _Field(NamedTuple):
     """A field of a message; ``tag``: its number if it is a tagged field.
 
-    ``type``: the letter of an integer in Python's ``struct`` (b int8, h int16, i int32, q int64), ``string``,
-    ``bytes``, ``uuid``, ``[i]`` (an array of int32), or for an array of structures the fields of these.
+    ``type``: the letter of a number or bool in Python's ``struct`` (b int8, h int16, i int32, q int64,
+    ? bool), ``string``, ``bytes``, ``uuid``, one of these in brackets for an array of them, or for an array
+    of structures the fields of these.
     """
 
     name: str
@@ -102,15 +106,154 @@ _TRANSACTION_VALUE = (
     _Field("transactionStartTimestampMs", "q"),
     _Field("clientTransactionVersion", "h", tag=2),
 )
+_TOPIC_IDS = (_Field("topicId", "uuid"), _Field("partitions", "[i]"))
+_SUBSCRIBED_TOPICS = (
+    _Field("topicId", "uuid"),
+    _Field("topicName", "string"),
+    _Field("numPartitions", "i"),
+    _Field("partitionMetadata", (_Field("partition", "i"), _Field("racks", "[string]"))),
+)
+_CONSUMER_MEMBER_VALUE = (
+    _Field("instanceId", "string"),
+    _Field("rackId", "string"),
+    _Field("clientId", "string"),
+    _Field("clientHost", "string"),
+    _Field("subscribedTopicNames", "[string]"),
+    _Field("subscribedTopicRegex", "string"),
+    _Field("rebalanceTimeoutMs", "i"),
+    _Field("serverAssignor", "string"),
+)
+_CURRENT_ASSIGNMENT_VALUE = (
+    _Field("memberEpoch", "i"),
+    _Field("previousMemberEpoch", "i"),
+    _Field("state", "b"),
+    _Field("assignedPartitions", _TOPIC_IDS),
+    _Field("partitionsPendingRevocation", _TOPIC_IDS),
+)
+_REGEX_VALUE = (_Field("topics", "[string]"), _Field("version", "q"), _Field("timestamp", "q"))
+
+
+def _of_consumer_group(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
+    """A record of KIP-848; ``key``: what the key has besides the group."""
+    fields = (_Field(name, "string") for name in ("groupId", *key))
+    return _RecordType(tuple(fields), value, largest_version=0, first_flexible_version=0)
+
+
 _COMMIT = _RecordType(_COMMIT_KEY, _COMMIT_VALUE, largest_version=4, first_flexible_version=4)
 _GROUP = _RecordType((_Field("group", "string"),), _GROUP_VALUE, largest_version=4, first_flexible_version=4)
 _TRANSACTION = _RecordType(
     (_Field("transactionalId", "string"),), _TRANSACTION_VALUE, largest_version=1, first_flexible_version=1
 )
 _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
-    "offsets": {0: _COMMIT, 1: _COMMIT, 2: _GROUP},
+    "offsets": {
+        0: _COMMIT,
+        1: _COMMIT,
+        2: _GROUP,
+        3: _of_consumer_group(
+            _Field("epoch", "i"), _Field("metadataHash", "q", tag=0), _Field("creationTimeMs", "q", tag=1)
+        ),
+        4: _of_consumer_group(_Field("topics", _SUBSCRIBED_TOPICS)),
+        5: _of_consumer_group(*_CONSUMER_MEMBER_VALUE, key=("memberId",)),
+        6: _of_consumer_group(_Field("assignmentEpoch", "i"), _Field("assignmentTimestamp", "q", tag=0)),
+        7: _of_consumer_group(_Field("topicPartitions", _TOPIC_IDS), key=("memberId",)),
+        8: _of_consumer_group(*_CURRENT_ASSIGNMENT_VALUE, key=("memberId",)),
+        16: _of_consumer_group(*_REGEX_VALUE, key=("regularExpression",)),
+    },
     "transactions": {0: _TRANSACTION},
 }
+_ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("partitions", "[i]"))),)
+
+
+def _fields(text: str) -> tuple[_Field, ...]:
+    """``name type``, separated by commas; ``1+`` after it: since version 1; ``#2``: tagged with 2."""
+    fields = []
+    for part in text.split(","):
+        name, field_type, *rest = part.split()
+        first_version = next((int(word[:-1]) for word in rest if word[-1] == "+"), 0)
+        tag = next((int(word[1:]) for word in rest if word[0] == "#"), None)
+        fields.append(_Field(name, field_type, first_version=first_version, tag=tag))
+    return tuple(fields)
+
+
+_FEATURES = _Field("features", _fields("name string, minSupportedVersion h, maxSupportedVersion h"))
+_END_POINTS = _Field("endPoints", _fields("name string, host string, port H, securityProtocol h"))
+_BROKER_EPOCH = _fields("brokerId i, brokerEpoch q")
+_METADATA_TYPES: dict[int, tuple[str, int, tuple[_Field, ...]]] = {
+    0: (
+        "REGISTER_BROKER_RECORD",
+        4,
+        (
+            *_fields("brokerId i, isMigratingZkBroker ? 2+, incarnationId uuid, brokerEpoch q"),
+            _END_POINTS,
+            _FEATURES,
+            *_fields("rack string, fenced ?, inControlledShutdown ? 1+, logDirs [uuid] 3+ #0"),
+        ),
+    ),
+    1: ("UNREGISTER_BROKER_RECORD", 0, _BROKER_EPOCH),
+    2: ("TOPIC_RECORD", 0, _fields("name string, topicId uuid")),
+    3: (
+        "PARTITION_RECORD",
+        2,
+        _fields(
+            "partitionId i, topicId uuid, replicas [i], isr [i], removingReplicas [i], addingReplicas [i], "
+            "leader i, leaderRecoveryState b #0, leaderEpoch i, partitionEpoch i, directories [uuid] 1+, "
+            "eligibleLeaderReplicas [i] 2+ #1, lastKnownElr [i] 2+ #2"
+        ),
+    ),
+    4: ("CONFIG_RECORD", 0, _fields("resourceType b, resourceName string, name string, value string")),
+    5: (
+        "PARTITION_CHANGE_RECORD",
+        2,
+        _fields(
+            "partitionId i, topicId uuid, isr [i] #0, leader i #1, replicas [i] #2, removingReplicas [i] #3, "
+            "addingReplicas [i] #4, leaderRecoveryState b #5, directories [uuid] 1+ #8, "
+            "eligibleLeaderReplicas [i] 2+ #6, lastKnownElr [i] 2+ #7"
+        ),
+    ),
+    7: ("FENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
+    8: ("UNFENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
+    9: ("REMOVE_TOPIC_RECORD", 0, _fields("topicId uuid")),
+    10: ("DELEGATION_TOKEN_RECORD", -1, ()),
+    11: ("USER_SCRAM_CREDENTIAL_RECORD", -1, ()),  # a secret
+    12: ("FEATURE_LEVEL_RECORD", 0, _fields("name string, featureLevel h")),
+    14: (
+        "CLIENT_QUOTA_RECORD",
+        0,
+        (
+            _Field("entity", _fields("entityType string, entityName string")),
+            *_fields("key string, value d, remove ?"),
+        ),
+    ),
+    15: ("PRODUCER_IDS_RECORD", 0, _fields("brokerId i, brokerEpoch q, nextProducerId q")),
+    17: (
+        "BROKER_REGISTRATION_CHANGE_RECORD",
+        3,
+        (*_BROKER_EPOCH, *_fields("fenced b #0, inControlledShutdown b 1+ #1, logDirs [uuid] 2+ #2")),
+    ),
+    18: (
+        "ACCESS_CONTROL_ENTRY_RECORD",
+        0,
+        _fields(
+            "id uuid, resourceType b, resourceName string, patternType b, principal string, host string, "
+            "operation b, permissionType b"
+        ),
+    ),
+    19: ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", 0, _fields("id uuid")),
+    20: ("NO_OP_RECORD", 0, ()),
+    21: ("ZK_MIGRATION_STATE_RECORD", 0, _fields("zkMigrationState b")),
+    22: ("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", 0, _fields("name string, mechanism b")),
+    23: ("BEGIN_TRANSACTION_RECORD", 0, _fields("name string #0")),
+    24: ("END_TRANSACTION_RECORD", 0, ()),
+    25: ("ABORT_TRANSACTION_RECORD", 0, _fields("reason string #0")),
+    26: ("REMOVE_DELEGATION_TOKEN_RECORD", 0, _fields("tokenId string")),
+    27: (
+        "REGISTER_CONTROLLER_RECORD",
+        0,
+        (*_fields("controllerId i, incarnationId uuid, zkMigrationReady ?"), _END_POINTS, _FEATURES),
+    ),
+    28: ("CLEAR_ELR_RECORD", 0, _fields("topicName string")),
+}
+"""By api key (``MetadataRecordType``): name, newest known version (-1: its fields are not shown), fields."""
 
 
 class _FieldReader(MessageReader):
@@ -118,11 +261,9 @@ class _FieldReader(MessageReader):
 
     _is_flexible = False
 
-    def number(self, type_letter: str) -> int:
-        """An integer: ``type_letter`` is struct's letter b, h, i or q."""
-        return int(
-            struct.unpack(f">{type_letter}", self.take(struct.calcsize(f">{type_letter}"), "a number"))[0]
-        )
+    def number(self, type_letter: str) -> Any:
+        """A number or a bool: ``type_letter`` is struct's letter."""
+        return struct.unpack(f">{type_letter}", self.take(struct.calcsize(f">{type_letter}"), "a number"))[0]
 
     def message(self, fields: tuple[_Field, ...], version: int, *, is_flexible: bool = False) -> Fields:
         """The fields of this version, by name; a tagged one only if the message has it."""
@@ -137,12 +278,10 @@ class _FieldReader(MessageReader):
             tag = self.varint()
             tagged[tag] = self.take(self.varint(), "a tagged field")
         for field in fields:
-            if field.tag not in tagged:
-                continue
-            if field.type != "uuid":
-                values[field.name] = int.from_bytes(tagged[field.tag], "big", signed=True)
-            elif len(tagged[field.tag]) == 16:
-                values[field.name] = MessageReader(tagged[field.tag]).uuid()
+            if field.tag in tagged:
+                reader = _FieldReader(tagged[field.tag])
+                reader._is_flexible = True
+                values[field.name] = reader._value(field.type, version)
         return {field.name: values[field.name] for field in fields if field.name in values}
 
     def _value(self, field_type: Any, version: int) -> Any:
@@ -153,29 +292,46 @@ class _FieldReader(MessageReader):
         if field_type == "bytes":
             size = self._size("i")
             return None if size < 0 else base64.b64encode(self.take(size, "a field")).decode("ascii")
-        if isinstance(field_type, str) and field_type != "[i]":
+        if field_type == "uuid":
+            return self.uuid()
+        if isinstance(field_type, str) and field_type[0] != "[":
             return self.number(field_type)
         count = self._size("i")
         if count > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
             return None
-        if field_type == "[i]":
-            return [self.number("i") for _ in range(count)]
+        if isinstance(field_type, str):
+            return [self._value(field_type[1:-1], version) for _ in range(count)]
         return [self.message(field_type, version, is_flexible=self._is_flexible) for _ in range(count)]
 
     def _size(self, type_letter: str) -> int:
         return self.varint() - 1 if self._is_flexible else self.number(type_letter)
 
 
+DECODERS: dict[str, Decoder] = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
+"""The decoder of the records of each coordinator's topic."""
+
+
+def describe_key(topic: str, key: bytes) -> str | None:
+    """A key of a coordinator's topic for people, ``group=billing topic=audit partition=0``; None for a key
+    that cannot be decoded, and for other topics."""
+    decoder = DECODERS.get(topic)
+    decoded = {} if decoder is None else decode_record(decoder, key, None).get("decodedKey", {})
+    parts = decoded.get("data", {}).items()
+    return " ".join(f"{name}={value}" for name, value in parts) or None
+
+
 def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> Fields:
-    """``decodedKey`` and ``decodedValue`` of one record; what cannot be decoded is left out.
+    """``decodedKey`` and ``decodedValue`` of one record; without them where they cannot be decoded.
 
     A key is ``{"type", "data"}``, a value ``{"version", "data"}``, a null value the text ``<DELETE>``.
     ``undecodable`` says whether key or value could not be decoded, and why.
     """
     row: Fields = {}
     try:
+        if decoder == "metadata":
+            return {"decodedValue": TOMBSTONE if value is None else _decode_metadata(value)}
         if key is None:
             raise UndecodableMessageError(0, "it is null")
         reader = _FieldReader(key)
@@ -193,6 +349,22 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> F
     return row
 
 
+def _decode_metadata(value: bytes) -> Fields:
+    """``{"type", "version", "data"}`` of a metadata record; without data where its fields are not known."""
+    frame = _FieldReader(value)
+    if frame.varint() != FRAME_VERSION:
+        raise UndecodableMessageError(0, f"the frame version is not {FRAME_VERSION}")
+    number, version = frame.varint(), frame.varint()
+    name, largest, fields = _METADATA_TYPES.get(number, (f"UNKNOWN({number})", -1, ()))
+    row: Fields = {"type": name, "version": version}
+    if version > largest:
+        return row
+    row["data"] = frame.message(fields, version, is_flexible=True)
+    if frame.position < len(value):
+        raise UndecodableMessageError(frame.position, "bytes are left after the record")
+    return row
+
+
 def _decode_value(record_type: _RecordType, value: bytes) -> Fields:
     reader = _FieldReader(value)
     version = reader.number("h")
@@ -206,3 +378,16 @@ def _decode_value(record_type: _RecordType, value: bytes) -> Fields:
         is_known = 0 <= status < len(TRANSACTION_STATES)
         data["transactionState"] = TRANSACTION_STATES[status] if is_known else "unknown"
     return {"version": str(version), "data": data}
+
+
+def decode_assignment(data: bytes) -> list[tuple[str, int]]:
+    """The topics and partitions that a member of a classic group is assigned, as consumers encode them.
+
+    Raises UndecodableMessageError.
+    """
+    if not data:  # a member that has joined, and has no assignment yet
+        return []
+    reader = _FieldReader(data)
+    reader.number("h")  # later versions have more fields at the end
+    topics = reader.message(_ASSIGNMENT, 0)["assignedPartitions"] or ()
+    return [(topic["topic"] or "", number) for topic in topics for number in topic["partitions"] or ()]

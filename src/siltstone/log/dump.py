@@ -19,6 +19,7 @@ says that it is not valid, and its records follow as far as they can be read.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -112,6 +113,24 @@ def identify(path: str) -> NamedFile:
     if base_offset > LONG_MAX:
         raise UsageError(f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_ADVICE)
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
+
+
+def files_below(path: str) -> list[NamedFile]:
+    """The file itself; of a directory the files of known kinds in it, and those in partitions below it.
+
+    Links, and files of other kinds, are left out. Raises UsageError, OSError.
+    """
+    if not files.is_directory(path):
+        return [identify(path)]
+    found: list[NamedFile] = []
+    for entry in files.entries(path):
+        inner = os.path.join(path, entry.name)
+        if entry.is_directory and names.parse_partition(entry.name) is not None:
+            found += files_below(inner)
+        elif entry.is_file:
+            with contextlib.suppress(UsageError):
+                found.append(identify(inner))
+    return found
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:

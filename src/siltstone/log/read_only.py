@@ -8,8 +8,8 @@ completed or a transaction index rebuilt first, opening the log raises Directory
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -103,6 +103,7 @@ class ReadOnlyLog(ReadableLog):
 
     ``unreadable_logs``: the damage in it, a line each, and what was left out at its end; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
+    ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
     """
 
     topic_partition: TopicPartition
@@ -110,6 +111,7 @@ class ReadOnlyLog(ReadableLog):
     view: LogView
     unreadable_logs: tuple[str, ...] = ()
     first_dirty_offset: int = 0
+    open_transactions: Mapping[int, int] = field(default_factory=dict)
 
 
 class ReadOnlyLogs(Closing):
@@ -174,6 +176,11 @@ class ReadOnlyLogs(Closing):
             _view(recovered, high_watermark),
             unreadable_logs,
             checkpoints.cleaner.get(topic_partition, 0),
+            {
+                producer.producer_id: producer.open_transaction_offset
+                for producer in recovered.producers
+                if producer.open_transaction_offset >= 0
+            },
         )
 
     def close(self) -> None:

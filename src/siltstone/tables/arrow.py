@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
@@ -42,7 +41,7 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.varint import read_varint
-from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
+from siltstone.compaction.latest import latest_records
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
@@ -149,33 +148,6 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
         raw = texts.view(pa.binary()).to_pylist()
         return pa.array([text.decode("utf-8", "replace") for text in raw], pa.string())
     return texts
-
-
-# The last record of each key over a whole log: clean section, dirty section and active segment.
-#
-# Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice: for the last offset
-# of each key, then for the records at these offsets. A key entry takes 16 bytes, and 56 bytes in the merge.
-# Entries are de-duplicated whenever they fill ``COLLECTED_BYTES``, so keys that repeat often take less
-# memory.
-
-COLLECTED_BYTES = 256 << 20
-"""Bytes of key entries that are collected before they are de-duplicated."""
-
-
-def last_offsets_of_keys(reader: LogReader, collected_bytes: int = COLLECTED_BYTES) -> Int64:
-    """Ascending offsets of the last record of each key that ``reader`` reads; tombstones count, records
-    without a key do not."""
-    collector = KeyCollector(
-        hash_key=(secrets.randbits(64), secrets.randbits(64)),
-        first_dirty=0,  # all offsets count as dirty: each may be the last of its key
-        buckets=1,
-        capacity=collected_bytes // ENTRY_BYTES,
-    )
-    entry_blobs: list[EntryBlob] = []
-    for polled in reader:
-        entry_blobs += (blob.copied() for blob in collector.add(polled.columns, polled.columns.key_size >= 0))
-    entry_blobs += (blob.copied() for blob in collector.finish())
-    return np.sort(merge_bucket(entry_blobs, 0, 1).offsets)
 
 
 BATCH_BYTES = 8 << 20
@@ -378,8 +350,10 @@ def to_batches(
     if view == "compacted":
         parts = _compacted_view(log, first, options)
     elif view == "latest":
-        parts = _last_of_keys(
-            LogReader(snapshot, first, **options), LogReader(snapshot, first, **options), tombstones == "keep"
+        parts = latest_records(
+            LogReader(snapshot, first, **options),
+            LogReader(snapshot, first, **options),
+            keep_tombstones=tombstones == "keep",
         )
     else:
         parts = LogReader(snapshot, first, **options)
@@ -423,24 +397,6 @@ def _closing(reader: CompactedReader) -> Iterator[PolledRecords]:
     """All records of the reader. It is closed after them, or after an error."""
     with reader:
         yield from reader
-
-
-def _last_of_keys(first: LogReader, second: LogReader, keep_tombstones: bool) -> Iterator[PolledRecords]:
-    """The last record of each key: the first reader finds their offsets, the second reads the records."""
-    retained = last_offsets_of_keys(first)
-    for polled in second:
-        rows = matching_rows(polled.columns.offset, retained)
-        if not keep_tombstones:
-            rows = rows[polled.columns.value_size[rows] >= 0]
-        if len(rows):
-            yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
-
-
-def matching_rows(present: Int64, offsets: Int64) -> Int64:
-    """The rows of ``present`` that have one of the ``offsets``; both ascend, and ``present`` is not empty."""
-    low, high = np.searchsorted(offsets, [present[0], present[-1] + 1]).tolist()
-    rows = np.searchsorted(present, offsets[low:high])
-    return np.asarray(rows[present[rows] == offsets[low:high]])
 
 
 def record_batches(

@@ -162,6 +162,8 @@ _CONSUMER_OFFSETS_COLUMNS = fields_of(
     "commitTimestamp timestamp, expireTimestamp timestamp, protocolType string, generation int, "
     "protocol string, leader string, members string"
 )
+_TYPES = {"0": "offset", "1": "offset", "2": "group"}
+"""The column ``type`` by the number in the key; all others are of the consumer protocol (KIP-848)."""
 _TRANSACTION_STATE_COLUMNS = fields_of(
     "transactionalId string, producerId long, producerEpoch int, state string, timeoutMs int, "
     "partitions array<string>, lastUpdateTimestamp timestamp, startTimestamp timestamp"
@@ -219,7 +221,8 @@ def _decoded_values(row: Row, columns: Iterable[str]) -> Row:
     data: Row = key["data"] | (value["data"] if isinstance(value, dict) else {})
     values = _column_values(data, columns)
     if "type" in values:
-        values["type"] = "group" if key["type"] == _GROUP_METADATA_KEY else "offset"
+        values["type"] = _TYPES.get(key["type"], "consumerGroup")
+        values["group"] = data.get("group", data.get("groupId"))
     if data.get("members") is not None:
         values["members"] = json.dumps(data["members"], ensure_ascii=False)
     if data.get("transactionPartitions") is not None:

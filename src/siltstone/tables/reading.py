@@ -53,6 +53,7 @@ from siltstone.base.records.layout import (
     Int64,
 )
 from siltstone.base.records.scan import scan_batches
+from siltstone.compaction.latest import matching_rows
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import segment_file
 from siltstone.log.reading import in_aborted
@@ -65,7 +66,6 @@ from siltstone.tables.arrow import (
     COLUMNS_WITHOUT_RECORD_DATA,
     RecordSource,
     batch_structs,
-    matching_rows,
     record_batches,
     schema,
 )

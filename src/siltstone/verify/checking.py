@@ -58,15 +58,16 @@ Checker = Callable[[Sequence[LogPair]], CheckedLogs]
 
 
 def verify(
-    before: Path,
-    after: Path,
+    before: Sequence[Path],
+    after: Sequence[Path],
     checker: Checker,
     settings_of: Callable[[TopicPartition], CleaningSettings],
     topics: Sequence[str] = (),
 ) -> Verdict:
     """Check every log of ``after`` against ``before``; ``checker`` checks the spans and buckets.
 
-    Raises UsageError, NotALogDirectoryError, CorruptFileError (a checkpoint), EngineError, OSError. What is
+    Both are all log directories of a broker, in any order. Raises UsageError, NotALogDirectoryError,
+    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError. What is
     wrong with a log does not raise: its verdict has it.
     """
     old, new, notes = open_sides(before, after, topics)

@@ -1,7 +1,8 @@
-"""Pairs the logs of two directories, checks the files beside their segments, and cuts a pair into spans.
+"""Pairs the logs before with those after, checks the files beside their segments, cuts a pair into spans.
 
-BEFORE is a copy of the log directory, or of one partition, from before the cleaning. Or it is what ``clean
---keep-originals`` kept of a run: hard links to the replaced segments and a file that lists the swaps::
+BEFORE are copies of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
+--keep-originals`` kept of a
+run: hard links to the replaced segments and a file that lists the swaps::
 
     KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
 
@@ -35,7 +36,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING, DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log import names
 from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
-from siltstone.log.directory import LogDirectory
+from siltstone.log.directory import open_directories, require_one_broker
 from siltstone.log.ledger.store import cleaning_bounds
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import SNAPSHOT, TopicPartition, parse_partition, parse_segment_file, segment_file
@@ -208,55 +209,76 @@ class LogSide:
     unsafe_reason: str | None = None
 
 
-def open_sides(before: Path, after: Path, topics: Sequence[str] = ()) -> tuple[Logs, Logs, list[str]]:
-    """(the logs of BEFORE, the logs of AFTER, notes for the operator); takes no lock. Raises UsageError,
-    NotALogDirectoryError, CorruptFileError, OSError."""
-    for path in (before, after):
+def open_sides(
+    before: Sequence[Path], after: Sequence[Path], topics: Sequence[str] = ()
+) -> tuple[Logs, Logs, list[str]]:
+    """The logs of all directories of both sides, read without a lock, and notes for people. Raises
+    UsageError, NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
+    for path in (*before, *after):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
-    if files.stat(before).device_and_inode == files.stat(after).device_and_inode:
-        raise UsageError("BEFORE and AFTER are one directory", path=after, advice=_COPY_ADVICE)
+    places = {files.stat(path).device_and_inode for path in before}
+    for path in after:
+        if files.stat(path).device_and_inode in places:
+            raise UsageError("BEFORE and AFTER are one directory", path=path, advice=_COPY_ADVICE)
     new = _directory_sides(after)
-    kept = _kept_logs(before)
-    old = _kept_sides(kept, new) if kept else _directory_sides(before)
+    runs = {path: kept for path in before if (kept := _kept_logs(path))}
+    copies = [path for path in before if path not in runs]
+    copied = _directory_sides(copies)
+    old = dict(copied)
+    for path, kept in runs.items():
+        twice = ", ".join(sorted(map(str, kept.keys() & old.keys())))
+        if twice:
+            advice = "name one state before the cleaning"
+            raise UsageError(f"BEFORE has {twice} twice", path=path, advice=advice)
+        old |= _kept_sides(kept, new)
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
-        reason = f"is {next(iter(new))}, but BEFORE ({before}) is {next(iter(old))}"
-        raise UsageError(reason, path=after, advice="name two directories of one partition")
+        reason = f"is {next(iter(new))}, but BEFORE ({before[0]}) is {next(iter(old))}"
+        raise UsageError(reason, path=after[0], advice="name two directories of one partition")
     notes = []
-    if kept:
+    if runs and not copies:
         new = {partition: side for partition, side in new.items() if partition in old}
+        names = ", ".join(map(str, runs))
         notes.append(
-            f"{before} has the originals of a run: only the {len(old)} logs that it changed are checked"
+            f"{names} has the originals of a run: only the {len(old)} logs that it changed are checked"
         )
-    for partition in () if kept else [partition for partition in old if partition in new]:
-        path = old[partition].directory
-        if files.stat(path).device_and_inode == files.stat(new[partition].directory).device_and_inode:
+    for partition, side in copied.items():
+        if (
+            partition in new
+            and files.stat(side.directory).device_and_inode
+            == files.stat(new[partition].directory).device_and_inode
+        ):
             reason = f"{partition} of BEFORE and of AFTER is this directory"
-            raise UsageError(reason, path=path, advice=_COPY_ADVICE)
+            raise UsageError(reason, path=side.directory, advice=_COPY_ADVICE)
     if topics:
         missing = set(topics) - {partition.topic for partition in old}
         if missing:
             reason = f"BEFORE has no partition of the topic {min(missing)}"
-            raise UsageError(reason, path="--topic", advice=f"pass topics that are in {before}")
+            raise UsageError(
+                reason, path="--topic", advice=f"pass topics that are in {', '.join(map(str, before))}"
+            )
         old = {partition: side for partition, side in old.items() if partition.topic in topics}
         new = {partition: side for partition, side in new.items() if partition.topic in topics}
     return old, new, notes
 
 
-def _directory_sides(directory: Path) -> Logs:
-    opened = LogDirectory.open(directory, lock=False)
-    checkpoints = opened.checkpoints()
+def _directory_sides(paths: Sequence[Path]) -> Logs:
+    directories = open_directories(paths, lock=False)
+    if len(directories) > 1:
+        require_one_broker(directories)
     sides = {}
-    for partition, path in opened.partitions.items():
-        segments, unsafe_reason = _list_safe_segments(path)
-        sides[partition] = LogSide(
-            directory=path,
-            segments=segments,
-            unsafe_reason=unsafe_reason,
-            checkpoint=checkpoints.cleaner.get(partition),
-            log_start_offset=checkpoints.log_start.get(partition, 0),
-            high_watermark=checkpoints.high_watermark.get(partition),
-        )
+    for directory in directories:
+        checkpoints = directory.checkpoints()
+        for partition, path in directory.partitions.items():
+            segments, unsafe_reason = _list_safe_segments(path)
+            sides[partition] = LogSide(
+                directory=path,
+                segments=segments,
+                unsafe_reason=unsafe_reason,
+                checkpoint=checkpoints.cleaner.get(partition),
+                log_start_offset=checkpoints.log_start.get(partition, 0),
+                high_watermark=checkpoints.high_watermark.get(partition),
+            )
     return sides
 
 

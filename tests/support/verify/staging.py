@@ -42,7 +42,7 @@ class Pair:
 
     def verdict(self, checker: Checker = check_in_process) -> LogVerdict:
         """Check it."""
-        (found,) = verify(self.before, self.after, checker, lambda _: self.settings).logs
+        (found,) = verify([self.before], [self.after], checker, lambda _: self.settings).logs
         return found
 
 

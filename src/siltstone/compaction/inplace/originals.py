@@ -12,7 +12,8 @@ be as the run left them.
 
 All logs are checked before the first one is changed: they are as the run left them, the kept files are
 complete, and there is space. If the disk fails after that, the error says what was restored and what was not.
-Every log is consistent then, and ``undo`` can be run again.
+Every log is consistent then, and ``undo`` can be run again. Where a later run has cleaned a log again, the
+refusal names it: runs are undone from the newest to the oldest.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ import msgspec
 from crc32c import crc32c
 
 from siltstone.base import files
+from siltstone.base.clock import time_text
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UndoStoppedError, UsageError
 from siltstone.base.interruption import CriticalSection
-from siltstone.compaction.report import failure_of
+from siltstone.compaction.report import CLEANED as CLEANED_STATUS
+from siltstone.compaction.report import failure_of, read_cleanings
 from siltstone.compaction.work import Group
 from siltstone.log.directory import LogDirectory
 from siltstone.log.names import (
     CLEANED,
     SEGMENT_KINDS,
     SNAPSHOT,
+    TopicPartition,
     parse_partition,
     parse_segment_file,
     segment_file,
@@ -84,6 +88,13 @@ class KeptLog:
     active_base: int
     active_size: int
     groups: list[KeptGroup] = field(default_factory=list)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The log's, by the name of its directory."""
+        topic_partition = parse_partition(Path(self.path).name)
+        assert topic_partition is not None
+        return topic_partition
 
 
 class Originals:
@@ -231,9 +242,7 @@ class LogUndo:
         """
         if self.pending:
             # First of all: after a crash, dirty records would be below the later checkpoint for ever.
-            topic_partition = parse_partition(self.path.name)
-            assert topic_partition is not None
-            directory.write_cleaner_checkpoint(topic_partition, self.log.checkpoint)
+            directory.write_cleaner_checkpoint(self.log.topic_partition, self.log.checkpoint)
         for group in self.pending:
             self._restore_group(group)
             self.restored += [segment_file(base, "log") for base in group.originals]
@@ -252,10 +261,14 @@ class LogUndo:
         replace_segments(self.path, group.originals, [group.base_offset], self.verified)
 
     @property
+    def originals(self) -> list[str]:
+        """The names of the ``.log`` files to restore."""
+        return sorted(segment_file(base, "log") for group in self.pending for base in group.originals)
+
+    @property
     def progress(self) -> str:
         """How much was restored, as text for an error."""
-        done, total = len(self.restored), sum(len(group.originals) for group in self.pending)
-        return f"{self.path} ({done} of {total} segments)"
+        return f"{self.path} ({len(self.restored)} of {len(self.originals)} segments)"
 
 
 def check_log(folder: Path, log: KeptLog) -> LogUndo:
@@ -265,15 +278,18 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
     no space; CorruptRecordError for a damaged kept log, OSError.
     """
     partition = Path(log.path)
-    refuse_changed(log)
+    refuse_changed(folder, log)
     sizes = {segment.base_offset: segment.size for segment in list_segments(partition)}
     _refuse_incomplete(folder, log.groups)
     pending = [group for group in log.groups if not _is_in_place(folder, partition, group)]
     for group in pending:
         if sizes.get(group.base_offset) not in {group.size, None if group.expired else group.size}:
             path = partition / segment_file(group.base_offset, "log")
+            later, cleaned = _cleaned_since(folder, log)
             raise DirectoryRefusedError(
-                "the segment is not what the run left", path=path, advice=_CANNOT_BE_UNDONE
+                f"the segment is not what the run left{cleaned}",
+                path=path,
+                advice=f"undo the later run first: siltstone undo {later}" if later else _CANNOT_BE_UNDONE,
             )
     verified = {base: identity for group in pending for base, identity in _verify_files(folder, group)}
     if pending:
@@ -282,14 +298,38 @@ def check_log(folder: Path, log: KeptLog) -> LogUndo:
     return LogUndo(folder=folder, log=log, pending=pending, verified=verified)
 
 
-def refuse_changed(log: KeptLog) -> None:
+def refuse_changed(folder: Path, log: KeptLog) -> None:
     """Raises DirectoryRefusedError unless the log is as the run left it."""
     if not files.is_directory(log.path, follow=False):
         raise DirectoryRefusedError("the log is not there any more", path=log.path, advice=_CANNOT_BE_UNDONE)
     segments = list_segments(Path(log.path), require_owner=True)
     if not segments or (segments[-1].base_offset, segments[-1].size) != (log.active_base, log.active_size):
-        reason = "the log was appended to, rolled or truncated since the run"
-        raise DirectoryRefusedError(reason, path=log.path, advice=_CANNOT_BE_UNDONE)
+        later, cleaned = _cleaned_since(folder, log)
+        reason = f"the log was appended to, rolled or truncated since the run{cleaned}"
+        advice = f"{_CANNOT_BE_UNDONE}; the later run is {later}" if later else _CANNOT_BE_UNDONE
+        raise DirectoryRefusedError(reason, path=log.path, advice=advice)
+
+
+def _cleaned_since(folder: Path, log: KeptLog) -> tuple[Path | None, str]:
+    """The newest run in the same KEEP that has cleaned the log since and was not undone; and words for it, or
+    for what the directory's history says of a run that kept nothing."""
+    kept_ns = files.stat(folder / UNDO_FILE).modified_ns
+    later = []
+    for entry in files.entries(folder.parent.parent):
+        other = folder.parent.parent / entry.name / folder.name
+        with contextlib.suppress(SiltstoneError, OSError):
+            kept, time_ns = _read_undo_file(other / UNDO_FILE), files.stat(other / UNDO_FILE).modified_ns
+            is_undone = all(_is_in_place(other, Path(log.path), group) for group in kept.groups)
+            if kept.path == log.path and time_ns > kept_ns and not is_undone:
+                later.append((time_ns, other.parent))
+    if later:
+        return max(later)[1], ", and a later run has cleaned it"
+    with contextlib.suppress(OSError):
+        for cleaning in reversed(read_cleanings(Path(log.path).parent)):
+            is_later = cleaning.began_ms * 1_000_000 > kept_ns and cleaning.result.status == CLEANED_STATUS
+            if is_later and cleaning.result.topic_partition == log.topic_partition:
+                return None, f", and it was cleaned again at {time_text(cleaning.began_ms)}"
+    return None, ""
 
 
 def _refuse_incomplete(folder: Path, groups: Sequence[KeptGroup]) -> None:
@@ -335,19 +375,27 @@ def _refuse_little_space(folder: Path, partition: Path) -> None:
 
 
 def undo_logs(
-    kept: Sequence[tuple[Path, KeptLog]], directories: Mapping[Path, LogDirectory], critical: CriticalSection
+    kept: Sequence[tuple[Path, KeptLog]],
+    directories: Mapping[Path, LogDirectory],
+    critical: CriticalSection,
+    *,
+    dry_run: bool = False,
 ) -> dict[str, list[str]]:
     """Check all logs, then restore each: {partition directory: restored files}.
 
     ``directories``: of the logs, locked. ``critical`` defers an interrupt. A swap that a crash interrupted is
-    finished as a broker's start does, after the other logs were checked. Raises DirectoryRefusedError if
-    nothing was restored, UndoStoppedError if a part was.
+    finished as a broker's start does, after the other logs were checked; a dry run, which changes nothing,
+    refuses it. Raises DirectoryRefusedError if nothing was restored, UndoStoppedError if a part was.
     """
     finished: list[str] = []
     try:
-        for _, log in kept:
-            refuse_changed(log)
+        for folder, log in kept:
+            refuse_changed(folder, log)
         interrupted = {log.path for _, log in kept if swap_leftovers(Path(log.path))}
+        if dry_run and interrupted:
+            reason = "a crash interrupted a swap, which undo finishes first"
+            advice = "run it without --dry-run; it still checks all logs before it puts one back"
+            raise DirectoryRefusedError(reason, path=min(interrupted), advice=advice)
         undos = {log.path: check_log(folder, log) for folder, log in kept if log.path not in interrupted}
         for folder, log in kept:
             if log.path in interrupted:
@@ -357,6 +405,8 @@ def undo_logs(
                 undos[log.path] = check_log(folder, log)
     except (SiltstoneError, OSError) as error:
         raise _error_before_restoring(error, finished) from error
+    if dry_run:
+        return {log.path: undos[log.path].originals for _, log in kept}
     restored: dict[str, list[str]] = {}
     for _, log in kept:
         try:

@@ -1,0 +1,142 @@
+"""``siltstone groups``: consumer groups, their members, offsets and lag, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from siltstone.cli import output
+from siltstone.commands import groups as commands
+from siltstone.commands.groups import ConsumerGroup
+from siltstone.log.dump import printable
+
+_OFFSET_COLUMNS = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
+_MEMBER_COLUMNS = "GROUP CONSUMER-ID GROUP-INSTANCE-ID HOST CLIENT-ID #PARTITIONS"
+_STATE_COLUMNS = "GROUP TYPE ASSIGNMENT-STRATEGY STATE #MEMBERS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsFlags(output.DirFlags):
+    """The flags of ``siltstone groups``.
+
+    Parameters
+    ----------
+    list_
+        List the names of the groups; with --state also their types and states.
+    describe
+        Describe the groups: their offsets and lag, or with --members or --state these. The default.
+    group
+        Only this group; repeat it for more.
+    all_groups
+        All groups. The default.
+    offsets
+        With --describe: offsets and lag of each partition. The default.
+    members
+        With --describe: the members of the groups.
+    verbose
+        With --members: also the partitions that each member has.
+    state
+        Types and states of the groups.
+    """
+
+    list_: Annotated[bool, Parameter(name="--list")] = False
+    describe: bool = False
+    group: Sequence[str] = ()
+    all_groups: bool = False
+    offsets: bool = False
+    members: bool = False
+    verbose: bool = False
+    state: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for contradictions."""
+        output.refuse_if(self.list_ and self.describe, "--list and --describe exclude each other", "pass one")
+        output.refuse_if(
+            self.group and self.all_groups, "--group and --all-groups exclude each other", "pass one of them"
+        )
+        only_described = self.offsets or self.members
+        output.refuse_if(
+            self.list_ and only_described, "--list has no --offsets and no --members", "pass --describe"
+        )
+        several = self.offsets + self.members + self.state > 1
+        output.refuse_if(several, "--offsets, --members and --state exclude each other", "pass one of them")
+        output.refuse_if(self.verbose and not self.members, "--verbose without --members", "pass both")
+
+
+def groups(
+    directories: Sequence[Path] = (),
+    /,
+    *,
+    flags: GroupsFlags = GroupsFlags(),
+    json_: output.Json = False,
+) -> int:
+    """Show consumer groups, their members, offsets and lag, as kafka-consumer-groups does.
+
+    Reads __consumer_offsets and the ends of the logs that the groups have offsets in. Locks nothing and
+    changes nothing; a broker may be running. A log end offset that is not known is "-". Exit status 1 when
+    something cannot be read; the rest is shown.
+
+    Parameters
+    ----------
+    directories
+        Log directories, all of one broker.
+    json_
+        Print one JSON document instead, with offsets and members.
+    """
+    flags.check()
+    snapshot = replace(flags, dir=(*directories, *flags.dir)).broker_directories().snapshot()
+    shown, failures = commands.read_groups(snapshot, flags.group)
+    notes = snapshot.notes
+    if json_ or not (flags.list_ or flags.members or flags.state):
+        shown, unread = commands.with_log_ends(snapshot, shown)
+        failures += unread
+        notes += commands.partitions_elsewhere(snapshot, shown)
+    if json_:
+        output.write_json({"groups": [group.to_json() for group in shown], "failures": failures})
+    elif flags.list_ and not flags.state:
+        output.write_lines(*(printable(group.name) for group in shown))
+    elif flags.list_ or flags.state:
+        _write_table(_STATE_COLUMNS, map(_state_row, shown))
+    else:
+        columns = _MEMBER_COLUMNS if flags.members else _OFFSET_COLUMNS
+        for number, group in enumerate(shown):
+            output.write_lines(*[""] * (number > 0))
+            rows = _member_rows(group, verbose=flags.verbose) if flags.members else _offset_rows(group)
+            _write_table(columns + " ASSIGNMENT" * flags.verbose, rows)
+    output.note(*notes, *map(printable, failures))
+    return 1 if failures else 0
+
+
+def _write_table(columns: str, rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as what is in them, as Kafka's tool prints them; None and "" are "-"."""
+    cells = [("-" if cell in (None, "") else printable(str(cell)) for cell in row) for row in rows]
+    table = [columns.split(), *map(list, cells)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        line = " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        output.write_lines(line.rstrip())
+
+
+def _offset_rows(group: ConsumerGroup) -> Iterable[Sequence[object]]:
+    members = {member.member_id: member for member in group.members}
+    for offset in group.offsets:
+        place, member = offset.topic_partition, members.get(offset.member_id or "")
+        numbers = (offset.current_offset, offset.log_end_offset, offset.lag)
+        host, client = (member.host, member.client_id) if member else (None, None)
+        yield group.name, place.topic, place.partition, *numbers, offset.member_id, host, client
+
+
+def _member_rows(group: ConsumerGroup, *, verbose: bool) -> Iterable[Sequence[object]]:
+    for member in group.members:
+        places = output.grouped((place.topic, place.partition) for place in member.assigned)
+        assignment = ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in places.items())
+        named = (group.name, member.member_id, member.instance_id, member.host, member.client_id)
+        yield *named, len(member.assigned), *([assignment] if verbose else [])
+
+
+def _state_row(group: ConsumerGroup) -> Sequence[object]:
+    return group.name, group.type, group.protocol, group.state, len(group.members)

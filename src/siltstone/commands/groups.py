@@ -1,0 +1,354 @@
+"""Reads consumer groups from ``__consumer_offsets``: members, committed offsets, lag (Kafka's
+``ConsumerGroupCommand``).
+
+::
+
+    __consumer_offsets-N ─ last committed record of each key ─► decoded ─► by group ─► ConsumerGroup
+    topic-N ─ high watermark ────────────────────────────────────────────────────────► lag
+
+A group is what a coordinator would make of these records when it loads the partition
+(``GroupCoordinatorShard.replay``): offsets of an open or aborted transaction do not count.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from siltstone.base.errors import SiltstoneError, UnknownGroupError
+from siltstone.base.records.columns import select
+from siltstone.base.records.layout import TRANSACTIONAL_BIT
+from siltstone.base.records.metadata import UndecodableMessageError
+from siltstone.commands.directories import NOT_HERE, Snapshot
+from siltstone.compaction.latest import latest_records
+from siltstone.log.coordinator_records import decode_assignment, decode_record
+from siltstone.log.fetch import READ_COMMITTED
+from siltstone.log.names import TopicPartition
+from siltstone.log.read_only import ReadOnlyLog
+from siltstone.log.reading import LogReader, PolledRecords, Record, records_of
+
+OFFSETS_TOPIC = "__consumer_offsets"
+CLASSIC, CONSUMER = "Classic", "Consumer"
+EMPTY, STABLE, ASSIGNING, RECONCILING = "Empty", "Stable", "Assigning", "Reconciling"
+
+Data = dict[str, Any]
+_Records = Mapping[str, dict[Any, Data]]
+"""The current records of one group: by the type of the key (``CoordinatorRecordType``), then by partition
+(commits), by member, or None."""
+_TopicNames = Mapping[str | None, str]
+"""By topic id."""
+_OLD_COMMIT, _COMMIT, _GROUP, _EPOCH, _SUBSCRIPTION, _TARGET_EPOCH, _CURRENT = (
+    "0",
+    "1",
+    "2",
+    "3",
+    "5",
+    "6",
+    "8",
+)
+_NEW_PROTOCOL = frozenset(("3", "4", "5", "6", "7", "8", "16"))
+_OTHER_GROUPS_FROM = 9
+"""Types from here on are of share and streams groups, but for 16. (A coordinator ignores types that it does
+not know.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of a group and the partitions that it has; ``instance_id`` of a static member."""
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    assigned: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """A partition that a group has committed, or that a member has.
+
+    ``current_offset`` None: nothing was committed. ``log_end_offset`` is the high watermark, as consumers see
+    it; None: not read, or not here. ``commit_timestamp`` in ms.
+    """
+
+    topic_partition: TopicPartition
+    current_offset: int | None = None
+    log_end_offset: int | None = None
+    leader_epoch: int | None = None
+    metadata: str | None = None
+    commit_timestamp: int | None = None
+    member_id: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records from the committed offset on; negative if the log ends below it."""
+        if self.current_offset is None or self.log_end_offset is None:
+            return None
+        return self.log_end_offset - self.current_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup:
+    """One group. ``type``: Classic or Consumer (KIP-848); ``generation``: its last one, or its epoch."""
+
+    name: str
+    type: str
+    state: str
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    generation: int | None
+    members: tuple[Member, ...]
+    offsets: tuple[GroupOffset, ...]
+
+    def to_json(self) -> Data:
+        """One object; see docs/json.md."""
+        described = {
+            name: getattr(self, name)
+            for name in ("name", "type", "state", "protocol_type", "protocol", "leader", "generation")
+        }
+        members = [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "instance_id": member.instance_id,
+                "assigned": [_place(topic_partition) for topic_partition in member.assigned],
+            }
+            for member in self.members
+        ]
+        offsets = [
+            {
+                **_place(offset.topic_partition),
+                "current_offset": offset.current_offset,
+                "log_end_offset": offset.log_end_offset,
+                "lag": offset.lag,
+                "leader_epoch": offset.leader_epoch,
+                "metadata": offset.metadata,
+                "commit_timestamp": offset.commit_timestamp,
+                "member_id": offset.member_id,
+            }
+            for offset in self.offsets
+        ]
+        return {**described, "members": members, "offsets": offsets}
+
+
+def _place(topic_partition: TopicPartition) -> Data:
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
+
+
+def read_groups(snapshot: Snapshot, names: Collection[str] = ()) -> tuple[list[ConsumerGroup], list[str]]:
+    """The groups in order of name (``names`` empty: all), without log end offsets, and a line for each
+    partition or record of ``__consumer_offsets`` that cannot be read. Raises UnknownGroupError."""
+    groups: defaultdict[str, _Records] = defaultdict(lambda: defaultdict(dict))
+    failures: list[str] = []
+    for topic_partition in sorted(snapshot.partitions):
+        if topic_partition.topic == OFFSETS_TOPIC:
+            failures += _read_partition(snapshot, topic_partition, groups)
+    for name in names:
+        if name not in groups:
+            reason = f"there is no such group in the partitions of {OFFSETS_TOPIC} that are here"
+            raise UnknownGroupError("; ".join((reason, *failures)), path=name)
+    topics = functools.cache(lambda: {snapshot.topic(name).topic_id: name for name in snapshot.names()})
+    return [_group(name, groups[name], topics) for name in sorted(set(names) or groups)], failures
+
+
+def with_log_ends(
+    snapshot: Snapshot, groups: Iterable[ConsumerGroup]
+) -> tuple[list[ConsumerGroup], list[str]]:
+    """The groups with the log end offset of each partition, and a line for each one that cannot be read."""
+    failures: list[str] = []
+
+    @functools.cache
+    def log_end(topic_partition: TopicPartition) -> int | None:
+        if topic_partition not in snapshot.partitions:
+            return None
+        try:
+            end = snapshot.log(topic_partition).high_watermark
+        except (SiltstoneError, OSError) as error:
+            failures.append(f"{topic_partition}: {error}")
+            return None
+        damage = snapshot.damage_of(topic_partition)
+        failures.extend([] if damage is None else [f"{topic_partition}: {damage}"])
+        return end
+
+    complete = [
+        replace(
+            group,
+            offsets=tuple(
+                replace(offset, log_end_offset=log_end(offset.topic_partition)) for offset in group.offsets
+            ),
+        )
+        for group in groups
+    ]
+    return complete, failures
+
+
+def partitions_elsewhere(snapshot: Snapshot, groups: Iterable[ConsumerGroup]) -> list[str]:
+    """A note about the partitions of these groups whose logs are not here: deleted, or on other brokers."""
+    places = {offset.topic_partition for group in groups for offset in group.offsets}
+    missing = sorted(places - snapshot.partitions.keys())
+    if not missing:
+        return []
+    more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+    verb = "is" if len(missing) == 1 else "are each"
+    where = NOT_HERE.removeprefix("is ")
+    return [f"{', '.join(map(str, missing[:4]))}{more} {verb} {where}: no log end offset and no lag"]
+
+
+def _read_partition(
+    snapshot: Snapshot, topic_partition: TopicPartition, groups: Mapping[str, _Records]
+) -> Iterator[str]:
+    """Adds the partition's current records to ``groups``; returns what cannot be read."""
+    try:
+        for polled in _current_records(snapshot.log(topic_partition)):
+            for record in records_of(polled):
+                try:
+                    _add(groups, record)
+                except UndecodableMessageError as error:
+                    yield f"{topic_partition}: offset {record.offset}: {error}"
+    except (SiltstoneError, OSError) as error:
+        yield f"{topic_partition}: its groups are not shown: {error}"
+        return
+    damage = snapshot.damage_of(topic_partition)
+    if damage is not None:
+        yield f"{topic_partition}: {damage}"
+
+
+def _add(groups: Mapping[str, _Records], record: Record) -> None:
+    """Adds a record to those of its group. Raises UndecodableMessageError."""
+    row = decode_record("offsets", record.key, record.value)
+    if "decodedKey" not in row and _is_of_other_groups(record.key):
+        return
+    if "undecodable" in row:
+        raise UndecodableMessageError(0, row["undecodable"])
+    kind, key = row["decodedKey"]["type"], row["decodedKey"]["data"]
+    value = row["decodedValue"]["data"]
+    if kind == _GROUP and value["protocolType"] == "consumer":  # Kafka Connect has other assignments
+        for member in value["members"] or ():
+            member["assigned"] = decode_assignment(base64.b64decode(member["assignment"] or ""))
+    place = key.get("memberId", key.get("regularExpression"))
+    if kind in (_OLD_COMMIT, _COMMIT):
+        kind, place = _COMMIT, TopicPartition(key["topic"] or "", key["partition"])
+    groups[key.get("group", key.get("groupId")) or ""][kind][place] = value
+
+
+def _is_of_other_groups(key: bytes | None) -> bool:
+    return key is not None and len(key) > 2 and int.from_bytes(key[:2], "big") >= _OTHER_GROUPS_FROM
+
+
+def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
+    """The last committed record of each key, up to the high watermark, without tombstones."""
+    # Open transactions must not hide what others have committed after them, as a last stable offset would.
+    view = log.view._replace(last_stable_offset=log.view.high_watermark)
+    fixed = replace(log, view=view)
+    first, second = (
+        _without_open_transactions(LogReader(fixed, isolation=READ_COMMITTED), log.open_transactions)
+        for _ in range(2)
+    )
+    return latest_records(first, second, keep_tombstones=False)
+
+
+def _without_open_transactions(
+    reader: LogReader, open_transactions: Mapping[int, int]
+) -> Iterator[PolledRecords]:
+    for polled in reader:
+        is_open = np.zeros(len(polled.batches), np.bool_)
+        for producer_id, first_offset in open_transactions.items():
+            is_open |= (polled.batches["producer_id"] == producer_id) & (
+                polled.batches["base_offset"] >= first_offset
+            )
+        is_open &= (polled.batches["attributes"] & TRANSACTIONAL_BIT) != 0
+        if not is_open.any():
+            yield polled
+            continue
+        rows = np.flatnonzero(~is_open[polled.columns.batch])
+        if len(rows):
+            yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
+
+
+def _group(name: str, records: _Records, topics: Callable[[], _TopicNames]) -> ConsumerGroup:
+    """A group of its records; ``topics``: the name of each topic id."""
+    is_classic = _NEW_PROTOCOL.isdisjoint(records)
+    if is_classic:
+        metadata = _only(records, _GROUP)
+        members = [_classic_member(member) for member in metadata.get("members") or ()]
+    else:
+        metadata = {"protocolType": "consumer", "generation": _only(records, _EPOCH).get("epoch")}
+        members = [_consumer_member(name, records, topics()) for name in records.get(_SUBSCRIPTION, ())]
+    return ConsumerGroup(
+        name=name,
+        type=CLASSIC if is_classic else CONSUMER,
+        state=_state(records, members, is_classic=is_classic),
+        protocol_type=metadata.get("protocolType"),
+        protocol=metadata.get("protocol"),
+        leader=metadata.get("leader"),
+        generation=metadata.get("generation"),
+        members=tuple(sorted(members, key=lambda member: member.member_id)),
+        offsets=tuple(_offsets(records.get(_COMMIT, {}), members)),
+    )
+
+
+def _only(records: _Records, kind: str) -> Data:
+    """The record of a type of which a group has one; empty if it has none."""
+    return records.get(kind, {}).get(None, {})
+
+
+def _state(records: _Records, members: Sequence[Member], *, is_classic: bool) -> str:
+    """``ClassicGroup.initNextGeneration``; ``ConsumerGroup.maybeUpdateGroupState``."""
+    if not members or is_classic:
+        return STABLE if members else EMPTY
+    target = _only(records, _TARGET_EPOCH).get("assignmentEpoch", 0)
+    if _only(records, _EPOCH).get("epoch", 0) > target:
+        return ASSIGNING
+    reconciled = {"memberEpoch": target, "state": 0}
+    current = records.get(_CURRENT, {})
+    is_stable = all(reconciled.items() <= current.get(each.member_id, {}).items() for each in members)
+    return STABLE if is_stable else RECONCILING
+
+
+def _offsets(commits: Mapping[Any, Data], members: Sequence[Member]) -> Iterator[GroupOffset]:
+    owners = {place: member.member_id for member in members for place in member.assigned}
+    for place in sorted({*owners, *commits}):
+        commit = commits.get(place, {})
+        yield GroupOffset(
+            topic_partition=place,
+            current_offset=commit["offset"] if commit.get("offset", -1) >= 0 else None,
+            leader_epoch=commit.get("leaderEpoch"),
+            metadata=commit.get("metadata"),
+            commit_timestamp=commit.get("commitTimestamp"),
+            member_id=owners.get(place),
+        )
+
+
+def _classic_member(member: Data) -> Member:
+    return Member(
+        member_id=member["memberId"] or "",
+        client_id=member["clientId"] or "",
+        host=member["clientHost"] or "",
+        instance_id=member.get("groupInstanceId"),
+        assigned=tuple(sorted(TopicPartition(*place) for place in member.get("assigned", ()))),
+    )
+
+
+def _consumer_member(member_id: str, records: _Records, topics: _TopicNames) -> Member:
+    """A member of the consumer protocol; a topic that is not here is named by its id."""
+    subscription, current = records[_SUBSCRIPTION][member_id], records.get(_CURRENT, {}).get(member_id, {})
+    assigned = (
+        TopicPartition(topics.get(part["topicId"], part["topicId"]), number)
+        for part in current.get("assignedPartitions") or ()
+        for number in part["partitions"] or ()
+    )
+    return Member(
+        member_id=member_id,
+        client_id=subscription["clientId"] or "",
+        host=subscription["clientHost"] or "",
+        instance_id=subscription["instanceId"],
+        assigned=tuple(sorted(assigned)),
+    )
