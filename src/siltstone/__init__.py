@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from siltstone.log.retention import register_policy as register_policy
     from siltstone.runtime.embedded import Log as Log
-    from siltstone.runtime.embedded import NewRecord as NewRecord
-    from siltstone.runtime.embedded import append as append
     from siltstone.runtime.embedded import open as open
     from siltstone.runtime.manager import LogManager as LogManager
+    from siltstone.runtime.producing import NewRecord as NewRecord
+    from siltstone.runtime.producing import append as append
     from siltstone.spark.embedded import start_cleaner as start_cleaner
     from siltstone.spark.embedded import start_compaction as start_compaction
     from siltstone.spark.read import read as read
@@ -24,8 +24,9 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "siltstone.log.retention": ("register_policy",),
-    "siltstone.runtime.embedded": ("Log", "NewRecord", "append", "open"),
+    "siltstone.runtime.embedded": ("Log", "open"),
     "siltstone.runtime.manager": ("LogManager",),
+    "siltstone.runtime.producing": ("NewRecord", "append"),
     "siltstone.spark.embedded": ("start_cleaner", "start_compaction"),
     "siltstone.spark.read": ("read",),
 }

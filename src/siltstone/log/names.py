@@ -41,6 +41,8 @@ CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 """The content of ``CLEAN_SHUTDOWN`` where Siltstone writes it (Kafka's ``CleanShutdownFileHandler``). With
 broker epoch -1 a controller assumes nothing about replicated records."""
 LOCK = ".lock"
+POSITIONS = "siltstone-positions.json"
+"""Positions of named consumers, in a partition directory (``log.positions``). Kafka's loader ignores it."""
 STAGING = ".siltstone"
 """Siltstone's folder inside a partition directory; Kafka's loader ignores folders."""
 COMPACTED = ".compacted"

@@ -20,7 +20,15 @@ import msgspec
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import Config, ConfigSource, LogConfig, parse_topic_config, refuse_contradictions
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    ConfigValue,
+    LogConfig,
+    config_texts,
+    parse_topic_config,
+    refuse_contradictions,
+)
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
@@ -501,15 +509,15 @@ class Topics:
     # Changing
 
     def create(
-        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+        self, name: str, partitions: int | None = None, config: Mapping[str, ConfigValue] | None = None
     ) -> TopicDescription:
-        """Create a topic; ``partitions``: default ``num.partitions``; ``config``: texts by Kafka's names.
+        """Create a topic; ``partitions``: default ``num.partitions``; ``config``: values by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
         DirectoryRefusedError where a file or a link has a partition's name.
         """
         with self._manager.changing:
-            names, overrides = self.names(), dict(config or {})
+            names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
             if name not in names and self._topic_settings.brokers_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} already exists in the broker's metadata, and has no partition here",
@@ -585,7 +593,7 @@ class Topics:
         self._add(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
-        self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
+        self, name: str, set_to: Mapping[str, ConfigValue] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
         """Set some of a topic's settings and remove others; they apply at once, segment sizes at the next
         roll.
@@ -602,9 +610,8 @@ class Topics:
                     path=", ".join(str(served.path) for served in self._manager.serving()),
                     advice="open all of the broker's log.dirs, or alter the topic through the broker",
                 )
-            overrides = altered_settings(
-                name, entry.config, set_to or {}, remove, self._topic_settings.broker
-            )
+            texts = config_texts(set_to or {}, f"topic {name}")
+            overrides = altered_settings(name, entry.config, texts, remove, self._topic_settings.broker)
             self._write(self._registry.with_topic(name, replace(entry, config=overrides)))
             self._log_configs.pop(name, None)
             self._manager.settings_changed(name)
