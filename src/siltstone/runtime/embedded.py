@@ -1,85 +1,35 @@
-"""The logs that a program opens with ``import siltstone as st``, record by record.
+"""``st.Log``: one partition that a program opens by itself.
 
 ::
 
-    with st.Log("/data/events-0") as log:                     # one partition, created where it is missing
+    with st.Log("/data/events-0") as log:                     # created where it is missing
         log.append(key=b"k", value=b"v", sync=True)
-
-    with st.open("/data/logs", mode="a") as logs:             # all of a log directory
-        logs.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
-        st.append(logs["users", 0], [st.NewRecord(key=b"k", value=b"v")])
 
 Records become one batch for each call, compressed as ``compression.type`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Unpack
 
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.config import (
     Config,
     ConfigValue,
-    parse_broker_config,
     parse_topic_config,
     refuse_contradictions,
 )
-from siltstone.base.errors import UsageError
 from siltstone.log.directory import resolve_directory
 from siltstone.log.fetch import LogView
 from siltstone.log.following import Consumer, ConsumerOptions
 from siltstone.log.names import POSITIONS
 from siltstone.log.partition import Appended, PartitionLog, partition_of
-from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
+from siltstone.log.read_only import ReadableLog
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import Headers, NewRecord, append, new_record
-
-BrokerConfig = Config | Mapping[str, ConfigValue]
-OnePathOrMany = Path | str | Sequence[Path | str]
-
-
-@overload
-def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadOnlyLogs:
-    """To read."""
-
-
-@overload
-def open(
-    path: OnePathOrMany, mode: Literal["a"], *, config: BrokerConfig | None = None, clock: Clock | None = None
-) -> LogManager:
-    """To append."""
-
-
-def open(
-    path: OnePathOrMany,
-    mode: str = "r",
-    *,
-    config: BrokerConfig | None = None,
-    clock: Clock | None = None,
-) -> ReadOnlyLogs | LogManager:
-    """Open a log directory, or several of one broker.
-
-    mode "r": read-only, without a lock; "a": created where it is missing, locked, recovered, maintained by a
-    thread. ``config``: the broker's settings by Kafka's names, for "a". Raises SiltstoneError, OSError.
-    """
-    paths = [path] if isinstance(path, (str, Path)) else list(path)
-    if not paths:
-        raise UsageError("there is no log directory to open", advice="pass at least one path")
-    if mode == "r":
-        if config is not None:
-            advice = "pass mode='a' to append with these settings, or leave them out"
-            raise UsageError("config is passed, and logs that are only read use no settings", advice=advice)
-        return ReadOnlyLogs(paths, clock=clock)
-    if mode != "a":
-        raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
-    if config is not None and not isinstance(config, Config):
-        config = Config(static=parse_broker_config(config, "config"))
-    manager = LogManager.open(paths, config=config, clock=clock)
-    manager.start()
-    return manager
 
 
 class Log(ReadableLog, Closing):
