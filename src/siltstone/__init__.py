@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from siltstone.base.records.build import BatchShape as BatchShape
     from siltstone.commands.clean import CleanOutcome as CleanOutcome
     from siltstone.commands.clean import CleanRequest as CleanRequest
+    from siltstone.commands.library import CleanKeywords as CleanKeywords
+    from siltstone.commands.library import ExplainKeywords as ExplainKeywords
+    from siltstone.commands.library import LogKeywords as LogKeywords
     from siltstone.commands.library import OpenLogs as OpenLogs
     from siltstone.commands.library import ReadableLogs as ReadableLogs
     from siltstone.commands.library import clean as clean
@@ -76,6 +79,9 @@ _MODULES = {
     "siltstone.base.records.build": ("BatchShape",),
     "siltstone.commands.clean": ("CleanOutcome", "CleanRequest"),
     "siltstone.commands.library": (
+        "CleanKeywords",
+        "ExplainKeywords",
+        "LogKeywords",
         "OpenLogs",
         "ReadableLogs",
         "clean",
