@@ -97,6 +97,8 @@ def test_mypy_sees_real_types(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not PYRIGHT.exists(), reason="basedpyright is not installed")
 def test_pyright_sees_real_types(tmp_path: Path) -> None:
-    printed = checked(PYRIGHT, "--level", "error", cwd=tmp_path)
+    printed = checked(PYRIGHT, "--pythonpath", sys.executable, cwd=tmp_path)
     errors = [line for line in printed.splitlines() if " error: " in line]
     assert len(errors) == 1 and "no_such_name" in errors[0], printed
+    revealed = [line.partition(" is ")[2] for line in printed.splitlines() if "Type of " in line]
+    assert len(revealed) == len(expected()) and not {'"Unknown"', '"Any"'} & set(revealed), printed

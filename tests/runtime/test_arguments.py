@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import siltstone as st
@@ -118,6 +119,7 @@ def test_a_topic_is_an_index_of_open_and_of_read_only_logs(tmp_path: Path, logs:
     for source in (logs, st.open(tmp_path)):
         users = source["users"]
         assert (users.partitions, len(users), "users" in source, "x" in source) == ((0, 1), 2, True, False)
+        assert ("users",) not in source and users[np.int64(1)] is source["users", np.int64(1)]  # type: ignore[index]
         assert ("users", 1) in source and TopicPartition("users", 2) not in source
         assert [(record.topic, record.partition, record.value) for record in users] == [
             ("users", 0, b"0"),

@@ -12,6 +12,7 @@ the old or the new one. One process may write it at a time, any number of its th
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,6 +85,10 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, int]]]:
         data = files.read_bytes(path, BYTES_MAX + 1)
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
+            raise
+        raise CorruptFileError(str(path), 0, "it is not a regular file", advice=advice) from None
     if len(data) > BYTES_MAX:
         reason = f"the file has more than {BYTES_MAX} bytes"
         raise CorruptFileError(str(path), BYTES_MAX, reason, advice=advice)

@@ -8,10 +8,11 @@ raises DirectoryRefusedError.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, Unpack, overload
+from typing import Generic, Protocol, SupportsIndex, TypeVar, Unpack, overload
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock, checked_ms
@@ -182,8 +183,8 @@ def partition_of_key(key: object) -> TopicPartition:
     match key:
         case TopicPartition():
             return key
-        case (str(topic), int(partition)):
-            return TopicPartition(topic, partition)
+        case (str(topic), SupportsIndex() as partition):
+            return TopicPartition(topic, operator.index(partition))
     advice = 'pass logs["users", 0] for a partition, or logs["users"] for a topic'
     raise UsageError(f"{key!r} is neither a topic and a partition nor a topic", advice=advice)
 
@@ -222,7 +223,7 @@ class ReadOnlyLog(ReadableLog):
     view: LogView
     unreadable_logs: tuple[str, ...] = ()
     first_dirty_offset: int = 0
-    _state: object = None
+    _state: object = field(default=None, repr=False)
 
     def refresh(self) -> None:
         """Replace the view if the files have changed. Raises what opening raises."""
@@ -270,7 +271,9 @@ class ReadOnlyLogs(Closing):
     def __contains__(self, key: object) -> bool:
         if isinstance(key, str):
             return any(topic_partition.topic == key for topic_partition in self._directories)
-        return (TopicPartition(*key) if isinstance(key, tuple) else key) in self._directories
+        return (
+            TopicPartition(*key) if isinstance(key, tuple) and len(key) == 2 else key
+        ) in self._directories
 
     def partitions_of(self, topic: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions in these directories. Raises UnknownTopicError."""

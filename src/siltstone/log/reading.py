@@ -190,8 +190,8 @@ class LogReader(RecordReader):
             return end if record is None else record.offset
         if start in (EARLIEST, LATEST):
             return view.log_start_offset if start == EARLIEST else end
-        if isinstance(start, int):
-            return start
+        if isinstance(start, (int, np.integer)):
+            return int(start)
         advice = f"pass {EARLIEST!r}, {LATEST!r}, an offset or AtTime(ms)"
         raise UsageError(f"start={start!r} is not a position in a log", advice=advice)
 

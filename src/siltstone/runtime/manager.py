@@ -366,7 +366,7 @@ class LogManager(Closing):
     def __contains__(self, key: object) -> bool:
         if isinstance(key, str):
             return any(topic_partition.topic == key for topic_partition in self)
-        partition = TopicPartition(*key) if isinstance(key, tuple) else key
+        partition = TopicPartition(*key) if isinstance(key, tuple) and len(key) == 2 else key
         return any(partition in served.logs for served in self.serving())
 
     @overload
@@ -379,7 +379,7 @@ class LogManager(Closing):
 
     def partitions_of(self, topic: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
-        return self.topics.describe(topic).partitions
+        return self.topics.partitions_of(topic)
 
     # Producing and consuming
 
@@ -565,6 +565,7 @@ class LogManager(Closing):
                 log = open_partition(path, config, self.clock, clean=True, background=self._background)
             served.directory.partitions[topic_partition] = path
             served.logs[topic_partition] = log
+            self.topics.forget_partitions()
             self._apply_settings(log)
             return log
 
@@ -596,6 +597,7 @@ class LogManager(Closing):
                 files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
+        self.topics.forget_partitions()
         # A new partition of this name has its own policy.
         self.cleaning.set_compacts(topic_partition, True)
         self.upkeep.remove_later(served, target, delay_ms)

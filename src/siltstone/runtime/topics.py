@@ -371,6 +371,7 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._has_owner = False
         self._log_configs: dict[str, LogConfig] = {}
+        self._partitions: dict[str, tuple[int, ...]] = {}
         self._new_ids: dict[str, str] = {}
 
     # Start
@@ -492,6 +493,21 @@ class Topics:
         }
         offline = tuple(number for number in entry.partitions if number not in served)
         return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
+
+    def partitions_of(self, name: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, served or not; cached, since every record that is sent asks.
+
+        Raises UnknownTopicError.
+        """
+        numbers = self._partitions.get(name)
+        if numbers is None:
+            with self._manager.changing:  # else a change could come between the two
+                numbers = self._partitions[name] = self._entry(name).partitions
+        return numbers
+
+    def forget_partitions(self) -> None:
+        """Partitions were created or deleted."""
+        self._partitions = {}
 
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with partitions on disk and, for a topic of a broker, the broker's settings."""
@@ -678,3 +694,4 @@ class Topics:
         if not self._manager.serving():
             raise StorageError(NO_DIRECTORY, advice=RESTART)
         self._registry = registry
+        self.forget_partitions()
