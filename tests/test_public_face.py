@@ -100,5 +100,5 @@ def test_pyright_sees_real_types(tmp_path: Path) -> None:
     printed = checked(PYRIGHT, "--pythonpath", sys.executable, cwd=tmp_path)
     errors = [line for line in printed.splitlines() if " error: " in line]
     assert len(errors) == 1 and "no_such_name" in errors[0], printed
-    revealed = [line.partition(" is ")[2] for line in printed.splitlines() if "Type of " in line]
+    revealed = [line.partition(" is ")[2] for line in printed.splitlines() if "information: Type of " in line]
     assert len(revealed) == len(expected()) and not {'"Unknown"', '"Any"'} & set(revealed), printed

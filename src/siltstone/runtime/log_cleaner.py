@@ -650,7 +650,7 @@ class LogCleaner(LogService[Engine]):
         engine, began_ms = EngineProxy(self._engine), self._manager.clock.now_ms()
         try:
             results = self._clean(
-                {claimed.topic_partition: claimed for claimed in batch}, engine, began_ms, force=force
+                {claimed.topic_partition: claimed for claimed in batch}, engine, began_ms, force
             )
         finally:
             for claimed in batch:
@@ -677,7 +677,6 @@ class LogCleaner(LogService[Engine]):
         batch: Mapping[TopicPartition, ClaimedLog],
         engine: EngineProxy[Engine],
         began_ms: int,
-        *,
         force: bool,
     ) -> list[LogResult]:
         """Clean claimed logs; their results. An error that concerns one log is in its result."""
