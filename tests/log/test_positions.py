@@ -81,21 +81,19 @@ def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
         read_positions(path, "a")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "directory").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("directory", "pipe"):
-        with raises_error(CorruptFileError, path=tmp_path / name, about="regular file"):
-            read_positions(tmp_path / name, "a")
-
-
-def test_a_link_is_not_written_through(tmp_path: Path) -> None:
-    path, other = tmp_path / "positions.json", tmp_path / "other.json"
+def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
     write_positions(other, "a", {USERS: 7})
     before = other.read_bytes()
-    path.symlink_to(other)
-    write_positions(path, "a", {USERS: 8})
-    assert other.read_bytes() == before and not path.is_symlink()
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(other)
+    for name in ("directory", "pipe", "link"):
+        with raises_error(CorruptFileError, path=tmp_path / name, about="regular file"):
+            read_positions(tmp_path / name, "a")
+        with raises_error(CorruptFileError, path=tmp_path / name):
+            write_positions(tmp_path / name, "a", {USERS: 8})
+    assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize("offset", [-1, LONG_MAX + 1])

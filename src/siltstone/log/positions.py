@@ -12,7 +12,6 @@ the old or the new one. One process may write it at a time, any number of its th
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,13 +81,11 @@ def forget_positions(path: Path, name: str) -> bool:
 def _read(path: Path) -> dict[str, dict[str, dict[str, int]]]:
     advice = "restore it from a backup, or remove it: its consumers then start as `reset` says"
     try:
+        if files.stat(path, follow=False).kind != files.FILE:
+            raise CorruptFileError(str(path), 0, "it is not a regular file", advice=advice)
         data = files.read_bytes(path, BYTES_MAX + 1)
     except FileNotFoundError:
         return {}
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
-            raise
-        raise CorruptFileError(str(path), 0, "it is not a regular file", advice=advice) from None
     if len(data) > BYTES_MAX:
         reason = f"the file has more than {BYTES_MAX} bytes"
         raise CorruptFileError(str(path), BYTES_MAX, reason, advice=advice)
