@@ -124,6 +124,16 @@ def test_read_only_logs_are_followed_while_another_manager_appends(tmp_path: Pat
         assert values(stream) == [b"3"] and values(iter(reading["users", 0])) == [b"1", b"2", b"3"]
 
 
+def test_new_partitions_of_another_process_are_read_too(tmp_path: Path, logs: LogManager) -> None:
+    with st.open(tmp_path / "logs") as reading:
+        consumer = reading.consumer("b", "users", positions=tmp_path / "b.json", timeout=0)
+        stream = reading["users"].follow("latest", timeout=0)
+        assert values(stream) == [] and values(consumer) == []
+        logs.topics.add_partitions("users", 3)
+        send(logs, b"new", partition=2)
+        assert values(stream) == [b"new"] == values(consumer)
+
+
 def test_deleted_records_are_an_error_unless_reset_says_where_to_go_on(logs: LogManager) -> None:
     send(logs, b"1", b"2", b"3")
     logs.delete_records(USERS, 2)

@@ -144,10 +144,6 @@ def verify(before: OnePath, after: OnePath, **keywords: Unpack[LogKeywords]) -> 
 class ReadableLogs(ReadOnlyLogs):
     """What ``st.open`` returns: logs that are only read, and the commands on their directories."""
 
-    def __init__(self, directories: Sequence[Path], *, clock: Clock | None = None) -> None:
-        super().__init__(directories, clock=clock)
-        self._paths = directories
-
     def explain(self, **keywords: Unpack[ExplainKeywords]) -> Explanation:
         """What a cleaning would do; see ``st.explain``."""
         return explain(self._paths, **keywords)

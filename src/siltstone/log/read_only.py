@@ -135,6 +135,10 @@ class LogsByPartition(Protocol[SomeLog_co]):
         """The log of a partition. Raises UnknownTopicError, StorageError."""
         ...
 
+    def refresh(self) -> None:
+        """Look for new partitions that another process has made."""
+        ...
+
 
 class TopicLogs(Generic[SomeLog_co]):
     """The partitions of one topic: ``logs["users"]``. Iterating reads one partition after the other."""
@@ -161,6 +165,12 @@ class TopicLogs(Generic[SomeLog_co]):
         """The logs of all partitions, in order. Raises StorageError for one that is not served."""
         return [self[number] for number in self.partitions]
 
+    def newest(self) -> list[SomeLog_co]:
+        """The logs of all partitions, also of those that another process has made meanwhile. Raises as
+        ``logs``."""
+        self._logs.refresh()
+        return self.logs()
+
     def records(self, start: Start = EARLIEST, *, isolation: str = READ_UNCOMMITTED) -> Iterator[Record]:
         """One object for each record of all partitions, one after the other, to the ends as they are now."""
         for log in self.logs():
@@ -172,7 +182,7 @@ class TopicLogs(Generic[SomeLog_co]):
     def follow(self, start: Start = EARLIEST, **options: Unpack[StreamOptions]) -> RecordStream:
         """The records of all partitions from ``start`` on, and new ones as they come, those of new partitions
         too; ``options`` as ``RecordStream``."""
-        return RecordStream(self.logs, start, **options)
+        return RecordStream(self.newest, start, **options)
 
 
 PartitionKey = TopicPartition | tuple[str, int]
@@ -254,13 +264,25 @@ class ReadOnlyLogs(Closing):
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
-        opened = open_directories([Path(path) for path in directories], lock=False)
-        require_one_broker(opened)
+        self._paths = [Path(path) for path in directories]
         self._clock = clock or SystemClock()
         self._directories: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
-        for directory in opened:
-            self._directories |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
+        self._modified_ns: list[int] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the directories again if names in them have changed, for new partitions; logs that are open
+        stay as they are. Raises what opening raises."""
+        modified_ns = [files.stat(path).modified_ns for path in self._paths if files.is_directory(path)]
+        if modified_ns and modified_ns == self._modified_ns:
+            return
+        opened = open_directories(self._paths, lock=False)
+        require_one_broker(opened)
+        listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
+        for directory in opened:
+            listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
+        self._directories, self._modified_ns = listed, modified_ns
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._directories))
@@ -321,7 +343,7 @@ class ReadOnlyLogs(Closing):
                 raise UsageError("a file of positions is in a log directory", path=path, advice=advice)
         views = topic_views(topics, self)
         return Consumer(
-            name, lambda: [log for view in views for log in view.logs()], lambda _: path, **options
+            name, lambda: [log for view in views for log in view.newest()], lambda _: path, **options
         )
 
     def _open(
