@@ -37,9 +37,9 @@ from siltstone.cli import main
 from siltstone.cli import review as cli_review
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.log.partition import run_now
-from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, batch_of
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.table import plan, read_split
 from tests.adversary.scene import Scene, topic_of

@@ -410,7 +410,7 @@ def by_size(monkeypatch: pytest.MonkeyPatch, spark_engine: Callable[..., object]
     """Let the command choose its engine, as it does for users; ``spark_engine`` stands in for Spark."""
     monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": None})
     monkeypatch.setattr(app, "spark_engine", spark_engine)
-    monkeypatch.setattr(engines, "_has_session", lambda: False)
+    monkeypatch.setattr(engines, "has_session", lambda: False)
 
 
 @pytest.mark.parametrize("flags", [[], ["--no-spark"], ["--engine", "process"]])

@@ -15,8 +15,8 @@ from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.records import Range, TopicConsumer, parse_range
-from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, append
 from tests.support.command_line import Command, tree
 
 EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")

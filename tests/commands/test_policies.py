@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+import siltstone as st
 from siltstone.base.errors import CorruptRecordError, DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.cli.main import run
 from siltstone.commands import clean as app
 from siltstone.compaction.report import LogResult
-from siltstone.runtime import embedded
 from siltstone.runtime.topics import NO_TOPICS, TopicEntry, write_registry
 from tests.support.errors import raises_error
 from tests.support.log.metadata_logs import write_cluster_metadata, write_metadata_log
@@ -368,13 +368,11 @@ def test_recovery_refuses_a_bad_broker_config_before_anything_is_changed(
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
     """A directory whose one topic was made and written with Siltstone: no broker, no metadata log."""
-    with embedded.open(tmp_path / "served", mode="a") as logs:
+    with st.open(tmp_path / "served", mode="a") as logs:
         policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "200"}
         logs.topics.create("users", partitions=1, config=policy)
         for number in range(20):
-            embedded.append(
-                logs["users", 0], [embedded.NewRecord(key=b"k%d" % (number % 3), value=b"v" * 40)]
-            )
+            st.append(logs["users", 0], [st.NewRecord(key=b"k%d" % (number % 3), value=b"v" * 40)])
     return tmp_path / "served"
 
 

@@ -26,7 +26,7 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
-from siltstone.runtime.embedded import batch_of
+from siltstone.runtime.producing import batch_of
 from siltstone.runtime.topics import TOPICS_FILE
 from tests.support import golden_sets
 from tests.support.errors import raises_error

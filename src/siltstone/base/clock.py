@@ -5,15 +5,18 @@ No other module reads the wall clock.
 
 from __future__ import annotations
 
+import operator
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 from siltstone.base.errors import UsageError
 
 LATEST_MS = 253_402_300_799_999
 """The last ms of the year 9999. A larger number is most likely a time in micro- or nanoseconds."""
+_SECONDS = range(1_000_000_000, 10_000_000_000)
+"""From September 2001 to the year 2286 in seconds. In ms it is a part of the first four months of 1970."""
 
 
 class Clock(Protocol):
@@ -45,6 +48,20 @@ class ManualClock:
     def advance(self, by_ms: int) -> None:
         """Move the clock forward by ``by_ms``."""
         self.time_ms += by_ms
+
+
+def checked_ms(value: SupportsIndex, name: str) -> int:
+    """A time in ms since 1970 that a program passes as ``name``. Raises UsageError for another type, and for
+    a number that is far more likely in seconds."""
+    try:
+        time_ms = operator.index(value)
+    except TypeError:
+        advice = "pass a whole number of ms since 1970, such as int(1000 * when.timestamp())"
+        raise UsageError(f"{name}={value!r} is not a time in ms", advice=advice) from None
+    if time_ms in _SECONDS:
+        advice = f"pass ms, such as {1000 * time_ms}"
+        raise UsageError(f"{name}={time_ms} is in seconds: as ms it would be early in 1970", advice=advice)
+    return time_ms
 
 
 def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:

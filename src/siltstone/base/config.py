@@ -22,7 +22,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -204,18 +204,41 @@ def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Sett
     return {name: _setting(find_key, name, text, source) for name, text in _pairs(assignments, source)}
 
 
-def parse_topic_config(texts: Mapping[str, str] | Iterable[str], source: str) -> dict[str, Setting]:
+ConfigValue = str | int | float | Sequence[str]
+"""A setting as a program passes it: the text, or a number, a bool or words that stand for it."""
+
+
+def config_texts(values: Mapping[str, ConfigValue], source: str) -> dict[str, str]:
+    """Kafka's texts for a program's values: "true" for True, "compact,delete" for its words.
+
+    Raises UsageError for a value of another type.
+    """
+    texts = {}
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+            texts[name] = ",".join(value)
+        elif isinstance(value, (str, int, float)):
+            texts[name] = format_value(value)
+        else:
+            advice = "pass text, a number, True or False, or a list of words; leave it out for the default"
+            raise UsageError(f"{name}={value!r} is not a setting's value", path=source, advice=advice)
+    return texts
+
+
+def parse_topic_config(values: Mapping[str, ConfigValue] | Iterable[str], source: str) -> dict[str, Setting]:
     """Parse a topic's own settings, from values by name or from ``key=value`` strings. Refuses a broker's
     names.
 
     Raises UsageError.
     """
-    pairs = texts.items() if isinstance(texts, Mapping) else _pairs(texts, source)
+    pairs = config_texts(values, source).items() if isinstance(values, Mapping) else _pairs(values, source)
     return {name: _setting(find_topic_key, name, text, source) for name, text in pairs}
 
 
 def parse_broker_config(
-    texts: Mapping[str, str], source: str, config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG
+    values: Mapping[str, ConfigValue],
+    source: str,
+    config_source: ConfigSource = ConfigSource.STATIC_BROKER_CONFIG,
 ) -> dict[str, Setting]:
     """Parse a broker's settings, from values by name. Refuses a topic's names, and for a dynamic source those
     that cannot change at run time.
@@ -229,6 +252,7 @@ def parse_broker_config(
             raise UsageError(f"{name} cannot change at run time", advice="set it in server.properties")
         return key
 
+    texts = config_texts(values, source)
     return {name: _setting(find, name, text, source, config_source) for name, text in texts.items()}
 
 

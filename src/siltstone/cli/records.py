@@ -33,7 +33,7 @@ from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProd
 from siltstone.log.dump import printable
 from siltstone.log.names import TopicPartition
 from siltstone.log.reading import PolledRecords, Record, records_of
-from siltstone.runtime.embedded import NewRecord
+from siltstone.runtime.producing import NewRecord
 
 _INTERVAL_SECONDS = 0.25
 _SHARE_OF_WAITING = 4

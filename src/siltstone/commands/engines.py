@@ -31,15 +31,16 @@ def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_s
                 "the flags ask for Spark and for this process", advice="pass one of --engine, --master"
             )
         return False
-    return engine == "spark" or master is not None or _has_session() or size() >= SPARK_BYTES
+    return engine == "spark" or master is not None or has_session() or size() >= SPARK_BYTES
 
 
-def _has_session() -> bool:
+def has_session() -> bool:
+    """Has this program a Spark session? Imports nothing of Spark unless the program has."""
     if "pyspark.sql" not in sys.modules:
         return False
-    from siltstone.spark.session import has_active_session
+    from siltstone.spark.internals import running_session
 
-    return has_active_session()
+    return running_session() is not None
 
 
 def log_bytes(states: Iterable[LogState]) -> int:

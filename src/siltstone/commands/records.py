@@ -8,7 +8,7 @@ turn, one batch to each. Records that were appended before an error stay; all ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,14 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
-from siltstone.base.records.build import MAX_RECORD_OVERHEAD
 from siltstone.base.records.hashing import partition_for_key
-from siltstone.base.records.layout import BATCH_OVERHEAD
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
-from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Start
-from siltstone.runtime.embedded import NewRecord, batch_of
-
-_BATCH_BYTES = 256 << 10
+from siltstone.runtime.producing import NewRecord, batch_of, batches_for
 
 
 @dataclass(slots=True)
@@ -88,7 +83,7 @@ class TopicProducer(Closing):
             number = keyless if record.key is None else partition_for_key(record.key, self._count)
             by_partition.setdefault(number if self._partition is None else self._partition, []).append(record)
         for number, some in by_partition.items():
-            for batch in _batches(some, self._logs[number]):
+            for batch in batches_for(self._logs[number].config, some):
                 self._append(number, batch)
 
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
@@ -107,25 +102,6 @@ class TopicProducer(Closing):
     def close(self) -> None:
         """Make all records durable and close the directories. Raises StorageError."""
         self._manager.close()
-
-
-def _batches(records: Sequence[NewRecord], log: PartitionLog) -> Iterator[list[NewRecord]]:
-    """The records in batches that the log accepts; a larger record is a batch by itself."""
-    size_max = min(_BATCH_BYTES, log.config.max_message_bytes, log.config.segment_bytes) - BATCH_OVERHEAD
-    batch: list[NewRecord] = []
-    free = size_max
-    for record in records:
-        # Upper bounds: two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
-        headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
-        size = MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        size += sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
-        if batch and size > free:
-            yield batch
-            batch, free = [], size_max
-        batch.append(record)
-        free -= size
-    if batch:
-        yield batch
 
 
 # Reading takes no lock and changes nothing. To follow a topic, the directory is listed repeatedly: only

@@ -45,6 +45,8 @@ CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 """The content of a ``CLEAN_SHUTDOWN`` that Siltstone writes (Kafka's ``CleanShutdownFileHandler``). Broker
 epoch -1 means unknown: the controller then does not assume that the broker still has all records."""
 LOCK = ".lock"
+POSITIONS = "siltstone-positions.json"
+"""Positions of named consumers, in a partition directory (``log.positions``). Kafka's loader ignores it."""
 STAGING = ".siltstone"
 """Siltstone's folder inside a partition directory; Kafka's loader ignores folders."""
 COMPACTED = ".compacted"

@@ -36,6 +36,7 @@ from siltstone.base.errors import (
     SourceChangedError,
     StorageError,
     UnsafeFileError,
+    UsageError,
 )
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
 from siltstone.log.checkpoints import LeaderEpochs
@@ -584,7 +585,12 @@ _logger = logging.getLogger("siltstone")
 
 
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
-    """A writable array over the buffer, or a copy where it is not writable."""
+    """A writable array over the buffer, or a copy where it is not writable. Raises UsageError."""
+    if not isinstance(data, (np.ndarray, bytes, bytearray, memoryview)):
+        raise UsageError(
+            f"a {type(data).__name__} is no record batch in Kafka's format",
+            advice="st.append(log, [st.NewRecord(key=…, value=…)]) makes one",
+        )
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
 

@@ -8,24 +8,33 @@ completed or a transaction index rebuilt first, opening the log raises Directory
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Generic, Protocol, SupportsIndex, TypeVar, Unpack, overload
 
-from siltstone.base.clock import Clock, SystemClock
+from siltstone.base import files
+from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.closing import Closing
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError
+from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError, UsageError
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
-from siltstone.log.fetch import FetchPosition, FetchResult, LogView
+from siltstone.log.fetch import READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
+from siltstone.log.following import Consumer, ConsumerOptions, RecordStream, StreamOptions
 from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.lookup import TimestampAndOffset
-from siltstone.log.names import TopicPartition, segment_file
+from siltstone.log.names import (
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+    parse_partition,
+    segment_file,
+)
 from siltstone.log.producers import ProducerStates
-from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Start
+from siltstone.log.reading import EARLIEST, LogReader, ReaderSettings, Record, Start, records_of
 from siltstone.log.recovery.partition import RecoveredPartition, recover_partition
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import Segment, list_segments
@@ -63,7 +72,7 @@ class ReadableLog:
         offset: int,
         max_bytes: int = 1 << 20,
         *,
-        isolation: str = fetch.READ_UNCOMMITTED,
+        isolation: str = READ_UNCOMMITTED,
         min_one_batch: bool = True,
         resume_at: FetchPosition | None = None,
     ) -> FetchResult:
@@ -78,7 +87,7 @@ class ReadableLog:
         )
 
     def fetch(
-        self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = fetch.READ_UNCOMMITTED
+        self, offset: int, max_bytes: int = 1 << 20, *, isolation: str = READ_UNCOMMITTED
     ) -> MessageSetSend:
         """The response to one fetch request; see ``fetch.fetch_response``."""
         return fetch.fetch_response(self.view, offset, max_bytes, isolation=isolation)
@@ -93,8 +102,122 @@ class ReadableLog:
         return open_reader(self, start, read_compacted=read_compacted, **options)
 
     def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record at or after ``timestamp`` (ms); see ``fetch.offset_for_time``."""
-        return fetch.offset_for_time(self.view, timestamp)
+        """The first record at or after ``timestamp`` (ms); see ``fetch.offset_for_time``. Raises
+        UsageError."""
+        return fetch.offset_for_time(self.view, checked_ms(timestamp, "timestamp"))
+
+    def records(self, start: Start = EARLIEST, *, isolation: str = READ_UNCOMMITTED) -> Iterator[Record]:
+        """One object for each record, from ``start`` to the end as it is now."""
+        for polled in LogReader(self, start, isolation=isolation):
+            yield from records_of(polled, topic_partition=self.topic_partition)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def follow(self, start: Start = EARLIEST, **options: Unpack[StreamOptions]) -> RecordStream:
+        """The records from ``start`` on, and new ones as they come; ``options`` as ``RecordStream``."""
+        return RecordStream(lambda: [self], start, **options)
+
+    def refresh(self) -> None:
+        """Look at the files for what another process has written; an open log has nothing to look for."""
+
+
+SomeLog_co = TypeVar("SomeLog_co", bound=ReadableLog, covariant=True)
+
+
+class LogsByPartition(Protocol[SomeLog_co]):
+    """Open logs, or logs that are only read."""
+
+    def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions. Raises UnknownTopicError."""
+        ...
+
+    def get(self, topic_partition: TopicPartition) -> SomeLog_co:
+        """The log of a partition. Raises UnknownTopicError, StorageError."""
+        ...
+
+    def refresh(self) -> None:
+        """Look for new partitions that another process has made."""
+        ...
+
+
+class TopicLogs(Generic[SomeLog_co]):
+    """The partitions of one topic: ``logs["users"]``. Iterating reads one partition after the other."""
+
+    def __init__(self, topic: str, logs: LogsByPartition[SomeLog_co]) -> None:
+        self.topic = topic
+        self._logs = logs
+
+    def __repr__(self) -> str:
+        return f"TopicLogs({self.topic!r}, partitions={self.partitions})"
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The numbers of its partitions. Raises UnknownTopicError once it is deleted."""
+        return self._logs.partitions_of(self.topic)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, partition: int) -> SomeLog_co:
+        return self._logs.get(TopicPartition(self.topic, partition))
+
+    def logs(self) -> list[SomeLog_co]:
+        """The logs of all partitions, in order. Raises StorageError for one that is not served."""
+        return [self[number] for number in self.partitions]
+
+    def newest(self) -> list[SomeLog_co]:
+        """The logs of all partitions, also of those that another process has made meanwhile. Raises as
+        ``logs``."""
+        self._logs.refresh()
+        return self.logs()
+
+    def records(self, start: Start = EARLIEST, *, isolation: str = READ_UNCOMMITTED) -> Iterator[Record]:
+        """One object for each record of all partitions, one after the other, to the ends as they are now."""
+        for log in self.logs():
+            yield from log.records(start, isolation=isolation)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def follow(self, start: Start = EARLIEST, **options: Unpack[StreamOptions]) -> RecordStream:
+        """The records of all partitions from ``start`` on, and new ones as they come, those of new partitions
+        too; ``options`` as ``RecordStream``."""
+        return RecordStream(self.newest, start, **options)
+
+
+PartitionKey = TopicPartition | tuple[str, int]
+
+
+def partition_of_key(key: object) -> TopicPartition:
+    """The partition that ``logs[key]`` means. Raises UsageError for what is no topic and partition."""
+    match key:
+        case TopicPartition():
+            return key
+        case (str(topic), SupportsIndex() as partition):
+            return TopicPartition(topic, operator.index(partition))
+    advice = 'pass logs["users", 0] for a partition, or logs["users"] for a topic'
+    raise UsageError(f"{key!r} is neither a topic and a partition nor a topic", advice=advice)
+
+
+def topic_views(topics: Sequence[str], logs: LogsByPartition[SomeLog_co]) -> list[TopicLogs[SomeLog_co]]:
+    """The views of some topics, at least one. Raises UnknownTopicError, UsageError."""
+    if not topics:
+        advice = 'name the topics: logs.consumer("billing", "users")'
+        raise UsageError("a consumer needs a topic", advice=advice)
+    return [logs_of_topic(topic, logs) for topic in dict.fromkeys(topics)]
+
+
+def logs_of_topic(topic: str, logs: LogsByPartition[SomeLog_co]) -> TopicLogs[SomeLog_co]:
+    """``logs[topic]``. Raises UnknownTopicError that tells a partition's name from a topic's."""
+    try:
+        logs.partitions_of(topic)
+    except UnknownTopicError as error:
+        partition = parse_partition(topic)
+        if partition is not None:
+            error.advice = f'for a partition: logs["{partition.topic}", {partition.partition}]'
+        raise
+    return TopicLogs(topic, logs)
 
 
 @dataclass(eq=False)
@@ -104,6 +227,7 @@ class ReadOnlyLog(ReadableLog):
     ``unreadable_logs``: the damage in it, a line each, and what was left out at its end; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
+    ``refresh`` and ``follow`` replace the view by a newer one.
     """
 
     topic_partition: TopicPartition
@@ -112,20 +236,56 @@ class ReadOnlyLog(ReadableLog):
     unreadable_logs: tuple[str, ...] = ()
     first_dirty_offset: int = 0
     open_transactions: Mapping[int, int] = field(default_factory=dict)
+    _state: object = field(default=None, repr=False)
+
+    def refresh(self) -> None:
+        """Replace the view if the files have changed. Raises what opening raises."""
+        state = _file_state(self.directory)
+        if state != self._state:
+            newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
+            self.view, self.unreadable_logs = newest.view, newest.unreadable_logs
+            self._state = state
+
+
+def _file_state(partition: Path) -> object:
+    """What an append, a roll, a swap or a higher high watermark changes: sizes and names of the segments, the
+    checkpoints of the directory."""
+    checkpoints = []
+    for name in (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT):
+        try:
+            status = files.stat(partition.parent / name)
+            checkpoints.append((status.inode, status.modified_ns))
+        except FileNotFoundError:
+            checkpoints.append((0, 0))
+    listed = files.list_files(partition)
+    return checkpoints, {name: (at.inode, at.size) for name, at in listed.items() if ".log" in name}
 
 
 class ReadOnlyLogs(Closing):
-    """The logs of some log directories or of one partition directory: ``logs[topic, partition]``."""
+    """The logs of some log directories or of one partition directory: ``logs["users", 0]`` is a
+    partition, ``logs["users"]`` a topic."""
 
     def __init__(self, directories: Sequence[Path | str], *, clock: Clock | None = None) -> None:
         """Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
-        opened = open_directories([Path(path) for path in directories], lock=False)
-        require_one_broker(opened)
+        self._paths = [Path(path) for path in directories]
         self._clock = clock or SystemClock()
         self._directories: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
-        for directory in opened:
-            self._directories |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._opened: dict[TopicPartition, ReadOnlyLog] = {}
+        self._modified_ns: list[int] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the directories again if names in them have changed, for new partitions; logs that are open
+        stay as they are. Raises what opening raises."""
+        modified_ns = [files.stat(path).modified_ns for path in self._paths if files.is_directory(path)]
+        if modified_ns and modified_ns == self._modified_ns:
+            return
+        opened = open_directories(self._paths, lock=False)
+        require_one_broker(opened)
+        listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
+        for directory in opened:
+            listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
+        self._directories, self._modified_ns = listed, modified_ns
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._directories))
@@ -133,8 +293,21 @@ class ReadOnlyLogs(Closing):
     def __len__(self) -> int:
         return len(self._directories)
 
-    def __contains__(self, topic_partition: object) -> bool:
-        return topic_partition in self._directories
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            return any(topic_partition.topic == key for topic_partition in self._directories)
+        return (
+            TopicPartition(*key) if isinstance(key, tuple) and len(key) == 2 else key
+        ) in self._directories
+
+    def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions in these directories. Raises UnknownTopicError."""
+        numbers = tuple(at.partition for at in sorted(self._directories) if at.topic == topic)
+        if not numbers:
+            topics = sorted({at.topic for at in self._directories})
+            advice = f"there is {', '.join(topics[:10])}" if topics else "they have no partition at all"
+            raise UnknownTopicError(f"the log directories have no topic {topic!r}", advice=advice)
+        return numbers
 
     def directory_of(self, topic_partition: TopicPartition) -> Path:
         """The path of a partition's directory; its log is not opened. Raises UnknownTopicError."""
@@ -142,17 +315,39 @@ class ReadOnlyLogs(Closing):
             raise UnknownTopicError("the log directories have no such partition", path=str(topic_partition))
         return self._directories[topic_partition][0].partitions[topic_partition]
 
-    def __getitem__(self, topic_partition: TopicPartition | tuple[str, int]) -> ReadOnlyLog:
-        topic_partition = (
-            topic_partition
-            if isinstance(topic_partition, TopicPartition)
-            else TopicPartition(*topic_partition)
-        )
+    @overload
+    def __getitem__(self, key: PartitionKey) -> ReadOnlyLog: ...
+    @overload
+    def __getitem__(self, key: str) -> TopicLogs[ReadOnlyLog]: ...
+    def __getitem__(self, key: PartitionKey | str) -> ReadOnlyLog | TopicLogs[ReadOnlyLog]:
+        """A partition, or a topic. Raises UnknownTopicError, UsageError, what opening a log raises."""
+        return logs_of_topic(key, self) if isinstance(key, str) else self.get(partition_of_key(key))
+
+    def get(self, topic_partition: TopicPartition) -> ReadOnlyLog:
+        """The log of a partition, opened at the first call. Raises UnknownTopicError, what opening raises."""
         if topic_partition not in self._opened:
-            self._opened[topic_partition] = self._open(
-                topic_partition, self.directory_of(topic_partition), *self._directories[topic_partition]
-            )
+            path = self.directory_of(topic_partition)
+            # Listed before it is opened: what changes in between is noticed by the next refresh.
+            state = _file_state(path)
+            log = self._open(topic_partition, path, *self._directories[topic_partition])
+            log._state = state
+            self._opened[topic_partition] = log
         return self._opened[topic_partition]
+
+    def consumer(
+        self, name: str, *topics: str, positions: Path | str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """A consumer of some topics, whose positions are in the file ``positions``: the directories stay as
+        they are. Raises UnknownTopicError, CorruptFileError, UsageError, OSError."""
+        path = Path(positions)
+        for directory, _ in self._directories.values():
+            if path.absolute().is_relative_to(directory.path.absolute()):
+                advice = "pass a path outside of the log directory"
+                raise UsageError("a file of positions is in a log directory", path=path, advice=advice)
+        views = topic_views(topics, self)
+        return Consumer(
+            name, lambda: [log for view in views for log in view.newest()], lambda _: path, **options
+        )
 
     def _open(
         self, topic_partition: TopicPartition, path: Path, directory: LogDirectory, checkpoints: Checkpoints

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from siltstone.base.clock import checked_ms
 from siltstone.base.errors import CorruptRecordError, MessageTooLargeError, OffsetOutOfRangeError, UsageError
 from siltstone.base.files import FileSlice
 from siltstone.base.records.checksum import BAD_CHECKSUM, first_bad_checksum
@@ -33,6 +34,7 @@ from siltstone.base.records.scan import SCAN_REASON, ScanEnd
 from siltstone.log import fetch
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
 from siltstone.log.indexes import AbortedTransaction
+from siltstone.log.names import TopicPartition
 from siltstone.log.segment import LiveSegment
 from siltstone.log.segments import LARGEST_BATCH
 from siltstone.log.transactions import AbortedTransactions, TransactionScan, TransactionState
@@ -40,6 +42,7 @@ from siltstone.log.transactions import AbortedTransactions, TransactionScan, Tra
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
 DEFAULT_BUFFER_BYTES = 1 << 20
+NO_PARTITION = TopicPartition("", -1)
 _CORRUPT_READ_RETRIES_MAX = 5
 _DECOMPRESSION_RATIO_MAX = 8
 """One poll decodes only as many batches as decompress to this many times their stored size, or to
@@ -60,6 +63,9 @@ class AtTime:
     """A start by time: the first record at or after ``timestamp_ms``, or the end if all are older."""
 
     timestamp_ms: int
+
+    def __post_init__(self) -> None:
+        checked_ms(self.timestamp_ms, "timestamp_ms")
 
 
 Start = int | str | AtTime
@@ -95,7 +101,10 @@ class PolledRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record as an object; ``timestamp`` in ms, -1 where the format has none."""
+    """One record as an object; ``timestamp`` in ms, -1 where the format has none.
+
+    ``topic`` and ``partition`` are those of the log, "" and -1 from a reader of something else.
+    """
 
     offset: int
     timestamp: int
@@ -103,6 +112,8 @@ class Record:
     value: bytes | None
     headers: tuple[tuple[bytes, bytes | None], ...]
     leader_epoch: int
+    topic: str = ""
+    partition: int = -1
 
 
 class _LastRead(NamedTuple):
@@ -180,12 +191,12 @@ class LogReader(RecordReader):
         if isinstance(start, AtTime):
             record = fetch.offset_for_time(view, start.timestamp_ms)
             return end if record is None else record.offset
-        if isinstance(start, str):
-            if start not in (EARLIEST, LATEST):
-                advice = f"pass {EARLIEST}, {LATEST}, an offset or AtTime(ms)"
-                raise UsageError(f"start={start!r} is not a position in a log", advice=advice)
+        if start in (EARLIEST, LATEST):
             return view.log_start_offset if start == EARLIEST else end
-        return start
+        if isinstance(start, (int, np.integer)):
+            return int(start)
+        advice = f"pass {EARLIEST!r}, {LATEST!r}, an offset or AtTime(ms)"
+        raise UsageError(f"start={start!r} is not a position in a log", advice=advice)
 
     def poll(self, max_bytes: int | None = None) -> PolledRecords | None:
         """The next records, of about ``max_bytes`` of the log but at least one batch; None at the end.
@@ -307,7 +318,9 @@ def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -
     return np.asarray(inside & transactional)
 
 
-def records_of(polled: PolledRecords, limit: int | None = None) -> Iterator[Record]:
+def records_of(
+    polled: PolledRecords, limit: int | None = None, *, topic_partition: TopicPartition = NO_PARTITION
+) -> Iterator[Record]:
     """The polled records, or the first ``limit`` of them, as objects."""
     columns, epochs = polled.columns, polled.batches["leader_epoch"].tolist()
     for row in range(len(columns) if limit is None else min(limit, len(columns))):
@@ -318,4 +331,6 @@ def records_of(polled: PolledRecords, limit: int | None = None) -> Iterator[Reco
             value=columns.value(row),
             headers=tuple(columns.headers(row)),
             leader_epoch=epochs[columns.batch[row]],
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
         )

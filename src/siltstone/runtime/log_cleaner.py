@@ -28,12 +28,12 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from siltstone.base.config import LONG_MAX, Config, LogConfig
-from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError
+from siltstone.base.errors import CleaningAbortedError, EngineError, SiltstoneError, UsageError
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine
 from siltstone.compaction.inplace import ranges
@@ -638,13 +638,37 @@ class LogCleaner(LogService[Engine]):
         """One round: choose logs, clean them, sleep for the I/O limit. Returns the results, an empty list if
         no log was chosen."""
         claimed_logs = self._claim_dirty() or self._claim_logs_with_passed_horizons()
-        if not claimed_logs:
-            return []
+        return self._clean_claimed(claimed_logs) if claimed_logs else []
+
+    def clean_now(self, topics: Collection[str] = ()) -> list[LogResult]:
+        """Clean the compacted logs of some topics, or all, in the caller's thread, whatever their dirty ratio
+        and with their active segments, which are rolled first. Returns their results.
+
+        Raises UnknownTopicError, UsageError for a topic that is not compacted, StorageError.
+        """
+        for topic in topics:
+            self._manager.partitions_of(topic)
+            if not self._manager.topics.log_config(topic).compacts:
+                advice = "set cleanup.policy=compact"
+                raise UsageError(f"topic {topic!r} is not compacted", advice=advice)
+        for _, log in self._manager.logs():
+            if log.config.compacts and (not topics or log.topic_partition.topic in topics):
+                log.roll()
+                log.flush()
+        with self._choosing:
+            candidates = self._candidates(self._manager.clock.now_ms())
+            claimed_logs = self._claim_candidates(
+                log for log in candidates if not topics or log.topic_partition.topic in topics
+            )
+        return self._clean_claimed(claimed_logs, force=True) if claimed_logs else []
+
+    def _clean_claimed(self, claimed_logs: Sequence[ClaimedLog], *, force: bool = False) -> list[LogResult]:
+        """Clean claimed logs, release them, sleep for the I/O limit. ``force``: whatever the dirty ratio."""
         began, io_bytes = time.monotonic(), IO_PASSES * sum(claimed.size for claimed in claimed_logs)
         engine, began_ms = EngineProxy(self._shared_engine), self._manager.clock.now_ms()
         try:
             results = self._clean(
-                {claimed.topic_partition: claimed for claimed in claimed_logs}, engine, began_ms
+                {claimed.topic_partition: claimed for claimed in claimed_logs}, engine, began_ms, force
             )
         finally:
             for claimed in claimed_logs:
@@ -667,7 +691,11 @@ class LogCleaner(LogService[Engine]):
         return results
 
     def _clean(
-        self, claimed_logs: Mapping[TopicPartition, ClaimedLog], engine: EngineProxy[Engine], began_ms: int
+        self,
+        claimed_logs: Mapping[TopicPartition, ClaimedLog],
+        engine: EngineProxy[Engine],
+        began_ms: int,
+        force: bool,
     ) -> list[LogResult]:
         """Clean claimed logs, and return their results. An error that concerns one log is in its result."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
@@ -685,7 +713,7 @@ class LogCleaner(LogService[Engine]):
             # Only a limit needs the number of workers, for which the engine is started.
             if share_of_io(config.number(IO_LIMIT), 1) != UNLIMITED:
                 tasks = engine.engine.workers * max(config.integer("log.cleaner.threads"), 1)
-            options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks)
+            options = PlanOptions(now_ms=began_ms, drop_keyless=True, tasks_at_once=tasks, force=force)
             cleaner.run(states, options)
         except EngineError as error:
             _logger.warning("The round ends, since the engine did not start: %s", error)

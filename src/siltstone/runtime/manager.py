@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
@@ -56,9 +56,12 @@ from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSet
 from siltstone.log import names
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
+from siltstone.log.following import Consumer, ConsumerOptions
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import PartitionLog, TaskRunner, open_partition
+from siltstone.log.read_only import PartitionKey, TopicLogs, logs_of_topic, partition_of_key, topic_views
 from siltstone.runtime.cleaning_states import CleaningStates
+from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
 from siltstone.runtime.topic_names import RandomBytes, deleted_directory, new_id, partition_metadata
 from siltstone.runtime.topics import Topics
@@ -213,7 +216,8 @@ def refuse_compacted_only(topic_partition: TopicPartition, config: LogConfig) ->
 
 
 class LogManager(Closing):
-    """The logs of some directories, open for appending. Use ``open``; close it, or use it as a context.
+    """The logs of some directories, open for appending: ``logs["users", 0]`` is a partition,
+    ``logs["users"]`` a topic. Use ``open``; close it, or use it as a context.
 
     ``topics``: creates, changes and deletes topics. ``directories``: all that could be opened, ``serving()``:
     those in service; ``offline``: the others, and why. ``config``: the broker's settings.
@@ -244,6 +248,7 @@ class LogManager(Closing):
         self.topics = Topics(self)
         self.upkeep = Upkeep(self)
         self.services: list[LogService[Any]] = []
+        self._producer = RecordProducer(self)
         try:
             self._load()
         except BaseException:
@@ -365,15 +370,73 @@ class LogManager(Closing):
     def __len__(self) -> int:
         return sum(len(served.logs) for served in self.serving())
 
-    def __contains__(self, topic_partition: object) -> bool:
-        return any(topic_partition in served.logs for served in self.serving())
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            return any(topic_partition.topic == key for topic_partition in self)
+        partition = TopicPartition(*key) if isinstance(key, tuple) and len(key) == 2 else key
+        return any(partition in served.logs for served in self.serving())
 
-    def __getitem__(self, topic_partition: TopicPartition | tuple[str, int]) -> PartitionLog:
-        return self.get(
-            topic_partition
-            if isinstance(topic_partition, TopicPartition)
-            else TopicPartition(*topic_partition)
+    @overload
+    def __getitem__(self, key: PartitionKey) -> PartitionLog: ...
+    @overload
+    def __getitem__(self, key: str) -> TopicLogs[PartitionLog]: ...
+    def __getitem__(self, key: PartitionKey | str) -> PartitionLog | TopicLogs[PartitionLog]:
+        """A partition, or a topic. Raises UnknownTopicError, UsageError, StorageError."""
+        return logs_of_topic(key, self) if isinstance(key, str) else self.get(partition_of_key(key))
+
+    def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
+        return self.topics.partitions_of(topic)
+
+    def refresh(self) -> None:
+        """Open logs are always as new as they can be."""
+
+    # Producing and consuming
+
+    def producer(
+        self, *, key_serializer: Serializer | None = None, value_serializer: Serializer | None = None
+    ) -> RecordProducer:
+        """A producer that makes bytes of keys and values; see ``send``."""
+        return RecordProducer(self, key_serializer=key_serializer, value_serializer=value_serializer)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        **options: Unpack[SendOptions],
+    ) -> RecordMetadata:
+        """Append one record to the partition that Kafka's partitioner picks; see ``RecordProducer.send``."""
+        return self._producer.send(topic, value, key=key, **options)
+
+    def send_many(
+        self,
+        topic: str,
+        records: Iterable[NewRecord],
+        *,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> list[RecordMetadata]:
+        """Append records, each to its partition by Kafka's partitioner; see ``RecordProducer``."""
+        return self._producer.send_many(topic, records, partition=partition, sync=sync)
+
+    def consumer(self, name: str, *topics: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """A consumer of some topics, whose positions are kept in the partitions' directories.
+
+        Raises UnknownTopicError, StorageError, CorruptFileError, UsageError, OSError.
+        """
+        views = topic_views(topics, self)
+        return Consumer(
+            name, lambda: [log for view in views for log in view.newest()], self._positions_file, **options
         )
+
+    def _positions_file(self, topic_partition: TopicPartition) -> Path:
+        if self._is_closed:
+            raise StorageError("the logs are closed", path=str(topic_partition), advice="open them again")
+        return self.get(topic_partition).directory / names.POSITIONS
+
+    # Directories and fetches
 
     def serving(self) -> list[ServedDirectory]:
         """The directories that are in service."""
@@ -516,6 +579,7 @@ class LogManager(Closing):
                 )
             served.directory.partitions[topic_partition] = path
             served.logs[topic_partition] = log
+            self.topics.forget_partitions()
             self._apply_settings(log)
             return log
 
@@ -547,6 +611,7 @@ class LogManager(Closing):
                 files.rename(served.partition_path(topic_partition), target)
                 files.sync_directory(served.path)
                 served.forget(topic_partition)
+        self.topics.forget_partitions()
         # A new partition of this name has its own ``cleanup.policy``.
         self.cleaning_states.set_is_compacted(topic_partition, True)
         self.upkeep.remove_later(served, target, delay_ms)

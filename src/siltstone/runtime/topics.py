@@ -20,7 +20,15 @@ import msgspec
 from msgspec.structs import replace
 
 from siltstone.base import files
-from siltstone.base.config import Config, ConfigSource, LogConfig, parse_topic_config, refuse_contradictions
+from siltstone.base.config import (
+    Config,
+    ConfigSource,
+    ConfigValue,
+    LogConfig,
+    config_texts,
+    parse_topic_config,
+    refuse_contradictions,
+)
 from siltstone.base.errors import (
     CorruptFileError,
     DirectoryRefusedError,
@@ -371,6 +379,7 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
+        self._partitions: dict[str, tuple[int, ...]] = {}
         self._new_ids: dict[str, str] = {}
 
     # Start
@@ -495,6 +504,21 @@ class Topics:
         offline = tuple(number for number in entry.partitions if number not in served)
         return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
 
+    def partitions_of(self, name: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions, served or not; cached, since every record that is sent asks.
+
+        Raises UnknownTopicError.
+        """
+        numbers = self._partitions.get(name)
+        if numbers is None:
+            with self._manager.creation_or_deletion_lock:  # else a change could come between the two
+                numbers = self._partitions[name] = self._entry(name).partitions
+        return numbers
+
+    def forget_partitions(self) -> None:
+        """Partitions were created or deleted."""
+        self._partitions = {}
+
     def _entry(self, name: str) -> TopicEntry:
         """A topic's entry, with its partitions on disk and the settings from ``TopicSettings.overrides``."""
         entry = self._registry.entry(name, self._on_disk())
@@ -511,16 +535,16 @@ class Topics:
     # Changing
 
     def create(
-        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+        self, name: str, partitions: int | None = None, config: Mapping[str, ConfigValue] | None = None
     ) -> TopicDescription:
         """Create a topic. ``partitions``: how many, by default ``num.partitions``; ``config``: its own
-        settings as texts, by Kafka's names.
+        settings, values by Kafka's names.
 
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError, StorageError,
         DirectoryRefusedError if a file or a link has the name of a partition's directory.
         """
         with self._manager.creation_or_deletion_lock:
-            names, overrides = self.names(), dict(config or {})
+            names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
             if name not in names and self._topic_settings.broker_topic_id(name) is not None:
                 raise TopicExistsError(
                     f"topic {name!r} already exists in the broker's metadata, and has no partition here",
@@ -598,7 +622,7 @@ class Topics:
         self._add_partitions(topic_partition.topic, entry, [topic_partition.partition])
 
     def alter(
-        self, name: str, set_to: Mapping[str, str] | None = None, *, remove: Iterable[str] = ()
+        self, name: str, set_to: Mapping[str, ConfigValue] | None = None, *, remove: Iterable[str] = ()
     ) -> TopicDescription:
         """Set the settings in ``set_to`` (name → text) and remove those in ``remove``. They apply at once,
         segment sizes at the next roll.
@@ -615,9 +639,8 @@ class Topics:
                     path=", ".join(str(served.path) for served in self._manager.serving()),
                     advice="open all of the broker's log.dirs, or alter the topic through the broker",
                 )
-            overrides = altered_settings(
-                name, entry.config, set_to or {}, remove, self._topic_settings.broker
-            )
+            texts = config_texts(set_to or {}, f"topic {name}")
+            overrides = altered_settings(name, entry.config, texts, remove, self._topic_settings.broker)
             self._write_registry(self._registry.with_topic(name, replace(entry, config=overrides)))
             self._log_configs.pop(name, None)
             self._manager.settings_changed(name)
@@ -681,3 +704,4 @@ class Topics:
         if not self._manager.serving():
             raise StorageError(NO_DIRECTORY, advice=OPEN_AGAIN)
         self._registry = registry
+        self.forget_partitions()

@@ -3,8 +3,8 @@
 ::
 
     with st.open("/data/logs", mode="a", config=config) as logs:
-        cleaner = st.start_cleaner(logs)            # closed with the logs
-        compactions = st.start_compaction(logs)     # closed with the logs, too
+        cleaner = st.start_cleaner(logs, engine="spark")    # closed with the logs
+        compactions = st.start_compaction(logs)             # closed with the logs, too
         …
         print(cleaner.metrics(), logs.uncleanable, compactions.status("users"))
 

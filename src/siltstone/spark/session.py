@@ -256,11 +256,6 @@ _DEFAULT_WORKERS = 8
 """The number of tasks at one time that is assumed if no setting has it."""
 
 
-def has_active_session() -> bool:
-    """Has this program a Spark session that a command can use?"""
-    return SparkSession.getActiveSession() is not None
-
-
 def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
     """A session on ``master``, or on the Connect server ``sc://host:port``, which must see the same files and
     have Siltstone installed. Raises EngineError."""

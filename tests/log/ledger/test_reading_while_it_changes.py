@@ -23,8 +23,8 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
-from siltstone.runtime.embedded import NewRecord, append
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, append
 from tests.support.log import managed, plainly
 from tests.support.log.managed import NOW
 

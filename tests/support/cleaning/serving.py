@@ -16,9 +16,9 @@ from siltstone.compaction.work import LogWork
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.validation import Origin
-from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, batch_of
 from tests.support.cleaning.logs import Rec
 from tests.support.log import driving
 from tests.support.log.batches import of_records

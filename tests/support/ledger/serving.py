@@ -14,8 +14,8 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.reading import Record
 from siltstone.runtime.compactions import Compactions
-from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, batch_of
 from tests.support.log.managed import NOW, opened
 
 USERS = TopicPartition("users", 0)

@@ -14,8 +14,8 @@ from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import Config, parse_assignments
 from siltstone.log.partition import AppendResult, PartitionLog, run_now
-from siltstone.runtime.embedded import NewRecord, batch_of
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import NewRecord, batch_of
 
 NOW = 1_800_000_000_000
 MINUTE = 60_000

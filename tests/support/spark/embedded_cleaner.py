@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
         logs.topics.create("users", 2, TOPIC)
         for number in range(2):
             write(logs["users", number], 60, timestamp=THEN)
-        cleaner = st.start_cleaner(logs)
+        cleaner = st.start_cleaner(logs, engine="spark")
         cleaned(cleaner, 1)
         session = running_session()
         assert session is not None and session.sparkContext.master.startswith("local[1")

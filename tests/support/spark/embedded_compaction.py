@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
         logs.topics.create("users", 1, TOPIC)
         log = logs[USERS]
         write(log, 60, timestamp=THEN)
-        compactions, cleaner = st.start_compaction(logs), st.start_cleaner(logs)
+        compactions, cleaner = st.start_compaction(logs), st.start_cleaner(logs, engine="spark")
         assert running_session() is None, "nothing is started before it is needed"
         assert compacted(compactions).status == SUCCESS
         session = running_session()

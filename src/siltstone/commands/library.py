@@ -1,0 +1,255 @@
+"""The library's functions over log directories: ``st.open``, ``st.clean``, ``st.explain``, ``st.verify`` and
+``st.start_cleaner``.
+
+::
+
+    with st.open("/backup/kafka") as logs:                       # read-only unless mode="a"
+        print(logs.explain(topic="users").logs[0].outcome)
+        run = logs.clean(topic="users", out="/new")
+    st.verify("/backup/kafka", "/new").raise_for_errors()
+
+Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
+many, ``config`` a mapping. Spark is imported only if it is used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+
+from siltstone.base.clock import Clock, checked_ms
+from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
+from siltstone.base.errors import EngineError, UsageError
+from siltstone.commands.engines import SPARK_BYTES, has_session
+from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.runtime.manager import LogManager
+
+if TYPE_CHECKING:
+    from siltstone.commands.clean import CleanOutcome
+    from siltstone.compaction.explain import Explanation
+    from siltstone.compaction.report import LogResult
+    from siltstone.runtime.log_cleaner import LogCleaner
+    from siltstone.verify.findings import Verdict
+
+_logger = logging.getLogger("siltstone.cleaner")
+OnePath = str | Path
+OnePathOrMany = OnePath | Sequence[OnePath]
+EngineName = Literal["auto", "spark", "process"]
+BrokerConfig = Config | Mapping[str, ConfigValue]
+
+
+class LogKeywords(TypedDict, total=False):
+    """Which logs, with which settings, and what does the work; see ``RunOptions``."""
+
+    topic: str | Sequence[str]
+    config: Mapping[str, ConfigValue]
+    config_file: OnePath
+    policy_from_metadata: bool
+    no_policy_from_metadata: bool
+    broker_config: OnePath
+    now_ms: int
+    high_watermark: Literal["end"]
+    engine: EngineName
+    no_spark: bool
+    master: str
+    spill_dir: OnePath
+
+
+class ExplainKeywords(LogKeywords, total=False):
+    """See ``ExplainRequest``."""
+
+    force: bool
+    drop_keyless: bool
+    show_keys: bool
+    top: int
+
+
+class CleanKeywords(LogKeywords, total=False):
+    """See ``CleanRequest``."""
+
+    force: bool
+    drop_keyless: bool
+    in_place: bool
+    out: OnePath
+    keep_originals: OnePath
+    max_extra_bytes: int
+    stop_after_minutes: float
+    report: OnePath
+    roll: bool
+    dry_run: bool
+
+
+_PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", "report")
+
+
+def _request(kind: type[Any], keywords: Mapping[str, Any], **places: object) -> Any:
+    """A command's request of a function's keywords. Raises UsageError."""
+    options: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name == "topic":
+            options["topics"] = (value,) if isinstance(value, str) else tuple(value)
+        elif name == "config":
+            options[name] = [f"{key}={text}" for key, text in config_texts(value, "config").items()]
+        elif name == "now_ms":
+            options[name] = checked_ms(value, name)
+        elif name not in kind.__dataclass_fields__:
+            advice = "docs/commands.md lists them, with - for _"
+            raise UsageError(f"there is no option {name!r}", advice=advice)
+        else:
+            options[name] = Path(value) if name in _PATHS else value
+    return kind(**options, **places)
+
+
+def paths_of(path: OnePathOrMany) -> list[Path]:
+    """One path or many. Raises UsageError for none."""
+    paths = [Path(path)] if isinstance(path, (str, Path)) else [Path(one) for one in path]
+    if not paths:
+        raise UsageError("no log directory is passed", advice="pass at least one path")
+    return paths
+
+
+def clean(path: OnePathOrMany, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
+    """Clean stopped log directories, or one partition directory, as ``siltstone clean`` does.
+
+    ``in_place=True``, ``out="/new"`` or ``dry_run=True`` says where to; a log's failure is in its result.
+    Raises UsageError, DirectoryLockedError, DirectoryRefusedError, SiltstoneError, OSError.
+    """
+    from siltstone.commands import clean as cleaning
+
+    return cleaning.clean(_request(cleaning.CleanRequest, keywords, directories=paths_of(path)))
+
+
+def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explanation:
+    """What ``clean`` would do, and why, as ``siltstone explain`` shows it; nothing is locked or changed.
+
+    Raises UsageError, SiltstoneError, OSError.
+    """
+    from siltstone.commands import review
+
+    return review.explain(_request(review.ExplainRequest, keywords, directories=paths_of(path)))
+
+
+def verify(before: OnePath, after: OnePath, **keywords: Unpack[LogKeywords]) -> Verdict:
+    """Compare a cleaned directory with what it was before, as ``siltstone verify`` does.
+
+    The verdict's ``raise_for_errors`` raises CheckFailedError. Raises UsageError, SiltstoneError, OSError.
+    """
+    from siltstone.commands import review
+
+    return review.verify(_request(review.VerifyRequest, keywords, before=Path(before), after=Path(after)))
+
+
+class ReadableLogs(ReadOnlyLogs):
+    """What ``st.open`` returns: logs that are only read, and the commands on their directories."""
+
+    def explain(self, **keywords: Unpack[ExplainKeywords]) -> Explanation:
+        """What a cleaning would do; see ``st.explain``."""
+        return explain(self._paths, **keywords)
+
+    def clean(self, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
+        """Clean the directories; see ``st.clean``. Logs that are open show the state before, until they are
+        refreshed."""
+        return clean(self._paths, **keywords)
+
+
+class OpenLogs(LogManager):
+    """What ``st.open`` returns with ``mode="a"``: logs to append to, read, and clean at once."""
+
+    def clean(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
+        """Clean compacted topics now, all or some, in this process: whatever their dirty ratio, and with the
+        active segments, which are rolled first.
+
+        What the high watermark, open transactions and ``min.compaction.lag.ms`` hold back stays. Returns a
+        result for each log. Raises UnknownTopicError, UsageError for a topic that is not compacted.
+        """
+        cleaner = _cleaner_in_process(self)
+        try:
+            return cleaner.clean_now((topic,) if isinstance(topic, str) else topic)
+        finally:
+            cleaner.close(abort=False)
+
+
+@overload
+def open(path: OnePathOrMany, mode: Literal["r"] = ..., *, clock: Clock | None = None) -> ReadableLogs:
+    """To read."""
+
+
+@overload
+def open(
+    path: OnePathOrMany, mode: Literal["a"], *, config: BrokerConfig | None = None, clock: Clock | None = None
+) -> OpenLogs:
+    """To append."""
+
+
+def open(
+    path: OnePathOrMany, mode: str = "r", *, config: BrokerConfig | None = None, clock: Clock | None = None
+) -> ReadableLogs | OpenLogs:
+    """Open a log directory, or several of one broker.
+
+    mode "r": read-only, without a lock; "a": created where it is missing, locked, recovered, maintained by a
+    thread. ``config``: the broker's settings by Kafka's names, for "a". Raises SiltstoneError, OSError.
+    """
+    paths = paths_of(path)
+    if mode == "r":
+        if config is not None:
+            advice = "pass mode='a' to append with these settings, or leave them out"
+            raise UsageError("config is passed, and logs that are only read use no settings", advice=advice)
+        return ReadableLogs(paths, clock=clock)
+    if mode != "a":
+        raise UsageError(f"there is no mode {mode!r}", advice="pass 'r' to read or 'a' to append")
+    if config is not None and not isinstance(config, Config):
+        config = Config(static=parse_broker_config(config, "config"))
+    logs = OpenLogs(paths, config=config, clock=clock)
+    logs.start()
+    return logs
+
+
+# The embedded cleaner.
+
+
+def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCleaner:
+    """Clean the logs of ``manager`` as they grow, until it is closed.
+
+    ``engine`` "process": in this process, without Java. "spark": on ``cleaner.spark.master``; without Java,
+    and whenever Spark is lost, the logs stay as they are and the next round tries again. "auto": Spark if the
+    program has a session, or if PySpark and Java are there and the compacted logs have 256 MiB by now; else
+    this process. Nothing is started where ``log.cleaner.enable`` is false. Raises UsageError, EngineError.
+    """
+    if engine not in ("auto", "spark", "process"):
+        raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
+    if engine == "spark" or (engine == "auto" and _takes_spark(manager)):
+        if importlib.util.find_spec("pyspark") is None:
+            advice = "pip install 'siltstone[spark]', or pass engine='process'"
+            raise EngineError("PySpark is not installed", advice=advice)
+        from siltstone.spark.embedded import start_cleaner as start_on_spark
+
+        return start_on_spark(manager)
+    cleaner = _cleaner_in_process(manager)
+    cleaner.start()
+    return cleaner
+
+
+def _cleaner_in_process(manager: LogManager) -> LogCleaner:
+    from siltstone.compaction.engine import InProcessEngine
+    from siltstone.runtime.log_cleaner import LogCleaner
+
+    return LogCleaner(manager, InProcessEngine)
+
+
+def _takes_spark(manager: LogManager) -> bool:
+    if has_session():
+        return True
+    size = sum(log.size for _, log in manager.logs() if log.config.compacts)
+    if size < SPARK_BYTES or importlib.util.find_spec("pyspark") is None:
+        return False
+    from siltstone.spark.session import java_version
+
+    try:
+        java_version()
+    except EngineError as error:
+        _logger.warning("The log cleaner works in this process, one log after another: %s", error)
+        return False
+    return True

@@ -1,0 +1,266 @@
+"""Reads logs as they grow, record by record: ``RecordStream``, and ``Consumer``, which has durable positions.
+
+::
+
+    for record in logs["users"].follow(timeout=5):            # ends after 5 s without a new record
+        …
+    async for record in logs["users"].follow():               # never ends
+        …
+    consumer = logs.consumer("billing", "users")              # continues after the last commit
+    for record in consumer:
+        bill(record)
+        consumer.commit()
+
+A stream looks for new records after 5 ms, and ever less often up to every 100 ms; of logs that another
+process writes it looks at the files then. Records of one partition come in their order, partitions take
+turns. New partitions of a topic are read from their beginning. Answers to ``KafkaConsumer`` (``seek``,
+``position``, ``commitSync``) without its groups: nothing shares partitions out among consumers of one name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+from siltstone.base.errors import (
+    DirectoryRefusedError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+    UsageError,
+)
+from siltstone.log.fetch import READ_UNCOMMITTED, LogView
+from siltstone.log.names import TopicPartition
+from siltstone.log.positions import check_name, forget_positions, read_positions, write_positions
+from siltstone.log.reading import EARLIEST, LogReader, Record, Start, records_of
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+_TRIES = 50
+"""Consecutive attempts at reading files that another process swaps, before the error is raised."""
+
+
+class FollowedLog(Protocol):
+    """A log that is read as it grows."""
+
+    topic_partition: TopicPartition
+
+    @property
+    def view(self) -> LogView:
+        """The current view."""
+        ...
+
+    def refresh(self) -> None:
+        """Look at the files for what another process has written. Raises OSError, DirectoryRefusedError."""
+        ...
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keyword arguments of ``Consumer``."""
+
+    timeout: float | None
+    isolation: str
+    reset: str
+
+
+class StreamOptions(ConsumerOptions, total=False):
+    """The keyword arguments of ``RecordStream``."""
+
+    positions: Mapping[TopicPartition, int] | None
+
+
+class RecordStream(Iterator[Record], AsyncIterator[Record]):
+    """The records of some logs, from a start on, as they come: for one thread or one task.
+
+    ``timeout``: seconds without a new record after which it ends; 0: at the current end; None: never. It can
+    be iterated again then, and continues. ``logs`` returns the logs whenever all were read to their ends.
+    ``start``: where a log begins that has no entry in ``positions``; one that appears later begins at its own
+    start. ``isolation``, ``reset``: as ``LogReader``.
+    """
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[FollowedLog]],
+        start: Start = EARLIEST,
+        *,
+        positions: Mapping[TopicPartition, int] | None = None,
+        timeout: float | None = None,
+        isolation: str = READ_UNCOMMITTED,
+        reset: str = "none",
+    ) -> None:
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
+            advice = "pass seconds, 0 to end at the current end, or None for no end"
+            raise UsageError(f"timeout={timeout!r} is no number of seconds", advice=advice)
+        self._logs, self._timeout, self._isolation, self._reset = logs, timeout, isolation, reset
+        self._readers: dict[TopicPartition, LogReader] = {}
+        self._turns: collections.deque[TopicPartition] = collections.deque()
+        self._pending: collections.deque[Record] = collections.deque()
+        self._positions: dict[TopicPartition, int] = {}
+        self._reading = threading.Lock()
+        self._failures = 0
+        self._add_new(start, positions or {})
+
+    def _add_new(self, start: Start, positions: Mapping[TopicPartition, int]) -> None:
+        for log in self._logs():
+            partition = log.topic_partition
+            if partition not in self._readers:
+                first = positions.get(partition, start)
+                reader = LogReader(log, first, isolation=self._isolation, reset=self._reset)
+                self._readers[partition] = reader
+                self._positions[partition] = reader.offset
+                self._turns.append(partition)
+            else:
+                log.refresh()
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset after the last record that was returned, by partition."""
+        return dict(self._positions)
+
+    def seek(self, topic_partition: TopicPartition | tuple[str, int], start: Start) -> None:
+        """Continue a partition at another offset or time. Raises UnknownTopicError, UsageError."""
+        partition = (
+            TopicPartition(*topic_partition) if isinstance(topic_partition, tuple) else topic_partition
+        )
+        if partition not in self._readers:
+            raise UnknownTopicError("the stream does not read this partition", path=str(partition))
+        with self._reading:
+            self._readers[partition].seek(start)
+            self._positions[partition] = self._readers[partition].offset
+            kept = (record for record in self._pending if _partition_of(record) != partition)
+            self._pending = collections.deque(kept)
+
+    def __iter__(self) -> RecordStream:
+        return self
+
+    def __next__(self) -> Record:
+        wait, waited = _FIRST_WAIT, 0.0
+        while not self._pending and not self._poll(is_last=self._ends_at(waited)):
+            if self._ends_at(waited):
+                raise StopIteration
+            time.sleep(wait)
+            wait, waited = min(2 * wait, _LONGEST_WAIT), waited + wait
+        return self._take()
+
+    def __aiter__(self) -> RecordStream:
+        return self
+
+    async def __anext__(self) -> Record:
+        wait, waited = _FIRST_WAIT, 0.0
+        # Files are read in a thread: the event loop goes on meanwhile.
+        while not self._pending and not await asyncio.to_thread(self._poll, is_last=self._ends_at(waited)):
+            if self._ends_at(waited):
+                raise StopAsyncIteration
+            await asyncio.sleep(wait)
+            wait, waited = min(2 * wait, _LONGEST_WAIT), waited + wait
+        return self._take()
+
+    def _ends_at(self, waited: float) -> bool:
+        return self._timeout is not None and waited >= self._timeout
+
+    def _take(self) -> Record:
+        record = self._pending.popleft()
+        partition = _partition_of(record)
+        # After the last record of a poll also what follows it without records: markers, cleaned offsets.
+        self._positions[partition] = record.offset + 1 if self._pending else self._readers[partition].offset
+        return record
+
+    def _poll(self, *, is_last: bool) -> bool:
+        """Read more records into ``_pending``; False if there are none. Raises what reading raises.
+
+        A swap that another process does makes files vanish for a moment; only a series of such errors is
+        raised, and that of the last attempt.
+        """
+        # A cancelled task leaves its thread reading: the next one waits for it, and returns what it has read.
+        with self._reading:
+            try:
+                found = bool(self._pending) or self._read()
+                if not found:
+                    self._add_new(EARLIEST, {})
+                    found = self._read()
+                self._failures = 0
+                return found
+            except (FileNotFoundError, DirectoryRefusedError):
+                self._failures += 1
+                if is_last or self._failures >= _TRIES:
+                    raise
+                return False
+
+    def _read(self) -> bool:
+        for _ in range(len(self._turns)):
+            partition = self._turns[0]
+            self._turns.rotate(-1)
+            reader = self._readers[partition]
+            polled = reader.poll()
+            if polled is not None:
+                self._pending.extend(records_of(polled, topic_partition=partition))
+                return True
+            self._positions[partition] = reader.offset
+        return False
+
+
+def _partition_of(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+class Consumer(RecordStream):
+    """A stream with a name, whose positions are durable once they are committed.
+
+    It begins where the last commit of its name was; a partition without one, or whose offset does not exist
+    any more, as ``reset`` says: "earliest", "latest", or "none" to raise OffsetOutOfRangeError. Records that
+    were returned after the last commit come again after a restart (at least once).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        logs: Callable[[], Sequence[FollowedLog]],
+        file_of: Callable[[TopicPartition], Path],
+        *,
+        timeout: float | None = None,
+        isolation: str = READ_UNCOMMITTED,
+        reset: str = EARLIEST,
+    ) -> None:
+        """``file_of``: the file of a partition's positions. Raises CorruptFileError, UsageError, OSError."""
+        check_name(name)
+        self.name = name
+        self._file_of = file_of
+        positions: dict[TopicPartition, int] = {}
+        for path in {file_of(log.topic_partition) for log in logs()}:
+            positions |= read_positions(path, name)
+        if reset == "none" and (missing := {log.topic_partition for log in logs()} - positions.keys()):
+            raise OffsetOutOfRangeError(
+                f"the consumer {name!r} has no position in it",
+                path=str(min(missing)),
+                advice="pass reset='earliest' or reset='latest'",
+            )
+        start = EARLIEST if reset == "none" else reset
+        super().__init__(logs, start, positions=positions, timeout=timeout, isolation=isolation, reset=reset)
+        self._committed = {at: offset for at, offset in positions.items() if at in self._readers}
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """The positions that are durable, by partition."""
+        return dict(self._committed)
+
+    def commit(self) -> None:
+        """Make the position after the last returned record durable, in every partition where it has moved.
+
+        Raises CorruptFileError, OSError; some partitions may be committed then.
+        """
+        by_file: dict[Path, dict[TopicPartition, int]] = {}
+        for partition, offset in self._positions.items():
+            if self._committed.get(partition) != offset:
+                by_file.setdefault(self._file_of(partition), {})[partition] = offset
+        for path, moved in by_file.items():
+            write_positions(path, self.name, moved)
+            self._committed |= moved
+
+    def forget(self) -> None:
+        """Remove the name's positions, durably; the stream goes on. Raises CorruptFileError, OSError."""
+        for path in {self._file_of(partition) for partition in self._readers}:
+            forget_positions(path, self.name)
+        self._committed = {}

@@ -1,0 +1,331 @@
+"""Records that a program appends: ``NewRecord``, the batches that they become, and ``RecordProducer``.
+
+::
+
+    st.append(logs["users", 0], [st.NewRecord(key=b"k", value=b"v")])         # to one partition, as one batch
+    logs.send("users", key=b"k", value=b"v")                                  # to the partition of the key
+    producer = logs.producer(key_serializer=str.encode, value_serializer=msgspec.json.encode)
+    producer.send("users", key="anna", value={"age": 7})
+
+A record with a key goes to the partition of the key's hash (murmur2), so the records of a key keep their
+order and a Java client finds them. Records without a key stay with one partition for ``batch.size`` bytes and
+then go to another one (KIP-794). Answers to Kafka's ``KafkaProducer`` and ``BuiltInPartitioner``. Nothing is
+in flight: a record is in the log when ``send`` returns, and durable with ``sync`` or after a flush.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypedDict
+
+import numpy as np
+
+from siltstone.base.clock import Clock, SystemClock, checked_ms
+from siltstone.base.codec_table import codec_number
+from siltstone.base.config import LogConfig
+from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.records.build import (
+    MAX_RECORD_OVERHEAD,
+    NewBatchHeader,
+    Spans,
+    build_batch,
+    encode_headers,
+)
+from siltstone.base.records.hashing import partition_for_key
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
+from siltstone.log.names import TopicPartition
+from siltstone.log.partition import AppendResult, PartitionLog
+
+Header = tuple[str | bytes, bytes | None]
+Headers = Mapping[str, bytes | None] | Sequence[Header]
+Serializer = Callable[[Any], bytes | None]
+"""Makes bytes of a key or a value. It is not called for None, which stays null."""
+PLAIN = NewBatchHeader()
+"""A batch without a producer id."""
+_BATCH_BYTES = 256 << 10
+STICKY_BYTES = 16 << 10
+"""Kafka's ``batch.size``: so many bytes without a key go to one partition before another one is picked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """A record to append; ``timestamp`` in ms, None: now. Header names repeat only in a sequence of pairs.
+
+    Raises UsageError for a key or value that is not bytes, and for a timestamp in seconds.
+    """
+
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_bytes("key", self.key)
+        _require_bytes("value", self.value)
+        if self.timestamp is not None:
+            checked_ms(self.timestamp, "timestamp")
+        if self.headers:
+            for name, value in _pairs(self.headers):
+                _require_bytes(f"header {name!r}", value)
+
+    @property
+    def is_empty(self) -> bool:
+        """Has it neither a key nor a value nor headers?"""
+        return self.key is None and self.value is None and not self.headers
+
+
+def _require_bytes(name: str, value: object) -> None:
+    if value is None or isinstance(value, (bytes, bytearray)):
+        return
+    advice = f"encode it, such as with str.encode, or pass {name}_serializer to logs.producer"
+    if not isinstance(value, str):
+        advice = f"pass bytes, or {name}_serializer to logs.producer"
+    raise UsageError(f"{name} is of type {type(value).__name__}; a log stores bytes", advice=advice)
+
+
+def _pairs(headers: Headers) -> Iterable[Header]:
+    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(headers, (str, bytes)) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, bytes)) for pair in pairs
+    ):
+        advice = 'pass a dict, or pairs of a name and bytes: [("source", b"app")]'
+        raise UsageError(f"headers={headers!r} are not headers", advice=advice)
+    return pairs
+
+
+def new_record(value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None) -> NewRecord:
+    """The record of a call that passes its parts. Raises UsageError, also when it passes none."""
+    record = NewRecord(value=value, key=key, headers=headers, timestamp=timestamp)
+    if record.is_empty:
+        raise UsageError(
+            "there is nothing to append: no value, no key, no headers",
+            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) if it is meant",
+        )
+    return record
+
+
+def append(
+    log: PartitionLog,
+    records: Iterable[NewRecord],
+    *,
+    now_ms: int | None = None,
+    sync: bool = False,
+    shape: NewBatchHeader = PLAIN,
+) -> AppendResult:
+    """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
+
+    ``shape``: the producer's id, epoch and sequence, for an idempotent or transactional producer. Raises
+    LogError, and UsageError when there are no records.
+    """
+    if not isinstance(log, PartitionLog):
+        raise UsageError(
+            f"a {type(log).__name__} is no open partition",
+            advice='pass logs["users", 0] of st.open(…, mode="a"); a Log has append_many, logs have send',
+        )
+    now_ms = SystemClock().now_ms() if now_ms is None else checked_ms(now_ms, "now_ms")
+    return log.append(batch_of(listed(records), log.config.compression_type, now_ms, shape), sync=sync)
+
+
+def listed(records: Iterable[NewRecord]) -> list[NewRecord]:
+    """The records of a call that takes many. Raises UsageError for one record, and for other objects."""
+    if isinstance(records, NewRecord):
+        raise UsageError("one record is passed where a batch is meant", advice="pass [record]")
+    rows = list(records) if isinstance(records, Iterable) else [records]
+    for index, row in enumerate(rows):
+        if not isinstance(row, NewRecord):
+            advice = 'pass a list of st.NewRecord(key=b"…", value=b"…")'
+            raise UsageError(f"record {index} is of type {type(row).__name__}, no NewRecord", advice=advice)
+    return rows
+
+
+def batch_of(
+    records: Sequence[NewRecord], compression: str, now_ms: int, shape: NewBatchHeader = PLAIN
+) -> Bytes:
+    """One batch with offsets from 0 on, which the log replaces. Raises UsageError when there are none."""
+    if not records:
+        raise UsageError("a batch cannot be empty", advice="pass at least one record")
+    times = [now_ms if record.timestamp is None else record.timestamp for record in records]
+    return build_batch(
+        dataclasses.replace(shape, codec=codec_number(compression)),
+        offset=np.arange(len(records), dtype=np.int64),
+        timestamp=np.array(times, np.int64),
+        keys=Spans.of([record.key for record in records]),
+        values=Spans.of([record.value for record in records]),
+        headers=Spans.of([_encoded(record.headers) for record in records]),
+    )
+
+
+def _encoded(headers: Headers) -> bytes:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return encode_headers(
+        [(name.encode() if isinstance(name, str) else name, value) for name, value in pairs]
+    )
+
+
+def record_size_max(record: NewRecord) -> int:
+    """An upper bound of the bytes that a record takes in a batch."""
+    # Two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
+    headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+    size = MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    return size + sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
+
+
+def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[list[NewRecord]]:
+    """The records in batches that a log accepts; a larger record is a batch by itself."""
+    size_max = min(_BATCH_BYTES, config.max_message_bytes, config.segment_bytes) - BATCH_OVERHEAD
+    batch: list[NewRecord] = []
+    free = size_max
+    for record in records:
+        size = record_size_max(record)
+        if batch and size > free:
+            yield batch
+            batch, free = [], size_max
+        batch.append(record)
+        free -= size
+    if batch:
+        yield batch
+
+
+# Sending to topics.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMetadata:
+    """Where a record is that was sent (Kafka's class of this name); ``timestamp`` in ms, as it is stored."""
+
+    topic_partition: TopicPartition
+    offset: int
+    timestamp: int
+
+
+class SendOptions(TypedDict, total=False):
+    """The keyword arguments of ``RecordProducer.send``, without the key."""
+
+    partition: int | None
+    headers: Headers
+    timestamp: int | None
+    sync: bool
+
+
+class ServedTopics(Protocol):
+    """An open ``LogManager``, as far as a producer needs it."""
+
+    clock: Clock
+
+    def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """The numbers of a topic's partitions. Raises UnknownTopicError."""
+        ...
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog:
+        """The log of a partition. Raises UnknownTopicError, StorageError."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything that was appended durable. Raises StorageError."""
+        ...
+
+
+class RecordProducer:
+    """Appends records to the topics of an open ``LogManager``, which makes it. For any number of threads.
+
+    Without serializers keys and values are bytes.
+    """
+
+    def __init__(
+        self,
+        logs: ServedTopics,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        choose: Callable[[Sequence[int]], int] = random.choice,
+    ) -> None:
+        """``choose``: picks a partition for records without a key."""
+        self._logs = logs
+        self._serialize_key, self._serialize_value = key_serializer, value_serializer
+        self._choose = choose
+        self._lock = threading.Lock()
+        self._sticky: dict[str, tuple[int, int]] = {}
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+    ) -> RecordMetadata:
+        """Append one record, to the partition of its key unless ``partition`` says another one.
+
+        ``sync``: return only when it is durable. Raises UsageError, UnknownTopicError, LogError.
+        """
+        parts = _serialized(value, self._serialize_value), _serialized(key, self._serialize_key)
+        record = new_record(*parts, headers, timestamp)
+        return self.send_many(topic, [record], partition=partition, sync=sync)[0]
+
+    def send_many(
+        self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None, sync: bool = False
+    ) -> list[RecordMetadata]:
+        """Append records, in their order within each partition; where each one is. Keys and values are bytes.
+
+        Each partition gets as few batches as ``max.message.bytes`` allows. Records that were appended before
+        an error stay. Raises UsageError, UnknownTopicError, LogError.
+        """
+        rows, numbers = listed(records), self._logs.partitions_of(topic)
+        if partition is not None and partition not in numbers:
+            advice = f"pass one of {', '.join(map(str, numbers))}, or none: the key picks it"
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=advice)
+        by_partition: dict[int, list[int]] = {}
+        for row, record in enumerate(rows):
+            number = self._partition(topic, record, numbers) if partition is None else partition
+            by_partition.setdefault(number, []).append(row)
+        # Every log is looked up before the first append: one that is not served refuses the whole call.
+        logs = {number: self._logs.get(TopicPartition(topic, number)) for number in by_partition}
+        sent: dict[int, RecordMetadata] = {}
+        for number, own in by_partition.items():
+            sent |= zip(own, self._append(logs[number], [rows[row] for row in own], sync=sync), strict=True)
+        return [sent[row] for row in range(len(rows))]
+
+    def flush(self) -> None:
+        """Make everything that was appended durable. Raises StorageError."""
+        self._logs.flush()
+
+    def _append(
+        self, log: PartitionLog, records: Sequence[NewRecord], *, sync: bool
+    ) -> Iterator[RecordMetadata]:
+        for batch in batches_for(log.config, records):
+            now_ms = self._logs.clock.now_ms()
+            appended = append(log, batch, now_ms=now_ms, sync=sync)
+            for offset, record in enumerate(batch, appended.first_offset):
+                time_ms = now_ms if record.timestamp is None else record.timestamp
+                if appended.log_append_ms >= 0:
+                    time_ms = appended.log_append_ms
+                yield RecordMetadata(topic_partition=log.topic_partition, offset=offset, timestamp=time_ms)
+
+    def _partition(self, topic: str, record: NewRecord, numbers: Sequence[int]) -> int:
+        """The partition of Kafka's default partitioner. Raises UsageError for a key's if it is not known."""
+        if record.key is not None:
+            if numbers[-1] != len(numbers) - 1:
+                raise UsageError(
+                    f"topic {topic!r} has only the partitions {', '.join(map(str, numbers))} here, and "
+                    "a key's partition depends on how many there are",
+                    advice="open all of its log directories, or pass partition=…",
+                )
+            return partition_for_key(bytes(record.key), len(numbers))
+        with self._lock:
+            number, left = self._sticky.get(topic, (-1, 0))
+            if left <= 0 or number not in numbers:
+                others = [other for other in numbers if other != number]
+                number, left = self._choose(others or numbers), STICKY_BYTES
+            self._sticky[topic] = number, left - record_size_max(record)
+            return number
+
+
+def _serialized(part: object, serializer: Serializer | None) -> Any:
+    return part if serializer is None or part is None else serializer(part)

@@ -1,0 +1,67 @@
+"""The pytest plugin: fixtures for programs that use Siltstone; pytest finds it where Siltstone is installed.
+
+::
+
+    def test_the_last_address_of_a_user_stays(siltstone_logs, siltstone_compact):
+        siltstone_logs.topics.create("users", config={"cleanup.policy": "compact"})
+        siltstone_logs.send("users", key=b"anna", value=b"Oslo")
+        siltstone_logs.send("users", key=b"anna", value=b"Bergen")
+        siltstone_compact("users")
+        assert [record.value for record in siltstone_logs["users"]] == [b"Bergen"]
+
+No thread runs and no time passes but by the test: ``siltstone_clock.advance(60_000)``, then
+``siltstone_logs.tick()`` does what is due by then (retention, flushes, checkpoints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import siltstone as st
+
+if TYPE_CHECKING:
+    from siltstone.compaction.report import LogResult
+
+START_MS = 1_800_000_000_000
+"""The clock's first time: 2027-01-15 08:00 UTC."""
+
+
+@pytest.fixture
+def siltstone_clock() -> st.ManualClock:
+    """A clock that moves only when the test advances it, by ms."""
+    return st.ManualClock(START_MS)
+
+
+@pytest.fixture
+def siltstone_directory(tmp_path: Path) -> Path:
+    """The path of a log directory of the test's own, which is created when it is opened."""
+    return tmp_path / "siltstone-logs"
+
+
+@pytest.fixture
+def siltstone_logs(siltstone_directory: Path, siltstone_clock: st.ManualClock) -> Iterator[st.OpenLogs]:
+    """The open log directory, as of ``st.open(…, mode="a")``, on the clock; closed after the test."""
+    with st.OpenLogs([siltstone_directory], clock=siltstone_clock, background=lambda task: task()) as logs:
+        yield logs
+
+
+@pytest.fixture
+def siltstone_compact(siltstone_logs: st.OpenLogs) -> Callable[..., list[LogResult]]:
+    """``siltstone_compact("users")`` compacts topics now, all without an argument, and returns the results.
+
+    Active segments are compacted, too, whatever the dirty ratio; the test fails if a log cannot be cleaned.
+    Tombstones stay for ``delete.retention.ms`` after it: advance the clock, and compact again.
+    """
+
+    def compact(topic: str | Sequence[str] = ()) -> list[LogResult]:
+        results = siltstone_logs.clean(topic)
+        for result in results:
+            if result.status in ("failed", "uncleanable"):
+                pytest.fail(f"{result.topic_partition} was not compacted: {result.reason}")
+        return results
+
+    return compact

@@ -1,0 +1,47 @@
+"""The examples of ``docs/library.md``, run as they stand there, and what they print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.pages import DOCS
+
+_BLOCK = re.compile(r"```(python|text)\n(.*?)```", flags=re.DOTALL)
+BLOCKS: list[tuple[str, str]] = _BLOCK.findall((DOCS / "library.md").read_text(encoding="utf-8"))
+PROGRAM = "".join(text for kind, text in BLOCKS if kind == "python" and not text.startswith("def test_"))
+
+
+def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(text for kind, text in BLOCKS if kind == "text")
+
+
+def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+    test = next(text for _, text in BLOCKS if text.startswith("def test_"))
+    (tmp_path / "test_example.py").write_text(test, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "siltstone.testing", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_programs_types_are_right(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,84 @@
+"""The pytest plugin, as a user's test sees it."""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from siltstone import testing
+
+pytest_plugins = ["pytester"]
+
+
+def run(pytester: pytest.Pytester, test: str) -> pytest.RunResult:
+    """The result of one test file in which the plugin is loaded."""
+    pytester.makepyfile(textwrap.dedent(test))
+    return pytester.runpytest_subprocess("-p", "siltstone.testing", "-p", "no:cacheprovider")
+
+
+def test_the_example_of_the_plugin_passes(pytester: pytest.Pytester) -> None:
+    example = textwrap.dedent((testing.__doc__ or "").partition("::\n\n")[2].partition("\nNo thread")[0])
+    run(pytester, example).assert_outcomes(passed=1)
+
+
+def test_tombstones_go_when_the_clock_is_past_their_horizon(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        def test_a_deleted_user_is_gone_after_a_day(siltstone_logs, siltstone_compact, siltstone_clock):
+            siltstone_logs.topics.create("users", config={"cleanup.policy": "compact"})
+            siltstone_logs.send("users", key=b"anna", value=b"1")
+            siltstone_logs.send("users", key=b"anna")
+            siltstone_logs.send("users", key=b"ben", value=b"1")
+            siltstone_compact()
+            assert [record.value for record in siltstone_logs["users"]] == [None, b"1"]
+            siltstone_clock.advance(86_400_001)
+            siltstone_logs.send("users", key=b"ben", value=b"2")
+            siltstone_compact("users")
+            assert [record.value for record in siltstone_logs["users"]] == [b"2"]
+        """,
+    ).assert_outcomes(passed=1)
+
+
+def test_retention_follows_the_fake_clock(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        def test_old_records_go(siltstone_logs, siltstone_clock, siltstone_directory):
+            siltstone_logs.topics.create("events", config={"retention.ms": 1000, "segment.ms": 500})
+            siltstone_logs.send("events", b"old")
+            siltstone_clock.advance(600)
+            siltstone_logs.send("events", b"new")
+            siltstone_clock.advance(300_000)
+            siltstone_logs.tick()
+            assert b"old" not in [record.value for record in siltstone_logs["events"]]
+            assert (siltstone_directory / "events-0").is_dir()
+        """,
+    ).assert_outcomes(passed=1)
+
+
+def test_a_log_that_cannot_be_compacted_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_damage(siltstone_logs, siltstone_compact):
+            siltstone_logs.topics.create("users", config={"cleanup.policy": "compact"})
+            siltstone_logs.send("users", key=b"anna", value=b"1")
+            siltstone_logs.flush()
+            path = siltstone_logs["users", 0].directory / f"{0:020d}.log"
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+            siltstone_compact("users")
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*users-0 was not compacted: *"])
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["entry-points"]["pytest11"] == {"siltstone.testing": testing.__name__}
