@@ -131,7 +131,7 @@ def test_a_transaction_is_seen_once_its_marker_is_there(tmp_path: Path, commit: 
         st.append(log, [NewRecord(value=b"1")], shape=shape, now_ms=NOW)
         assert list(log.records(isolation="read_committed")) == [] and len(list(log)) == 1
         marker = end_transaction_marker(
-            commit=commit, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
+            is_commit=commit, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW
         )
         log.append(marker, origin=Origin.COORDINATOR)
         assert len(list(log.records(isolation="read_committed"))) == int(commit)
