@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -102,3 +103,10 @@ def test_pyright_sees_real_types(tmp_path: Path) -> None:
     assert len(errors) == 1 and "no_such_name" in errors[0], printed
     revealed = [line.partition(" is ")[2] for line in printed.splitlines() if "information: Type of " in line]
     assert len(revealed) == len(expected()) and not {'"Unknown"', '"Any"'} & set(revealed), printed
+
+
+def test_a_function_that_uses_the_package_can_be_sent_to_spark() -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+    namespace: dict[str, object] = {"st": st, "__name__": "__main__"}
+    exec("def version(): return st.__version__, st.verify", namespace)
+    assert pickle.loads(cloudpickle.dumps(namespace["version"]))() == (st.__version__, st.verify)

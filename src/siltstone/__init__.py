@@ -132,6 +132,9 @@ class _Package(ModuleType):
     def verify(self, package: ModuleType) -> None:
         pass
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return import_module, (__name__,)  # as other modules: Spark pickles functions that use this one
+
 
 sys.modules[__name__].__class__ = _Package
 
