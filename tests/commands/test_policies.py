@@ -440,3 +440,16 @@ def test_damaged_metadata_is_refused_with_the_way_around_it(directory: Path) -> 
     assert listing(directory) == before
     by_hand = {"topics": ["basic"], "config": ["cleanup.policy=compact", "min.cleanable.dirty.ratio=0"]}
     assert clean(directory, **given, **by_hand, no_policy_from_metadata=True)["basic-0"].status == "cleaned"
+
+
+def test_partitions_of_a_topic_with_different_ids_are_skipped(directory: Path) -> None:
+    """One of them is left of a deleted topic; without the metadata nothing says which."""
+    shutil.copytree(directory / "basic-0", directory / "basic-1")
+    given = {"policy_from_metadata": False, "topics": ["basic"], "config": ["cleanup.policy=compact"]}
+    assert {result.status for result in clean(directory, **given, high_watermark="end").values()} == {
+        "cleaned"
+    }
+    set_id(directory / "basic-1", 9)
+    results = clean(directory, **given, high_watermark="end")
+    assert {result.status for result in results.values()} == {"skipped"}
+    assert topic_id(BASIC) in results["basic-0"].reason and topic_id(9) in results["basic-1"].reason
