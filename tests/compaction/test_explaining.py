@@ -155,7 +155,7 @@ def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without
 
 def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:
     log = explain_one(staged, config=(), topics=())
-    assert (log.status, log.reason, log.is_explained) == ("skipped", "cleanup.policy=delete", False)
+    assert (log.status, log.reason, log.is_explained) == ("skipped", "policy unknown", False)
 
 
 def test_keyless_records_have_to_be_allowed(golden: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_without_a_policy_nothing_is_cleaned(golden: Path, tmp_path: Path) -> No
     staged = stage(golden, "basic", tmp_path / "data")
     before = listing(staged.directory)
     (result,) = app.clean(staged.asking(topics=(), config=(), force=True), engine=no_engine).results
-    assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
+    assert (result.status, result.reason) == ("skipped", "policy unknown")
     assert listing(staged.directory) == before
 
 

@@ -14,7 +14,7 @@ from siltstone.compaction.report import CLEANINGS_FILE, LogResult, read_cleaning
 from siltstone.log.names import TopicPartition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.served_directory import UNCLEANABLE_FILE, mark_uncleanable, read_uncleanable
-from siltstone.runtime.topics import TOPICS_FILE
+from siltstone.runtime.topics import NO_TOPICS, TOPICS_FILE
 from tests.support.operator.staged import in_process, listing, stage_several
 
 NOW = 1_800_000_000_000
@@ -112,7 +112,7 @@ def test_any_file_of_siltstones_tells_that_it_serves_the_directory(
 ) -> None:
     directory, request = both
     (directory / CLEANINGS_FILE).unlink()
-    (directory / name).write_text("{}")
+    (directory / name).write_bytes(NO_TOPICS.encode() if name == TOPICS_FILE else b"{}")
     clean(request)
     assert list(read_uncleanable(directory)) == [BAD_0]
     assert len(read_cleanings(directory)) == 2

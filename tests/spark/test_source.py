@@ -10,9 +10,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import siltstone as st
+from siltstone.base.errors import UsageError
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.arrow import to_arrow
 from tests.support.cleaning.logs import Rec, batch
+from tests.support.errors import raises_error
 from tests.support.tables.tables import log_directory
 
 pytestmark = pytest.mark.spark
@@ -164,6 +166,16 @@ def test_what_is_wrong_is_said_in_our_words(session: SparkSession, root: Path) -
             load(session, root, **options).collect()
     with pytest.raises(PySparkException, match="the option 'columns'"):
         session.read.format("siltstone").schema("key string").load(str(root)).collect()
+
+
+def test_read_takes_all_directories_of_a_broker_and_lists_of_topics(
+    session: SparkSession, stopped_broker: tuple[Path, Path]
+) -> None:
+    frame = st.read(session, stopped_broker, ["users", "ledger"], columns=["topic", "partition"])
+    found = {(row.topic, row.partition) for row in frame.distinct().collect()}
+    assert found == {("users", 0), ("ledger", 0), ("ledger", 1)}
+    with raises_error(UsageError, about="no log directory", advice="log.dirs"):
+        st.read(session, [])
 
 
 def test_read_takes_pythons_values(session: SparkSession, root: Path) -> None:

@@ -8,35 +8,52 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+
+from siltstone.base.errors import EngineError, UsageError
+
+OnePath = str | os.PathLike[str]
 
 
 def read(
     spark: SparkSession,
-    path: str | os.PathLike[str],
-    topic: str | None = None,
+    path: OnePath | Sequence[OnePath],
+    topic: str | Sequence[str] | None = None,
     *,
     as_of: int | str | datetime | None = None,
     **options: Any,
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
 
-    ``topic``: one, or several separated by commas; all by default. ``as_of``: an offset (int), or a time (ISO
+    ``path``: one, or all log.dirs of one broker. ``topic``: one or several, in a list or separated by commas;
+    all by default. ``as_of``: an offset (int), or a time (ISO
     text or datetime, UTC where it has no zone). The other options are those of the data source, under their
     own names (``minPartitions``) or in snake case (``min_partitions``). Their values are Python's: ``True``,
     ``["key", "value"]``, ``{"users": {"0": 5}}``. For a wrong option Spark raises AnalysisException, with
-    Siltstone's message.
+    Siltstone's message; EngineError where the session's Python has no Siltstone. Raises UsageError.
     """
+    paths = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if not paths:
+        raise UsageError("no log directory is passed", advice="pass a path, or all log.dirs of one broker")
     raw_options = {_camel_case(name): _text(value) for name, value in options.items() if value is not None}
     if topic is not None:
-        raw_options["subscribe"] = topic
+        raw_options["subscribe"] = _text(topic)
     if as_of is not None:
         raw_options["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
-    return spark.read.format("siltstone").options(**raw_options).load(os.fspath(path))
+    reader = spark.read.format("siltstone").options(**raw_options)
+    try:
+        return reader.load(paths[0] if len(paths) == 1 else paths)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+            raise
+        advice = f"set PYSPARK_PYTHON={sys.executable} before the session starts, or install siltstone there"
+        raise EngineError("the Python of the session's workers has no Siltstone", advice=advice) from None
 
 
 def _camel_case(name: str) -> str:

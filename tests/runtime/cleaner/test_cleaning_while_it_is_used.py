@@ -324,7 +324,7 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
 
         def once(self: IntoOpenLogs, planned, groups) -> None:  # type: ignore[no-untyped-def]
             accept(self, planned, groups)
-            accepted.extend(group.group for group in groups)
+            accepted.extend(group.group_index for group in groups)
             manager.cleaning_states.abort(USERS)
 
         with monkeypatch.context() as patch:

@@ -99,10 +99,8 @@ def hold(module: Any, name: str, marker: str) -> None:
 
 def at_task(stage: str, marker: str) -> None:
     """``extract_task``, …: of the cleaner, or of ``explain`` or the compaction."""
-    from siltstone.commands import engines
     from siltstone.spark import clean, compact, explain
 
-    engines.SPARK_BYTES = 0
     module = {"observe_task": explain, "compact_whole_task": compact}.get(stage, clean)
     if stage != "clean_whole_task":
         spread()
@@ -134,7 +132,9 @@ STAGES = {
 
 def main() -> None:
     from siltstone.cli import main as cli
+    from siltstone.commands import engines
 
+    engines.SPARK_BYTES = 0  # the logs are small; Spark is what is interrupted
     stage, marker = sys.argv[1:3]
     del sys.argv[1:3]
     if stage in STAGES:
