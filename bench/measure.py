@@ -100,7 +100,7 @@ def cold(folder: Path, made: Generated, repetitions: int) -> Times:
     for _ in range(repetitions):
         with fresh_copy(folder) as copy:
             command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(copy), "--in-place"]
-            command += ["--topic", WHERE.topic, "--now-ms", str(NOW_MS), "--json"]
+            command += ["--topic", WHERE.topic, "--now-ms", str(NOW_MS), "--json", "--engine=spark"]
             command += [part for setting in SETTINGS for part in ("--config", setting)]
             began = time.perf_counter()
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -70,7 +70,7 @@ class Session:
 def one_shot(twin: Path, workload: Workload, master: str) -> tuple[Observed, float]:
     """``siltstone clean`` from the start of its process to its end, Python, Java and Spark started for it."""
     command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(twin), "--in-place", "--json"]
-    command += ["--master", master]
+    command += ["--master", master, "--all-topics"]
     spill = twin.with_name(f"spill-{ONE_SHOT}")
     spill.mkdir(exist_ok=True)
     command += ["--config-file", str(config_file(twin, workload, [MAIN])), "--spill-dir", str(spill)]

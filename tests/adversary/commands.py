@@ -263,7 +263,9 @@ def clean(draw: Random, scene: Scene) -> Done:
     flags, keyless, to_the_end = _flags(draw, scene)
     if draw.random() < 0.2:
         flags += ["--max-extra-bytes", str(draw.choice([1, 1000, 20_000, 1 << 20]))]
-    answer = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags])
+    answer = call(
+        ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
+    )
     return _cleaned(answer, "clean", drop_keyless=keyless, to_the_end=to_the_end)
 
 
@@ -276,7 +278,7 @@ def clean_one(draw: Random, scene: Scene) -> Done:
     if not names:
         return Done(kind=LOOKS, said="nothing there")
     one = str(draw.choice(names))
-    answer = call(["clean", one, "--in-place", "--no-spark", "--json", *flags])
+    answer = call(["clean", one, "--in-place", "--all-topics", "--no-spark", "--json", *flags])
     return _cleaned(answer, f"clean {one}", drop_keyless=keyless, to_the_end=to_the_end)
 
 
@@ -285,7 +287,9 @@ def clean_report(draw: Random, scene: Scene) -> Done:
     """With an audit."""
     flags, keyless, to_the_end = _flags(draw, scene)
     report = ["--report", str(scene.root / f"audit-{draw.randrange(10**6)}.json")]
-    answer = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags, *report])
+    answer = call(
+        ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags, *report]
+    )
     return _cleaned(answer, "clean --report", drop_keyless=keyless, to_the_end=to_the_end)
 
 
@@ -307,7 +311,9 @@ def clean_undo(draw: Random, scene: Scene) -> Done:
     flags, keyless, to_the_end = _flags(draw, scene)
     kept = scene.root / "kept"
     keep = ["--keep-originals", str(kept)]
-    first = call(["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags, *keep])
+    first = call(
+        ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags, *keep]
+    )
     done = _cleaned(first, "clean, undo", drop_keyless=keyless, to_the_end=to_the_end)
     kept = (_document(first) or {}).get("kept_originals")
     if kept and done.error is None:
@@ -324,7 +330,7 @@ def clean_undo(draw: Random, scene: Scene) -> Done:
 def clean_apart(draw: Random, scene: Scene) -> Done:
     """A process of its own, under a locale that knows nothing but ASCII."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    arguments = ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
     answer = call_apart(arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     return _cleaned(answer, "clean, ASCII", drop_keyless=keyless, to_the_end=to_the_end)
 
@@ -333,7 +339,16 @@ def clean_apart(draw: Random, scene: Scene) -> Done:
 def clean_on_spark(draw: Random, scene: Scene) -> Done:
     """As people run it."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    arguments = ["clean", *_directories(scene), "--in-place", "--json", "--master", "local[2]", *flags]
+    arguments = [
+        "clean",
+        *_directories(scene),
+        "--in-place",
+        "--all-topics",
+        "--json",
+        "--master",
+        "local[2]",
+        *flags,
+    ]
     answer = call_apart(arguments)
     return _cleaned(answer, "clean on Spark", drop_keyless=keyless, to_the_end=to_the_end)
 
@@ -342,7 +357,7 @@ def clean_on_spark(draw: Random, scene: Scene) -> Done:
 def clean_killed(draw: Random, scene: Scene) -> Done:
     """Killed before one of its file operations, and run again."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    arguments = ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
     number = draw.choice([1, 2, 3, draw.randint(1, 40), draw.randint(1, 200)])
     child = os.fork()
     if child == 0:
@@ -376,7 +391,7 @@ def clean_twice_at_once(draw: Random, scene: Scene) -> Done:
     """While one run stands still in the middle, another one is tried; it is told that the directory is
     taken."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    arguments = ["clean", *_directories(scene), "--in-place", "--no-spark", "--json", *flags]
+    arguments = ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
     number = draw.randint(1, 12)
     reached, go_on = os.pipe(), os.pipe()
     child = os.fork()
@@ -541,7 +556,7 @@ def _looked(said: str, answer: Answer) -> Done:
 def dry_run(draw: Random, scene: Scene) -> Done:
     """Nothing may change."""
     flags, _, _ = _flags(draw, scene)
-    flags += draw.choice([["--in-place"], []])
+    flags += draw.choice([["--in-place", "--all-topics"], []])
     return _looked(
         "dry run", call(["clean", *_directories(scene), "--dry-run", "--no-spark", "--json", *flags])
     )

@@ -76,7 +76,7 @@ def test_the_strongest_layer_wins(held: tuple[bool, ...]) -> None:
     else:
         assert (setting.value, setting.source, setting.config_source) == (
             7 * DAY_MS,
-            "default",
+            "DEFAULT_CONFIG",
             ConfigSource.DEFAULT_CONFIG,
         )
 

@@ -84,14 +84,16 @@ def test_clean_undo_and_verify(strictly: Strictly, logs: Path, tmp_path: Path) -
         assert strictly("clean", logs, *HOW, *flags).status == 0
     assert strictly("verify", logs, out, *POLICY, "--no-spark").status == 0
     assert strictly("verify", logs, out, *POLICY, "--no-spark", "--json").document
-    said = strictly("clean", logs, *HOW, "--in-place", "--keep-originals", kept, "--report", report)
+    said = strictly(
+        "clean", logs, *HOW, "--in-place", "--all-topics", "--keep-originals", kept, "--report", report
+    )
     assert said.status == 0 and b"passed over" in said.out and b"\\udcff" in said.out
     assert str(logs / "topic-0") in json.loads(report.read_bytes())["sha256_before"]
     (run,) = kept.iterdir()
     said = strictly("undo", run)
     assert (said.status, said.out.endswith(b"\\udcff/topic-0: 1 segments restored\n")) == (0, True)
     assert strictly("undo", run, "--json").document["logs"][0]["directory"] == str(logs / "topic-0")
-    document = strictly("clean", logs, *HOW, "--in-place", "--json").document
+    document = strictly("clean", logs, *HOW, "--in-place", "--all-topics", "--json").document
     assert document["logs"][0]["directory"] == str(logs / "topic-0")
 
 
@@ -165,7 +167,7 @@ def test_a_program_of_its_own_under_a_strict_locale(logs: Path, tmp_path: Path) 
     program = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
     report = tmp_path / "report.json"
     done = subprocess.run(
-        [*program, "clean", logs, *HOW, "--in-place", "--report", report],
+        [*program, "clean", logs, *HOW, "--in-place", "--all-topics", "--report", report],
         env={**os.environ, **strict},
         capture_output=True,
         check=False,

@@ -44,7 +44,14 @@ class Brokers:
     def clean(self, *flags: str) -> list[str]:
         assert self.request.config_file is not None
         settings = ["--config-file", str(self.request.config_file), "--now-ms", str(self.request.now_ms)]
-        return ["clean", str(self.directory), *settings, *(flags or ("--in-place",)), "--master", "local[2]"]
+        return [
+            "clean",
+            str(self.directory),
+            *settings,
+            *(flags or ("--in-place", "--all-topics")),
+            "--master",
+            "local[2]",
+        ]
 
     def assert_whole(self) -> None:
         """No value is missing, and the next run ends as one run would: nothing is left by it."""

@@ -155,7 +155,9 @@ def topics(
         flags = flags.at([Path(directory) for directory in words])
     elif len(words) > 1:
         is_second = flags.topic is not None or len(words) > 2
-        output.refuse_if(is_second, f"{words[-1]}: two topics", "pass one topic, and --dir DIR")
+        output.refuse_if(
+            is_second, f"{words[-1]}: two topics", "leave out --topic; pass directories with --dir"
+        )
         flags = replace(flags, topic=words[1])
     place = flags.broker_directories(flags.server_properties)
     action = flags.action(word)

@@ -51,7 +51,7 @@ def clean(log_dir: Path, topics: Iterable[str], *arguments: str | Path) -> Finis
     """`siltstone clean LOG_DIR --topic … --config … --json`; `arguments`: `--in-place`, `--out NEW`…"""
     chosen = [part for topic in topics for part in ("--topic", topic)]
     policy = [part for name, value in POLICY.items() for part in ("--config", f"{name}={value}")]
-    return run_siltstone("clean", log_dir, *arguments, *chosen, *policy, "--json")
+    return run_siltstone("clean", log_dir, "--engine=spark", *arguments, *chosen, *policy, "--json")
 
 
 def report_of(done: Finished) -> dict[Partition, dict[str, Any]]:
