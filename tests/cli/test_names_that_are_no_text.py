@@ -167,7 +167,7 @@ def test_a_program_of_its_own_under_a_strict_locale(logs: Path, tmp_path: Path) 
     program = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
     report = tmp_path / "report.json"
     done = subprocess.run(
-        [*program, "clean", logs, *HOW, "--in-place", "--all-topics", "--report", report],
+        [*program, "clean", logs, *HOW, "-v", "--in-place", "--all-topics", "--report", report],
         env={**os.environ, **strict},
         capture_output=True,
         check=False,
