@@ -47,7 +47,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
 _TRIM_BYTES, _MMAP_BYTES = 128 << 20, 32 << 20
 """glibc returns freed memory to the system if more than ``_TRIM_BYTES`` are free at the top of the heap, or
-if it was one allocation of ``_MMAP_BYTES`` or more. 32 MiB is the largest value that glibc accepts for the
+if it was one allocation of ``_MMAP_BYTES`` or more. glibc documents 32 MiB as the largest value of the
 latter."""
 
 

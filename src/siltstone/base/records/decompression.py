@@ -108,10 +108,9 @@ def decompress_batches(
     """Decompress the records of ``batches``: (data, starts, ends), int64, one a batch.
 
     ``data`` is ``window`` itself if no batch with records is compressed, else the bytes of ``scratch``. The
-    records of a compressed message are its inner messages; a message that is not compressed is one record
-    itself. ``limit`` bounds the decompressed bytes of one batch. ``origin`` is the position of the window in
-    the file ``path``. Raises CorruptRecordError for a compressed batch that cannot be read or exceeds
-    ``limit``.
+    records of a compressed message are its inner messages; another message is its own only record. ``limit``
+    bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
+    Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
     spans = RecordSpans(*np.empty((3, len(batches)), np.int64))
     bad_row, reason = find_record_spans(window, batches, spans)
