@@ -41,7 +41,8 @@ EMPTY, STABLE, ASSIGNING, RECONCILING = "Empty", "Stable", "Assigning", "Reconci
 Data = dict[str, Any]
 _Records = Mapping[str, dict[Any, Data]]
 """The values of one group's current records: by the type of the key (``CoordinatorRecordType``'s number, as
-text), then by what the key has besides the group: partition (commits), member id, regular expression, or None."""
+text), then by what the key has besides the group: partition (commits), member id, regular expression, or
+None."""
 _TopicNames = Mapping[str | None, str]
 """By topic id."""
 _OLD_COMMIT, _COMMIT, _GROUP_METADATA = "0", "1", "2"
