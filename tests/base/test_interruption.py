@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from siltstone.base import interruption
-from siltstone.base.interruption import Interruption, is_interrupt
+from siltstone.base.interruption import InterruptHandler, is_interrupt
 
 INT, TERM = signal.SIGINT, signal.SIGTERM
 HEAD = """
 import contextlib, os, signal, sys, threading, time
-from siltstone.base.interruption import Interruption, current
+from siltstone.base.interruption import InterruptHandler, current
 
 def say(line):
     sys.stderr.write(f"{line}\\n")
@@ -28,7 +28,7 @@ def send(number):
 INT, TERM = signal.SIGINT, signal.SIGTERM
 """
 INSTALLED = """
-came = Interruption(grace_seconds=float(sys.argv[1]), print_line=say)
+came = InterruptHandler(grace_seconds=float(sys.argv[1]), print_line=say)
 came.install()
 """
 
@@ -63,7 +63,7 @@ except KeyboardInterrupt:
         send({int(number)})
     send(INT)
     said.append("cleared away")
-print(said, came.has_come, came.status)
+print(said, came.was_signalled, came.status)
 try:
     came.check()
 except KeyboardInterrupt:
@@ -130,10 +130,10 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     done = run(
         """
 signal.signal(INT, signal.SIG_IGN)
-other = Interruption()
+other = InterruptHandler()
 other.install()
 send(INT)
-print(signal.getsignal(INT) is signal.SIG_IGN, other.has_come, current() is other)
+print(signal.getsignal(INT) is signal.SIG_IGN, other.was_signalled, current() is other)
 """,
         install="",
     )
@@ -176,7 +176,7 @@ def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
 from siltstone.base import interruption
 from siltstone.cli import main
 
-interruption.Interruption.__init__.__kwdefaults__["grace_seconds"] = 0.5
+interruption.InterruptHandler.__init__.__kwdefaults__["grace_seconds"] = 0.5
 
 def writing(arguments):
     threading.Timer(0.3, send, (TERM,)).start()
@@ -204,11 +204,21 @@ def test_without_a_command_nothing_is_installed() -> None:
     quiet.check()
     quiet.wait_for_callbacks()
     quiet.on_signal(lambda: pytest.fail("no signal came"))
-    assert not quiet.has_come and quiet.status == 130
-    with pytest.raises(KeyboardInterrupt), Interruption().critical():
+    assert not quiet.was_signalled and quiet.status == 130
+    with pytest.raises(KeyboardInterrupt), InterruptHandler().critical():
         signal.raise_signal(INT)
         inside = [signal.getsignal(number) for number in interruption.SIGNALS]
     assert [signal.getsignal(number) for number in interruption.SIGNALS] == before != inside
+
+
+def test_without_a_command_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(INT, signal.SIG_IGN)
+    try:
+        with InterruptHandler().critical():
+            signal.raise_signal(INT)
+        assert signal.getsignal(INT) is signal.SIG_IGN
+    finally:
+        signal.signal(INT, before)
 
 
 def test_an_error_that_replaces_an_interrupt_is_recognized() -> None:

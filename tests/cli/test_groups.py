@@ -178,6 +178,27 @@ def test_groups_of_the_consumer_protocol(
     assert offsets_of(group)["orders-0"] == 3 and offsets_of(group)["orders-1"] is None
 
 
+def test_a_streams_group_that_has_committed_offsets_is_left_out(tmp_path: Path) -> None:
+    records: Records = [
+        (encoded.commit_key("streams-app", "orders", 0), encoded.commit(3)),
+        (encoded.key(17, "streams-app"), b"\x00\x00"),
+        (encoded.commit_key("deleted", "orders", 0), encoded.commit(3)),
+        (encoded.key(17, "deleted"), b"\x00\x00"),
+        (encoded.key(17, "deleted"), None),
+    ]
+    directory = broker(tmp_path / "logs", batches(records))
+    (group,), failures = groups_in(directory)
+    assert (group.name, failures) == ("deleted", [])
+    with raises_error(UnknownGroupError, path="streams-app"):
+        groups_in(directory, "streams-app")
+
+
+def test_a_key_of_a_regular_expression_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    records: Records = [(encoded.key(16) + b"\x00\x09g", b"\x00\x00")]
+    groups, (failure,) = groups_in(broker(tmp_path / "logs", batches(records)))
+    assert groups == [] and failure.startswith("__consumer_offsets-0: offset 0: ")
+
+
 def test_offsets_of_aborted_and_open_transactions_do_not_count(siltstone: Command, tmp_path: Path) -> None:
     def commits(start: int, offset: int, producer: int) -> bytes:
         keys = [encoded.commit_key("g", "orders", number) for number in (0, 1)]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from siltstone.base import files
-from siltstone.base.interruption import Interruption
+from siltstone.base.interruption import InterruptHandler
 from siltstone.cli import main
 from tests.support.cleaning.logs import one, write_log
 
@@ -50,7 +50,7 @@ def strictly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         streams = [io.TextIOWrapper(io.BytesIO(), encoding=request.param, errors="strict") for _ in range(2)]
         with monkeypatch.context() as patched:
             # The handlers of a command's signals would outlive it here, with their hard end.
-            patched.setattr(Interruption, "install", lambda self: None)
+            patched.setattr(InterruptHandler, "install", lambda self: None)
             patched.setattr(sys, "argv", ["siltstone", *map(str, arguments)])
             patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             patched.setattr(sys, "stdout", streams[0])

@@ -2,18 +2,22 @@
 
 ::
 
-    signal ─┬─► main thread: KeyboardInterrupt, once, at once or at the end of its critical section
+    signal ─┬─► main thread: one KeyboardInterrupt, immediately or at the end of its critical section
             └─► a thread that the signal wakes through a socket, even while the main thread is in C code
-                  ├─ at once: other processes (Java, and the workers that depend on it) are ended
+                  ├─ immediately: other processes (Spark's JVM and its Python workers) are ended
                   └─ after ``GRACE_SECONDS``: os._exit(128 + signal)
 
-An interrupt is safe at any moment, as ``kill -9`` is; the grace period is there to remove staged files.
-PySpark and numba may swallow a KeyboardInterrupt or raise another error in its place. So call ``check``
-before new work starts, and look at ``has_come`` before an error is reported as one. A second signal changes
-nothing.
+The end of the process damages no log, not even by ``kill -9``: the next run, or the next start of a broker,
+completes a swap of segments that was cut off, or removes its files. But until then these files lie there, and
+the report does not count the swap. So swaps, and the removal of staged files, are critical sections. One that
+takes longer than the grace period is cut off.
 
-Only commands install an ``Interruption``. In any other program ``current()`` returns one that never sees a
-signal, and signal handlers are replaced only within ``critical``, in the main thread.
+PySpark and numba may swallow a KeyboardInterrupt or raise another error in its place. So call ``check``
+before new work starts, and look at ``was_signalled`` before an error is reported as one. A second signal
+changes nothing.
+
+Only commands install an ``InterruptHandler``. In any other program ``current()`` returns one that never sees
+a signal, and signal handlers are replaced only within ``critical``, in the main thread.
 """
 
 from __future__ import annotations
@@ -33,13 +37,13 @@ CALLBACKS_SECONDS = 2.5
 _PRINT_SECONDS = 0.2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
-"""Makes the context of a block that an interrupt must not stop half-way: ``Interruption.critical``, or
+"""Makes the context of a block that an interrupt must not stop half-way: ``InterruptHandler.critical``, or
 ``contextlib.nullcontext``."""
 INTERRUPTED_MESSAGE = "interrupted; every log is whole, run the command again to go on"
 
 
-class Interruption:
-    """Whether a signal has come, and what the process does then.
+class InterruptHandler:
+    """Knows whether a signal has come, and interrupts and ends the process then.
 
     ``exit_process`` ends the process with an exit status; before it, ``print_line`` gets a line for the user.
     """
@@ -61,8 +65,8 @@ class Interruption:
         self._callbacks_done = threading.Event()
 
     @property
-    def has_come(self) -> bool:
-        """Did a signal come?"""
+    def was_signalled(self) -> bool:
+        """Did SIGINT or SIGTERM come?"""
         return self._signal_number is not None
 
     @property
@@ -72,25 +76,26 @@ class Interruption:
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal has come. Call it before new work starts."""
-        if self.has_come:
+        if self.was_signalled:
             raise KeyboardInterrupt
 
     def on_signal(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` in another thread as soon as a signal comes, or at once if one has come."""
         self._callbacks.append(callback)
-        if self.has_come:
+        if self.was_signalled:
             callback()
 
     def wait_for_callbacks(self) -> None:
         """After a signal: wait up to ``CALLBACKS_SECONDS`` until other processes have ended."""
-        if self.has_come and self._is_installed:
+        if self.was_signalled and self._is_installed:
             self._callbacks_done.wait(CALLBACKS_SECONDS)
 
     @contextlib.contextmanager
     def critical(self) -> Iterator[None]:
         """In the main thread, a signal's KeyboardInterrupt is raised only at the end of the block.
 
-        A block that begins after the signal is a cleanup: it first waits until other processes have ended.
+        A block that begins after the signal is a cleanup. It first waits until other processes have ended,
+        since they may still write the files that it removes.
         """
         self.wait_for_callbacks()
         if threading.current_thread() is not threading.main_thread():
@@ -124,7 +129,7 @@ class Interruption:
         self._raise_once()
 
     def _raise_once(self) -> None:
-        if self.has_come and not self._has_raised and not self._critical_depth:
+        if self.was_signalled and not self._has_raised and not self._critical_depth:
             self._has_raised = True
             raise KeyboardInterrupt
 
@@ -151,21 +156,26 @@ class Interruption:
         self._callbacks_done.set()
 
 
-_current = Interruption()
+_current = InterruptHandler()
 
 
-def current() -> Interruption:
-    """The ``Interruption`` that this process's command has installed, else one that never sees a signal."""
+def current() -> InterruptHandler:
+    """The ``InterruptHandler`` that this process's command has installed, else one that never sees a
+    signal."""
     return _current
 
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM to the end of the block, in programs that have not installed an
-    ``Interruption``."""
+    """For programs without an installed ``InterruptHandler``: raise KeyboardInterrupt at the end of the block
+    if SIGINT or SIGTERM came in it. The program's own handlers are not called for these signals. A signal
+    that the program ignores stays ignored.
+    """
     deferred: list[int] = []
     before = {
-        number: signal.signal(number, lambda arrived, _: deferred.append(arrived)) for number in SIGNALS
+        number: signal.signal(number, lambda arrived, _: deferred.append(arrived))
+        for number in SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
@@ -178,7 +188,7 @@ def _deferred_signals() -> Iterator[None]:
 
 def is_interrupt(error: BaseException) -> bool:
     """Was the error caused by an interrupt: has a signal come, or is a KeyboardInterrupt among its causes?"""
-    if _current.has_come:
+    if _current.was_signalled:
         return True
     visited: set[int] = set()
     cause: BaseException | None = error

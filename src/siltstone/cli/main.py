@@ -106,7 +106,7 @@ def _run(arguments: list[str]) -> int:
         command = arguments[0] if arguments and arguments[0] in COMMANDS else "COMMAND"
         raise UsageError(str(error), advice=f"siltstone {command} --help lists the flags") from None
     except Exception as error:
-        if interruption.current().has_come:
+        if interruption.current().was_signalled:
             raise KeyboardInterrupt from error
         raise
     return result if isinstance(result, int) else 0
@@ -142,7 +142,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Drops the tracebacks that Py4J logs after an interrupt, through the root logger."""
     if "KeyboardInterrupt while sending command" in str(record.msg):
         return False
-    return not (interruption.current().has_come and record.exc_info)
+    return not (interruption.current().was_signalled and record.exc_info)
 
 
 def _last_words(line: str) -> None:
@@ -155,7 +155,7 @@ def _last_words(line: str) -> None:
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
     escape_unencodable()
-    interrupt = interruption.Interruption(print_line=_last_words)
+    interrupt = interruption.InterruptHandler(print_line=_last_words)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
     status = run()
@@ -166,4 +166,4 @@ def main() -> NoReturn:
 
         files.discard_standard_output()
     interrupt.wait_for_callbacks()
-    sys.exit(interrupt.status if interrupt.has_come else status)
+    sys.exit(interrupt.status if interrupt.was_signalled else status)

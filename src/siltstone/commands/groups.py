@@ -7,7 +7,8 @@
     topic-N ─ high watermark ────────────────────────────────────────────────────────► lag
 
 A group is what a coordinator would make of these records when it loads the partition
-(``GroupCoordinatorShard.replay``): offsets of an open or aborted transaction do not count.
+(``GroupCoordinatorShard.replay``): offsets of an open or aborted transaction do not count. Share and streams
+groups are left out.
 """
 
 from __future__ import annotations
@@ -39,23 +40,21 @@ EMPTY, STABLE, ASSIGNING, RECONCILING = "Empty", "Stable", "Assigning", "Reconci
 
 Data = dict[str, Any]
 _Records = Mapping[str, dict[Any, Data]]
-"""The current records of one group: by the type of the key (``CoordinatorRecordType``), then by partition
-(commits), by member, or None."""
+"""The values of one group's current records: by the type of the key (``CoordinatorRecordType``'s number, as
+text), then by what the key has besides the group: partition (commits), member id, regular expression, or
+None."""
 _TopicNames = Mapping[str | None, str]
 """By topic id."""
-_OLD_COMMIT, _COMMIT, _GROUP, _EPOCH, _SUBSCRIPTION, _TARGET_EPOCH, _CURRENT = (
-    "0",
-    "1",
-    "2",
-    "3",
-    "5",
-    "6",
-    "8",
-)
-_NEW_PROTOCOL = frozenset(("3", "4", "5", "6", "7", "8", "16"))
-_OTHER_GROUPS_FROM = 9
-"""Types from here on are of share and streams groups, but for 16. (A coordinator ignores types that it does
-not know.)"""
+_OLD_COMMIT, _COMMIT, _GROUP_METADATA = "0", "1", "2"
+_EPOCH, _MEMBER_METADATA, _TARGET_EPOCH, _CURRENT_ASSIGNMENT, _REGULAR_EXPRESSION = "3", "5", "6", "8", "16"
+_CONSUMER_PROTOCOL_TYPES = frozenset(("3", "4", "5", "6", "7", "8", _REGULAR_EXPRESSION))
+_STREAMS_GROUP_METADATA = "17"
+"""Each streams group has this record (``StreamsGroupMetadataKey``, KIP-1071)."""
+_FIRST_IGNORED_TYPE = 9
+"""Types from here on, except ``_REGULAR_EXPRESSION``, are of share and streams groups, or of later versions.
+A coordinator, too, ignores types that it does not know."""
+_MEMBER_STATE_STABLE = 0
+"""``MemberState.STABLE``: the member has its target assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +118,13 @@ class ConsumerGroup:
                 "client_id": member.client_id,
                 "host": member.host,
                 "instance_id": member.instance_id,
-                "assigned": [_place(topic_partition) for topic_partition in member.assigned],
+                "assigned": [_topic_partition_json(topic_partition) for topic_partition in member.assigned],
             }
             for member in self.members
         ]
         offsets = [
             {
-                **_place(offset.topic_partition),
+                **_topic_partition_json(offset.topic_partition),
                 "current_offset": offset.current_offset,
                 "log_end_offset": offset.log_end_offset,
                 "lag": offset.lag,
@@ -139,24 +138,31 @@ class ConsumerGroup:
         return {**described, "members": members, "offsets": offsets}
 
 
-def _place(topic_partition: TopicPartition) -> Data:
+def _topic_partition_json(topic_partition: TopicPartition) -> Data:
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
-def read_groups(snapshot: Snapshot, names: Collection[str] = ()) -> tuple[list[ConsumerGroup], list[str]]:
-    """The groups in order of name (``names`` empty: all), without log end offsets, and a line for each
+def read_groups(snapshot: Snapshot, group_ids: Collection[str] = ()) -> tuple[list[ConsumerGroup], list[str]]:
+    """The groups in order of id (``group_ids`` empty: all), without log end offsets, and a line for each
     partition or record of ``__consumer_offsets`` that cannot be read. Raises UnknownGroupError."""
     groups: defaultdict[str, _Records] = defaultdict(lambda: defaultdict(dict))
     failures: list[str] = []
     for topic_partition in sorted(snapshot.partitions):
         if topic_partition.topic == OFFSETS_TOPIC:
             failures += _read_partition(snapshot, topic_partition, groups)
-    for name in names:
-        if name not in groups:
+    # A streams group commits offsets as other groups do; without this it would be an empty classic group.
+    groups_shown = {
+        group_id: records for group_id, records in groups.items() if _STREAMS_GROUP_METADATA not in records
+    }
+    for group_id in group_ids:
+        if group_id not in groups_shown:
             reason = f"there is no such group in the partitions of {OFFSETS_TOPIC} that are here"
-            raise UnknownGroupError("; ".join((reason, *failures)), path=name)
-    topics = functools.cache(lambda: {snapshot.topic(name).topic_id: name for name in snapshot.names()})
-    return [_group(name, groups[name], topics) for name in sorted(set(names) or groups)], failures
+            raise UnknownGroupError("; ".join((reason, *failures)), path=group_id)
+    topic_names = functools.cache(
+        lambda: {snapshot.topic(topic).topic_id: topic for topic in snapshot.names()}
+    )
+    chosen = sorted(set(group_ids) or groups_shown)
+    return [_group(group_id, groups_shown[group_id], topic_names) for group_id in chosen], failures
 
 
 def with_log_ends(
@@ -192,14 +198,14 @@ def with_log_ends(
 
 def partitions_elsewhere(snapshot: Snapshot, groups: Iterable[ConsumerGroup]) -> list[str]:
     """A note about the partitions of these groups whose logs are not here: deleted, or on other brokers."""
-    places = {offset.topic_partition for group in groups for offset in group.offsets}
-    missing = sorted(places - snapshot.partitions.keys())
+    topic_partitions = {offset.topic_partition for group in groups for offset in group.offsets}
+    missing = sorted(topic_partitions - snapshot.partitions.keys())
     if not missing:
         return []
     more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
     verb = "is" if len(missing) == 1 else "are each"
-    where = NOT_HERE.removeprefix("is ")
-    return [f"{', '.join(map(str, missing[:4]))}{more} {verb} {where}: no log end offset and no lag"]
+    location = NOT_HERE.removeprefix("is ")
+    return [f"{', '.join(map(str, missing[:4]))}{more} {verb} {location}: no log end offset and no lag"]
 
 
 def _read_partition(
@@ -223,24 +229,30 @@ def _read_partition(
 
 def _add(groups: Mapping[str, _Records], record: Record) -> None:
     """Adds a record to those of its group. Raises UndecodableMessageError."""
-    row = decode_record("offsets", record.key, record.value)
-    if "decodedKey" not in row and _is_of_other_groups(record.key):
+    encoded_key = record.key or b""
+    type_number = int.from_bytes(encoded_key[:2], "big") if len(encoded_key) > 2 else 0
+    if type_number >= _FIRST_IGNORED_TYPE and type_number != int(_REGULAR_EXPRESSION):
+        if type_number == int(_STREAMS_GROUP_METADATA):
+            groups[_streams_group_id(encoded_key)][_STREAMS_GROUP_METADATA][None] = {}
         return
+    row = decode_record("offsets", record.key, record.value)
     if "undecodable" in row:
         raise UndecodableMessageError(0, row["undecodable"])
-    kind, key = row["decodedKey"]["type"], row["decodedKey"]["data"]
+    record_type, key = row["decodedKey"]["type"], row["decodedKey"]["data"]
     value = row["decodedValue"]["data"]
-    if kind == _GROUP and value["protocolType"] == "consumer":  # Kafka Connect has other assignments
+    # Members of other protocols, such as Kafka Connect's, have assignments of another format.
+    if record_type == _GROUP_METADATA and value["protocolType"] == "consumer":
         for member in value["members"] or ():
             member["assigned"] = decode_assignment(base64.b64decode(member["assignment"] or ""))
-    place = key.get("memberId", key.get("regularExpression"))
-    if kind in (_OLD_COMMIT, _COMMIT):
-        kind, place = _COMMIT, TopicPartition(key["topic"] or "", key["partition"])
-    groups[key.get("group", key.get("groupId")) or ""][kind][place] = value
+    subkey = key.get("memberId", key.get("regularExpression"))
+    if record_type in (_OLD_COMMIT, _COMMIT):
+        record_type, subkey = _COMMIT, TopicPartition(key["topic"] or "", key["partition"])
+    groups[key.get("group", key.get("groupId")) or ""][record_type][subkey] = value
 
 
-def _is_of_other_groups(key: bytes | None) -> bool:
-    return key is not None and len(key) > 2 and int.from_bytes(key[:2], "big") >= _OTHER_GROUPS_FROM
+def _streams_group_id(key: bytes) -> str:
+    """The group id in a ``StreamsGroupMetadataKey``, after its type: int16 size, bytes."""
+    return key[4:].decode("utf-8", "backslashreplace")
 
 
 def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
@@ -273,17 +285,21 @@ def _without_open_transactions(
             yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
 
 
-def _group(name: str, records: _Records, topics: Callable[[], _TopicNames]) -> ConsumerGroup:
-    """A group of its records; ``topics``: the name of each topic id."""
-    is_classic = _NEW_PROTOCOL.isdisjoint(records)
+def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNames]) -> ConsumerGroup:
+    """The group that these records describe. One that has only committed offsets is an empty classic group,
+    as a coordinator makes it (``OffsetMetadataManager.replay``)."""
+    is_classic = _CONSUMER_PROTOCOL_TYPES.isdisjoint(records)
     if is_classic:
-        metadata = _only(records, _GROUP)
+        metadata = _only(records, _GROUP_METADATA)
         members = [_classic_member(member) for member in metadata.get("members") or ()]
     else:
         metadata = {"protocolType": "consumer", "generation": _only(records, _EPOCH).get("epoch")}
-        members = [_consumer_member(name, records, topics()) for name in records.get(_SUBSCRIPTION, ())]
+        members = [
+            _consumer_member(member_id, records, topic_names())
+            for member_id in records.get(_MEMBER_METADATA, ())
+        ]
     return ConsumerGroup(
-        name=name,
+        name=group_id,
         type=CLASSIC if is_classic else CONSUMER,
         state=_state(records, members, is_classic=is_classic),
         protocol_type=metadata.get("protocolType"),
@@ -295,35 +311,37 @@ def _group(name: str, records: _Records, topics: Callable[[], _TopicNames]) -> C
     )
 
 
-def _only(records: _Records, kind: str) -> Data:
+def _only(records: _Records, record_type: str) -> Data:
     """The record of a type of which a group has one; empty if it has none."""
-    return records.get(kind, {}).get(None, {})
+    return records.get(record_type, {}).get(None, {})
 
 
 def _state(records: _Records, members: Sequence[Member], *, is_classic: bool) -> str:
-    """``ClassicGroup.initNextGeneration``; ``ConsumerGroup.maybeUpdateGroupState``."""
+    """The state that a coordinator gives the group after loading (``GroupMetadataManager.replay``): a classic
+    group with members is Stable, one without is Empty. For a consumer group see
+    ``ConsumerGroup.maybeUpdateGroupState``."""
     if not members or is_classic:
         return STABLE if members else EMPTY
     target = _only(records, _TARGET_EPOCH).get("assignmentEpoch", 0)
     if _only(records, _EPOCH).get("epoch", 0) > target:
         return ASSIGNING
-    reconciled = {"memberEpoch": target, "state": 0}
-    current = records.get(_CURRENT, {})
-    is_stable = all(reconciled.items() <= current.get(each.member_id, {}).items() for each in members)
+    reconciled = {"memberEpoch": target, "state": _MEMBER_STATE_STABLE}
+    assignments = records.get(_CURRENT_ASSIGNMENT, {})
+    is_stable = all(reconciled.items() <= assignments.get(each.member_id, {}).items() for each in members)
     return STABLE if is_stable else RECONCILING
 
 
 def _offsets(commits: Mapping[Any, Data], members: Sequence[Member]) -> Iterator[GroupOffset]:
-    owners = {place: member.member_id for member in members for place in member.assigned}
-    for place in sorted({*owners, *commits}):
-        commit = commits.get(place, {})
+    owners = {topic_partition: member.member_id for member in members for topic_partition in member.assigned}
+    for topic_partition in sorted({*owners, *commits}):
+        commit = commits.get(topic_partition, {})
         yield GroupOffset(
-            topic_partition=place,
+            topic_partition=topic_partition,
             current_offset=commit["offset"] if commit.get("offset", -1) >= 0 else None,
             leader_epoch=commit.get("leaderEpoch"),
             metadata=commit.get("metadata"),
             commit_timestamp=commit.get("commitTimestamp"),
-            member_id=owners.get(place),
+            member_id=owners.get(topic_partition),
         )
 
 
@@ -333,22 +351,23 @@ def _classic_member(member: Data) -> Member:
         client_id=member["clientId"] or "",
         host=member["clientHost"] or "",
         instance_id=member.get("groupInstanceId"),
-        assigned=tuple(sorted(TopicPartition(*place) for place in member.get("assigned", ()))),
+        assigned=tuple(sorted(TopicPartition(*assigned) for assigned in member.get("assigned", ()))),
     )
 
 
-def _consumer_member(member_id: str, records: _Records, topics: _TopicNames) -> Member:
+def _consumer_member(member_id: str, records: _Records, topic_names: _TopicNames) -> Member:
     """A member of the consumer protocol; a topic that is not here is named by its id."""
-    subscription, current = records[_SUBSCRIPTION][member_id], records.get(_CURRENT, {}).get(member_id, {})
+    metadata = records[_MEMBER_METADATA][member_id]
+    assignment = records.get(_CURRENT_ASSIGNMENT, {}).get(member_id, {})
     assigned = (
-        TopicPartition(topics.get(part["topicId"], part["topicId"]), number)
-        for part in current.get("assignedPartitions") or ()
-        for number in part["partitions"] or ()
+        TopicPartition(topic_names.get(topic["topicId"], topic["topicId"]), number)
+        for topic in assignment.get("assignedPartitions") or ()
+        for number in topic["partitions"] or ()
     )
     return Member(
         member_id=member_id,
-        client_id=subscription["clientId"] or "",
-        host=subscription["clientHost"] or "",
-        instance_id=subscription["instanceId"],
+        client_id=metadata["clientId"] or "",
+        host=metadata["clientHost"] or "",
+        instance_id=metadata["instanceId"],
         assigned=tuple(sorted(assigned)),
     )

@@ -1,4 +1,4 @@
-"""PySpark's daemon, which forks Python workers, with what tasks need imported before it forks.
+"""A PySpark daemon that imports what tasks need before it forks Python workers.
 
 Spark ends a Python worker that has had nothing to do for a minute. If PySpark's own daemon forks the next
 worker, that worker imports everything again, which takes longer than cleaning a gigabyte. A worker that is
@@ -7,8 +7,10 @@ forked here has the modules already, and all workers share their memory.
 A fork copies only the thread that calls it, but also locks that other threads hold, which nobody then
 releases. For that reason PySpark's daemon imports nothing. This daemon keeps libraries from starting threads,
 and counts its threads. If there is more than one, or the number is unknown, it executes PySpark's daemon
-instead. It runs on local masters only: an executor on another machine may have another version of Siltstone,
-or none.
+instead.
+
+``spark.session`` sets Spark's ``spark.python.daemon.module`` to this module, on local masters only: an
+executor on another machine may have another version of Siltstone, or none.
 """
 
 from __future__ import annotations
@@ -44,15 +46,16 @@ PRELOADED = (
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD`` of glibc's ``mallopt``."""
 _TRIM_BYTES, _MMAP_BYTES = 128 << 20, 32 << 20
-"""glibc returns memory at the top of the heap beyond the first, and an allocation over the second, at
-once."""
+"""glibc returns freed memory to the system if more than ``_TRIM_BYTES`` are free at the top of the heap, or
+if it was one allocation of ``_MMAP_BYTES`` or more. glibc documents 32 MiB as the largest value of the
+latter."""
 
 
 def keep_memory() -> None:
     """Let this process, and those forked from it, keep up to 128 MiB of freed memory for later allocations.
 
-    The arrays of a window are allocated and freed hundreds of times. The system would clear memory that is
-    returned to it each time."""
+    A task reads a log in windows (parts that fit its memory), and allocates and frees arrays of the same
+    sizes for each. Memory that is returned to the system must be cleared before it is allocated again."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
@@ -71,14 +74,18 @@ def forget_zip_importers() -> None:
 
 
 def _warm_up() -> int:
-    """Clean a small log, so that the kernels are loaded; returns the number of threads of this process.
+    """Clean a small log, so that numba's compiled functions are loaded; returns the number of threads of this
+    process.
 
     Raises OSError without a temporary folder, or if the number is unknown.
     """
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
-    with files.temporary_directory("siltstone-rehearsal-") as folder:
-        engine.clean_warm_up_log(Path(folder), engine.InProcessEngine(), engine.InProcessEngine())
+    with files.temporary_directory("siltstone-warm-up-") as folder:
+        # No Spark session here: this process also plays the workers that share one log.
+        engine.clean_warm_up_log(
+            Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
+        )
     threads = re.search(rb"^Threads:\s*(\d+)$", files.read_bytes("/proc/self/status"), re.MULTILINE)
     if threads is None:
         raise OSError("/proc/self/status does not tell the number of threads")

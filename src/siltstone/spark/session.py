@@ -111,7 +111,7 @@ def start_session(
             ) from None
     session.sparkContext.setLogLevel("ERROR")
     # PySpark's server for accumulators would print a traceback when an interrupt ends Java.
-    internals.silence_accumulators(session, lambda: interruption.current().has_come)
+    internals.silence_accumulators(session, lambda: interruption.current().was_signalled)
     if not is_local(master):
         session.sparkContext.addPyFile(package_zip())
     return session

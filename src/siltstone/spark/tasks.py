@@ -205,7 +205,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
         if jobs_left:
             interruption.current().wait_for_callbacks()
             with contextlib.suppress(Exception):  # Spark may be gone.
-                if not interruption.current().has_come:
+                if not interruption.current().was_signalled:
                     context.cancelJobsWithTag(tag)
 
 

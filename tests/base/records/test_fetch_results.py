@@ -112,6 +112,12 @@ def test_impossible_lengths_are_refused_by_four_bytes(length: int, limit: int, a
 def test_possible_lengths() -> None:
     assert frame_size(struct.pack(">i", 2)) == 6
     assert frame_size(struct.pack(">i", 96), 100) == 100
+    assert frame_size(struct.pack(">i", (1 << 31) - 1)) == (1 << 31) + 3  # the largest that can be encoded
+
+
+def test_a_frame_that_is_cut_says_how_much_is_there() -> None:
+    with raises_error(CorruptRecordError, position=0, about="its length says 106 bytes, but 50 are left"):
+        decode_message_set_send(struct.pack(">ih", 102, 0) + bytes(44))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,13 @@ memory of their records' columns. Then one slice is decompressed after another::
     slice  ─ decompress_batches ─► data, and where in it each batch's records start and end
 
 A slice has at least one batch, so memory is bounded by ``SLICE_BYTES`` and the largest batch. ``limit``
-(``max.decompressed.message.bytes``) bounds what one batch may decompress to. A batch that declares more is
-refused before memory is allocated; the memory for all others is allocated at once.
+(``max.decompressed.message.bytes``) bounds what one batch may decompress to. A batch that declares an exact
+size above it is refused before memory is allocated. For the others of a slice, one buffer is allocated in one
+step.
+
+zstd and lz4 frames declare an exact size if their headers have it, else an upper bound can be told from their
+blocks. snappy declares an exact size, and so does gzip, unless there may be a second gzip member. Damaged
+bytes may declare nothing (``UNREADABLE_SIZE``).
 """
 
 from __future__ import annotations
@@ -49,19 +54,22 @@ _LIMIT_ADVICE = f"if the batch is not damaged, raise {DECOMPRESSION_LIMIT_SETTIN
 
 
 def decompressed_size_bounds(window: Bytes, batches: BatchHeaders) -> Int64:
-    """The most bytes that each batch's records (of any magic) can decompress to: int64.
+    """An estimate, before decompression, of the bytes of each batch's records (of any magic): int64.
 
-    It is exact for a batch that declares its size. A batch whose size cannot be read, such as a damaged one,
-    counts with the default of ``max.decompressed.message.bytes``. Raises no error.
+    For a valid batch it is the size that the batch declares, or an upper bound. A batch whose size cannot be
+    read is damaged or has an unknown codec; it counts with the default of ``max.decompressed.message.bytes``.
+    Raises no error.
     """
     sizes = batches["size"].astype(np.int64)
+    # The count of a compressed message set is not in its header: it is -1 here.
     rows = np.flatnonzero((codec_of(batches) > 0) & (batches["count"] != 0))
     if len(rows):
         compressed = batches[rows] if len(rows) < len(batches) else batches
         spans = RecordSpans(*np.empty((3, len(rows)), np.int64))
+        # A message set that cannot be read gets an empty span; ``decompress_batches`` refuses it later.
         find_record_spans(window, compressed, spans)
-        declared, _ = declared_sizes(window, spans)
-        sizes[rows] = np.where(declared < 0, DEFAULT_DECOMPRESSION_LIMIT, declared)
+        bounds, _ = declared_sizes(window, spans)
+        sizes[rows] = np.where(bounds < 0, DEFAULT_DECOMPRESSION_LIMIT, bounds)
     return sizes
 
 
@@ -74,7 +82,7 @@ def slices_within(window: Bytes, batches: BatchHeaders, budget: int = SLICE_BYTE
     if not len(batches):
         return
     sizes, is_legacy = decompressed_size_bounds(window, batches), batches["magic"] < 2
-    # A compressed message set has no record count in its header: the smallest message bounds it.
+    # A compressed message set has the count -1: it has at most as many messages as the smallest one fits in.
     records = np.where(
         is_legacy & (codec_of(batches) > 0), sizes // MIN_ENTRY_SIZE, np.maximum(batches["count"], 1)
     )
@@ -100,9 +108,9 @@ def decompress_batches(
     """Decompress the records of ``batches``: (data, starts, ends), int64, one a batch.
 
     ``data`` is ``window`` itself if no batch with records is compressed, else the bytes of ``scratch``. The
-    records of a compressed message set entry are its inner messages; any other entry is its own record.
-    ``limit`` bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file
-    ``path``. Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
+    records of a compressed message are its inner messages; another message is its own only record. ``limit``
+    bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
+    Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
     spans = RecordSpans(*np.empty((3, len(batches)), np.int64))
     bad_row, reason = find_record_spans(window, batches, spans)
@@ -112,12 +120,12 @@ def decompress_batches(
     if not spans.codec.any():
         return window, spans.start, spans.end
     scratch.clear()
-    declared, exact = declared_sizes(window, spans)
-    for row in np.flatnonzero(exact & (declared > limit) & (spans.codec > 0))[:1].tolist():
+    bounds, is_exact = declared_sizes(window, spans)
+    for row in np.flatnonzero(is_exact & (bounds > limit) & (spans.codec > 0))[:1].tolist():
         text = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
         raise corrupt_batch(batches, row, text, path, origin, _LIMIT_ADVICE)
-    inexact_total = int(declared[~exact].clip(min=0, max=limit).sum())
-    reserved = int(declared[exact].sum()) + min(inexact_total, _MAX_RESERVED_FOR_BOUNDS)
+    inexact_total = int(bounds[~is_exact].clip(min=0, max=limit).sum())
+    reserved = int(bounds[is_exact].sum()) + min(inexact_total, _MAX_RESERVED_FOR_BOUNDS)
     scratch.allocate(min(reserved, MAX_RECORD_BUFFER_BYTES))
     view, sizes, next_row = window.data, np.empty(len(batches), np.int64), 0
     span_columns = (*spans, batches["magic"])
@@ -158,13 +166,13 @@ def refuse_impossible_counts(
     maximum = max_records(limit)
     for is_bad, reason, advice in (
         (counts * _MIN_RECORD_SIZE > sizes, "more records than its bytes can hold", None),
-        (counts > maximum, f"more than {maximum} records", f"{_LIMIT_ADVICE}, which bounds these too"),
+        (counts > maximum, f"more than {maximum} records", f"{_LIMIT_ADVICE}, which bounds the count too"),
     ):
         if is_bad.any():
             raise corrupt_batch(batches, int(is_bad.argmax()), reason, path, origin, advice)
 
 
 def max_records(limit: int) -> int:
-    """The most records that one batch may have: as many as have columns of ``limit`` bytes, so that the
-    columns take no more memory than the records may. A ``limit`` below the default does not lower it."""
+    """The most records that one batch may have: their columns, of ``RECORD_MEMORY_BYTES`` a record, may take
+    as many bytes as the decompressed records (``limit``), or as the default limit if that is more."""
     return max(limit, DEFAULT_DECOMPRESSION_LIMIT) // RECORD_MEMORY_BYTES

@@ -5,10 +5,15 @@
     0  total length 4 | error code 2 | message 1 … message n
     0  total length 4 | error code 2 | MessageSetSend 1 … MessageSetSend n
 
-Big-endian; a total length counts what follows it, so it is at least 2. The messages are a chunk of the log as
-it is stored, entries of any magic, and are never copied: encoding returns the parts to write one after
-another, decoding returns slices of the frame. A chunk may end within a message, since a reader asks for a
-number of bytes:
+Big-endian; a total length counts what follows it, so it is at least 2. Today's protocol does not use these
+frames: a broker answers with ``FetchResponse``. Here, ``PartitionLog.fetch`` returns a MessageSetSend and
+``LogManager.fetch`` a MultiMessageSetSend. A program that sends them to another process encodes them with
+this module.
+
+A *message* here is what the log stores under one size field: a record batch (magic 2), or a message of a
+message set (magic 0 and 1), which may be compressed. The messages are a chunk of the log as it is stored.
+They are never copied: encoding returns the parts to write one after another, decoding returns slices of the
+frame. A chunk may end within a message, since a reader asks for a number of bytes::
 
     size = frame_size(head, limit)            # from the first 4 bytes, before anything is allocated
     result = decode_message_set_send(frame)
@@ -32,6 +37,8 @@ HEADER = struct.Struct(">ih")
 LENGTH_SIZE = 4
 MIN_LENGTH = HEADER.size - LENGTH_SIZE
 MAX_LENGTH = (1 << 31) - 1
+"""The largest total length: it is an int32."""
+MAX_FRAME_SIZE = LENGTH_SIZE + MAX_LENGTH
 MAX_RESULTS = 1 << 16
 """Most results in one frame by default: one may be 6 bytes on the wire, but is an object here."""
 _ERROR_PATH = "fetch result"
@@ -57,9 +64,9 @@ class MessageSetSend:
     def scan(self) -> Scan:
         """The whole messages of the chunk, and how it ends: CLEAN between two, TRUNCATED within one.
 
-        ``needed`` is the truncated message's whole size where the chunk has its size field, else 0. Checksums
-        are not verified. Raises CorruptRecordError for bytes that are no message; its position is in
-        ``messages``.
+        ``Scan.needed`` is the truncated message's whole size if the chunk has its first 17 bytes (up to the
+        magic byte), else 0. Checksums are not verified. Raises CorruptRecordError for bytes that are no
+        message; its position is in ``messages``.
         """
         scan = scan_batches(self.messages)
         if scan.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
@@ -75,26 +82,28 @@ class MultiMessageSetSend:
     results: tuple[MessageSetSend, ...]
 
 
-def frame_size(head: bytes | bytearray | memoryview, limit: int = MAX_LENGTH) -> int:
+def frame_size(head: bytes | bytearray | memoryview, limit: int = MAX_FRAME_SIZE) -> int:
     """Bytes of a whole frame, its length included, by its first 4 bytes.
 
     Raises CorruptRecordError for a length below 2, or for a frame over ``limit`` bytes.
     """
     (length,) = struct.unpack_from(">i", head)
-    return _checked_size(length, 0, limit)
+    return _checked_size(length, 0, limit, "are allowed")
 
 
-def _checked_size(length: int, position: int, limit: int) -> int:
+def _checked_size(length: int, position: int, limit: int, limit_meaning: str) -> int:
     if length < MIN_LENGTH:
         raise CorruptRecordError(_ERROR_PATH, position, f"impossible length {length}")
-    if LENGTH_SIZE + length > limit:
-        raise CorruptRecordError(_ERROR_PATH, position, f"{LENGTH_SIZE + length} bytes are more than {limit}")
-    return LENGTH_SIZE + length
+    size = LENGTH_SIZE + length
+    if size > limit:
+        reason = f"its length says {size} bytes, but {limit} {limit_meaning}"
+        raise CorruptRecordError(_ERROR_PATH, position, reason)
+    return size
 
 
-def _header(error_code: int, content: int) -> memoryview:
-    assert MIN_LENGTH + content <= MAX_LENGTH, "a length is an int32"
-    return memoryview(HEADER.pack(MIN_LENGTH + content, error_code))
+def _header(error_code: int, content_size: int) -> memoryview:
+    assert MIN_LENGTH + content_size <= MAX_LENGTH, "a length is an int32"
+    return memoryview(HEADER.pack(MIN_LENGTH + content_size, error_code))
 
 
 def encode_message_set_send(result: MessageSetSend) -> list[memoryview]:
@@ -145,5 +154,5 @@ def _message_set_send(data: Bytes, position: int) -> MessageSetSend:
     if end - position < HEADER.size:
         raise CorruptRecordError(_ERROR_PATH, position, "it is truncated within its length and error code")
     length, error_code = HEADER.unpack_from(data.data, position)
-    size = _checked_size(length, position, end - position)
+    size = _checked_size(length, position, end - position, "are left")
     return MessageSetSend(error_code=error_code, messages=data[position + HEADER.size : position + size])
