@@ -85,7 +85,8 @@ def test_clean_undo_and_verify(strictly: Strictly, logs: Path, tmp_path: Path) -
     assert strictly("verify", logs, out, *POLICY, "--no-spark").status == 0
     assert strictly("verify", logs, out, *POLICY, "--no-spark", "--json").document
     said = strictly(
-        "clean", logs, *HOW, "--in-place", "--all-topics", "--keep-originals", kept, "--report", report
+        *("clean", logs, *HOW, "-v", "--in-place", "--all-topics"),
+        *("--keep-originals", kept, "--report", report),
     )
     assert said.status == 0 and b"passed over" in said.out and b"\\udcff" in said.out
     assert str(logs / "topic-0") in json.loads(report.read_bytes())["sha256_before"]

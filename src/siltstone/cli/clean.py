@@ -49,15 +49,13 @@ def clean(
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories.
 
-    Choose --in-place (the result is swapped in, crash-safe) or --out NEW (a cleaned copy); --dry-run shows
-    the result and changes nothing. --watch only shows the state of the logs, repeatedly, also beside a
-    running broker or cleaner.
+    Choose --in-place (the result is swapped in, crash-safe), --out NEW (a cleaned copy) or --dry-run, which
+    changes nothing. --watch only shows the state of the logs, also beside a running broker or cleaner.
 
     Parameters
     ----------
     directories
-        Kafka log directories (all log.dirs of one broker together), or one partition directory;
-        also as --dir.
+        Kafka log directories (all log.dirs of one broker together), or one partition directory.
     dir_
         The same as DIRECTORIES; repeat it for more.
     all_topics
@@ -85,6 +83,10 @@ def clean(
         output.write_json(_document(request, done))
     else:
         _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
+    return _exit_status(done)
+
+
+def _exit_status(done: cleaning.CleanOutcome) -> int:
     if done.report_error is not None:
         output.note(f"the audit was not written: {done.report_error}; standard output has the results")
     return 1 if failures(done.results) or done.report_error is not None else 0

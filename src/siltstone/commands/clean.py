@@ -281,8 +281,7 @@ def clean(
             audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         if confirm is not None:
             confirm(states)
-        if request.roll:
-            _roll(states, clock)
+        _roll(states if request.roll else (), clock)
         make = engine or _engine_for(request, states)
         once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
@@ -301,15 +300,17 @@ def clean(
         passed_over = [entry for directory in directories for entry in directory.passed_over]
         not_selected = _report_excluded(excluded, results, passed_over)
         record_outcome(request, states, results, started)
-        outcome = CleanOutcome(run=run, results=[*results, *not_selected], passed_over=passed_over)
-        outcome.notes = list(policies.notes)
-        outcome.kept = originals if originals is not None and files.exists(originals) else None
-        if once.cache_info().currsize:  # else there was nothing to clean, and no engine was started
-            in_process = isinstance(once(), InProcessEngine)
-            outcome.engine = "in-process" if in_process else f"spark {request.spark_master}"
-        if audit is not None:
-            outcome.report_error = audit.write(outcome.results)
-        return outcome
+        results += not_selected
+        was_started = once.cache_info().currsize > 0  # else there was nothing to clean
+        return CleanOutcome(
+            run=run,
+            results=results,
+            passed_over=passed_over,
+            notes=list(policies.notes),
+            kept=originals if originals is not None and files.exists(originals) else None,
+            engine=_engine_name(once(), request) if was_started else None,
+            report_error=None if audit is None else audit.write(results),
+        )
 
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
@@ -330,7 +331,11 @@ def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFact
     """The engine of the request's choice. Raises UsageError."""
     if request.uses_spark(lambda: compacted_bytes(states)):
         return spark_engine
-    return lambda request, progress: InProcessEngine()
+    return lambda request, progress: InProcessEngine(progress=progress)
+
+
+def _engine_name(engine: Engine, request: CleanRequest) -> str:
+    return "in-process" if isinstance(engine, InProcessEngine) else f"spark {request.spark_master}"
 
 
 def _cleaner(

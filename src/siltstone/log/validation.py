@@ -271,11 +271,15 @@ def validate_and_assign(
         _refuse_oversized(rows, config)
     _refuse_more_than_a_segment(data, config)
     if assign_offsets(data, rows, findings, assigned):
-        pending = np.flatnonzero(findings[:, CHECKSUM_PENDING])
-        patch_checksums(data, rows["position"][pending], rows["size"][pending].astype(np.int64))
-        for row in pending.tolist():
-            rows["crc"][row] = _read_int32(data, int(rows["position"][row]) + CRC_POSITION)
+        _write_pending_checksums(data, rows, np.flatnonzero(findings[:, CHECKSUM_PENDING]))
     return ValidatedBatches(data, rows, *summarize_batches(rows), trailing_bytes)
+
+
+def _write_pending_checksums(data: Bytes, rows: BatchHeaders, pending: Int64) -> None:
+    """Compute the checksums of the batches ``pending`` (row numbers), into ``data`` and ``rows``."""
+    patch_checksums(data, rows["position"][pending], rows["size"][pending].astype(np.int64))
+    for row in pending.tolist():
+        rows["crc"][row] = _read_int32(data, int(rows["position"][row]) + CRC_POSITION)
 
 
 def _checksum_of_one_batch(data: Bytes) -> int:

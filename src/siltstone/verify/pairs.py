@@ -242,14 +242,7 @@ def open_sides(
         notes.append(
             f"{names} has the originals of a run: only the {len(old)} logs that it changed are checked"
         )
-    for partition, side in copied.items():
-        if (
-            partition in new
-            and files.stat(side.directory).device_and_inode
-            == files.stat(new[partition].directory).device_and_inode
-        ):
-            reason = f"{partition} of BEFORE and of AFTER is this directory"
-            raise UsageError(reason, path=side.directory, advice=_COPY_ADVICE)
+    _refuse_same_directories(copied, new)
     if topics:
         missing = set(topics) - {partition.topic for partition in old}
         if missing:
@@ -260,6 +253,14 @@ def open_sides(
         old = {partition: side for partition, side in old.items() if partition.topic in topics}
         new = {partition: side for partition, side in new.items() if partition.topic in topics}
     return old, new, notes
+
+
+def _refuse_same_directories(copied: Logs, new: Logs) -> None:
+    for partition in copied.keys() & new.keys():
+        before, after = copied[partition].directory, new[partition].directory
+        if files.stat(before).device_and_inode == files.stat(after).device_and_inode:
+            reason = f"{partition} of BEFORE and of AFTER is this directory"
+            raise UsageError(reason, path=before, advice=_COPY_ADVICE)
 
 
 def _directory_sides(paths: Sequence[Path]) -> Logs:
