@@ -6,8 +6,8 @@ A span is a range of a log's offsets: those of one segment of AFTER (``pairs.Spa
 the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
 of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
 no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
-decides on the first three. For the fourth it returns an entry for each record with a key, and ``keys`` looks
-for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
+judges by the first two. For each record with a key it returns an entry, which says whether the third holds,
+and ``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
 """
 
 from __future__ import annotations
@@ -179,8 +179,7 @@ class AfterStream:
 # A batch's timestamps and delete horizon must be those that its retained records give.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
-"""By number, from 1 on. The first three are in the order of
-``_record_byte_ranges``."""
+"""By number, from 1 on. The first three are in the order of ``_record_byte_ranges``."""
 _PRESERVED_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _PRESERVED_BITS = (
     (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
@@ -369,10 +368,8 @@ class Comparison:
         self._findings.add_offsets("record_unknown", "the batch had no such record", unknown, after.path)
         new_records, records = new_records[is_matched], records[is_matched]
         differs = np.empty(len(records), np.int8)
-        ranges, new_ranges = (
-            _record_byte_ranges(old, records),
-            _record_byte_ranges(after.columns, new_records),
-        )
+        ranges = _record_byte_ranges(old, records)
+        new_ranges = _record_byte_ranges(after.columns, new_records)
         first_difference(old.data, ranges, after.columns.data, new_ranges, differs)
         is_retimed = old.timestamp[records] != after.columns.timestamp[new_records]
         differs[(differs == 0) & is_retimed] = len(_RECORD_PROBLEMS)
@@ -424,7 +421,7 @@ class Comparison:
         tombstones = (columns.value_size < 0) & data & in_range
         without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
         # The last rewritten segment may go on above the cleaned range. There no record may be discarded for
-        # its key or for want of one, so ``keys`` gets no entries of these records.
+        # its key, nor because it has none, so ``keys`` gets no entries of these records.
         lost_above_range = discarded & data & ~in_range
         self._note("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
@@ -463,7 +460,7 @@ class Comparison:
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             is_certain = settings.delete_retention_ms is not None
         # The next side-by-side compaction needs tombstones at or above the compaction horizon: the compacted
-        # ledger may still have a record of their key. So they need not be discarded at any age.
+        # ledger may still have records of their keys. So cleaning retains them at any age.
         return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
