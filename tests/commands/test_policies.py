@@ -402,7 +402,7 @@ def test_settings_of_a_brokers_topic_that_siltstone_altered_are_used(directory: 
     assert (result.status, result.reason) == ("skipped", "cleanup.policy=delete")
 
 
-def test_a_broker_without_its_metadata_is_refused_despite_siltstones_list(directory: Path) -> None:
+def test_a_broker_without_its_metadata_is_refused_despite_the_topic_registry(directory: Path) -> None:
     entry = TopicEntry(topic_id="", partitions=(0,), uncreated=(), config={"cleanup.policy": "compact"})
     write_registry(directory, NO_TOPICS.with_topic("basic", entry))
     (directory / "theirs-0").mkdir()

@@ -11,7 +11,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.commands.clean import CleanRequest, clean
 from siltstone.commands.offsets import parse_partitions, parse_time, read_offsets
-from siltstone.commands.policies import reads_to_the_end
+from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import parse_range
 from siltstone.commands.review import ExplainRequest, explain
 from siltstone.commands.topics import matching_topics
@@ -54,7 +54,7 @@ def test_outputs_of_a_cleaning_must_be_new_and_in_a_directory_that_exists(tmp_pa
         (parse_time, "latest-tiered", "remote storage", "max-timestamp"),
         (parse_partitions, "1,x", "'x'", "0,2-4,7-"),
         (parse_range, "x@5", "-o x@5", "s@ms,e@ms"),
-        (reads_to_the_end, "start", "--high-watermark start", "--high-watermark end"),
+        (high_watermark_is_end, "start", "--high-watermark start", "--high-watermark end"),
         (lambda text: matching_topics([], text), "(", "--topic (", "siltstone topics --list"),
     ],
 )

@@ -116,6 +116,12 @@ def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
         LeaderEpochs(tmp_path)
 
 
+def test_the_reason_names_an_epoch_that_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / LEADER_EPOCH_CHECKPOINT).write_text(f"0\n1\n{1 << 31} 0\n")
+    with raises_error(CorruptFileError, about=f"epoch {1 << 31} is above {(1 << 31) - 1}"):
+        LeaderEpochs(tmp_path)
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_whatever_is_assigned_ascends_and_is_on_disk(
     tmp_path_factory: pytest.TempPathFactory, assigned: list[tuple[int, int]]

@@ -29,7 +29,7 @@ def test_entries(dirty: bool, count: int) -> None:
     found = entries_of(row, 5)
     assert (found.bucket, found.is_dirty, found.base_offset) == (3, dirty, 1 << 40)
     assert np.array_equal(found.entries, entries)
-    with pytest.raises(ValueError, match="arrived"):
+    with pytest.raises(ValueError, match="were sent"):
         entries_of(replace(row, count=count + 1), 5)
 
 
@@ -41,7 +41,7 @@ def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row.target for row in sent} == {4}
     assert len(sent) == -(-count // 16_000)
     assert np.array_equal(np.concatenate([row.array(np.uint32) for row in sent]), offsets)
-    with pytest.raises(ValueError, match="arrived"):
+    with pytest.raises(ValueError, match="were sent"):
         replace(sent[0], count=sent[0].count - 1).array(np.uint32)
 
 

@@ -62,7 +62,7 @@ def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str)
         shutil.copytree(pair.before, pair.after, copy_function=shutil.copy2)
         assert round_.now_ms is not None
         clean_round(pair.after, round_.command_config, round_.now_ms, way)
-        exact = replace(pair.settings, now_ms=round_.now_ms, now_is_exact=True)
+        exact = replace(pair.settings, cleaned_at_ms=round_.now_ms, cleaned_at_is_exact=True)
         found = Pair(
             before=pair.before, after=pair.after, topic_partition=pair.topic_partition, settings=exact
         ).verdict()

@@ -36,7 +36,7 @@ def quick_disk() -> Iterator[None]:
 
 
 def _settings(config: Mapping[str, object], now_ms: int, *, exact: bool) -> CleaningSettings:
-    return cleaning_settings(logs.settings(config), now_ms, now_is_exact=exact)
+    return cleaning_settings(logs.settings(config), now_ms, cleaned_at_is_exact=exact)
 
 
 def _verdict(before: Path, after: Path, settings: CleaningSettings) -> LogVerdict:

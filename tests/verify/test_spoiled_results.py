@@ -13,7 +13,7 @@ from siltstone.log.indexes import TRANSACTION_ENTRY
 from siltstone.verify.findings import PROBLEM_KINDS
 from tests.support import golden_sets
 from tests.support.verify.editing import Spoiler
-from tests.support.verify.spoilings import SPOILINGS, Spoiling
+from tests.support.verify.spoilings import SPOILINGS, Spoiling, lose_an_empty_segments_neighbour
 from tests.support.verify.staging import stage_pair
 
 SEEDS = (1, 2, 3)
@@ -30,6 +30,14 @@ def test_a_spoiled_result_is_found(
     spoiling.spoil(Spoiler(pair=pair, random=random.Random(seed)))
     found = pair.verdict()
     assert spoiling.found & found.found.keys(), (found.found, [str(each) for each in found.problems])
+
+
+def test_the_loss_of_the_last_batch_names_no_producer(golden: Path, tmp_path: Path) -> None:
+    case = golden_sets.load_case(golden, "basic")
+    pair = stage_pair(case, case.rounds[0], tmp_path)
+    lose_an_empty_segments_neighbour(Spoiler(pair=pair, random=random.Random(1)))
+    (problem,) = [each for each in pair.verdict().problems if each.kind == "last_batch_lost"]
+    assert problem.offset is not None and "producer" not in problem.detail
 
 
 def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.base.records.layout import TIMESTAMP_TYPE_BIT
 from siltstone.cli import output
-from siltstone.commands.policies import reads_to_the_end
+from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
 from siltstone.log.names import TopicPartition
@@ -244,7 +244,7 @@ def consume(
         partitions=frozenset(flags.partition),
         wanted=parse_range(flags.offset),
         isolation=flags.isolation,
-        to_the_end=reads_to_the_end(flags.high_watermark),
+        to_the_end=high_watermark_is_end(flags.high_watermark),
         read_compacted=flags.read_compacted,
     )
     output.note(*consuming.notes, *consuming.damage)

@@ -89,27 +89,28 @@ def _show_explanation(
 ) -> None:
     failed = [log for log in explanation.logs if log.status in (FAILED, UNCLEANABLE)]
     if quiet:
-        output.note(*output.reason_lines(_reasons(failed)))
+        output.note(*output.reason_lines(_status_reasons(failed)))
         return
     explained = [log for log in explanation.logs if log.is_explained]
     rows = [log for log in explanation.logs if verbose or log.is_explained or log.status != SKIPPED]
     if rows:
         names = ("log", "state", "dirty", "bytes", "records", *CLEANING_REASONS, "keys", "passes")
         output.write_table("what cleaning would do", names, map(_explanation_row, rows), left=2)
-    output.write_lines(*output.reason_lines(_reasons(explanation.logs)))
+    output.write_lines(*output.reason_lines(_status_reasons(explanation.logs)))
     for log in explanation.logs:
         output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
         if log.is_explained and (verbose or len(explained) == 1):
             _show_log(log)
         if log.is_explained and (request.show_keys or request.top != HOTTEST_KEYS_DEFAULT):
             _show_keys(log)
-    if verbose:
+    if verbose:  # entries of the log directories that are no partition's directory, and so were ignored
         output.write_lines(*(f"passed over: {path} ({reason})" for path, reason in explanation.passed_over))
     output.write_lines(_summary(explanation))
     output.note(*explanation.notes)
 
 
-def _reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str, str], object]]:
+def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str, str], object]]:
+    """((status, why the log has it), name) of each log with such a reason."""
     for log in logs:
         if log.reason:
             yield (log.status, log.reason), log.name
@@ -147,8 +148,8 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
 def _show_log(log: LogExplanation) -> None:
     cleanable, outcome, kafka = log.range, log.outcome, log.keys.kafka
     bounds = ", ".join(f"{bound.name} {bound.offset:,}" for bound in cleanable.bounds)
-    span = f"{cleanable.first_dirty_offset:,} to {cleanable.first_uncleanable_offset:,}"
-    output.write_lines(f"{log.name}: dirty offsets {span}, bounded by {bounds}")
+    dirty_range = f"{cleanable.first_dirty_offset:,} to {cleanable.first_uncleanable_offset:,}"
+    output.write_lines(f"{log.name}: dirty offsets {dirty_range}, bounded by {bounds}")
     if kafka is not None:
         passes = "1 pass" if kafka.passes == 1 else f"at least {kafka.passes} passes"
         output.write_lines(
@@ -162,7 +163,7 @@ def _show_log(log: LogExplanation) -> None:
         if waiting.at_ms == NOT_STAMPED:
             text = "have no delete horizon yet"
         elif waiting.at_ms == KEPT_BY_LEDGER:
-            text = "stay until the log is compacted side by side again"
+            text = "stay until the next side-by-side compaction has applied them to the compacted ledger"
         size = size_text(waiting.bytes)
         output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
     groups = [
@@ -184,7 +185,9 @@ def _show_keys(log: LogExplanation) -> None:
         output.write_table(f"{log.name}: hottest keys", names, keys)
 
 
-_SEVERAL = "pass BEFORE AFTER, or for several log directories --before DIR and --after DIR, each repeated"
+_BEFORE_AFTER_ADVICE = (
+    "pass BEFORE AFTER, or for several log directories --before DIR and --after DIR, each repeated"
+)
 
 
 @Parameter(name="*")
@@ -220,18 +223,19 @@ def verify(
     Parameters
     ----------
     before_and_after
-        BEFORE: a copy of the log directory from before the cleaning (hard links will do), or what a run of
-        clean --keep-originals kept: KEEP/RUN. AFTER: the cleaned directory, or the copy that clean --out
-        made. A broker with several log.dirs: pass each as --before and --after instead.
+        BEFORE: a copy of the log directory from before the cleaning (hard links will do), or the folder
+        KEEP/RUN that clean --keep-originals KEEP made; RUN is the run's name. AFTER: the cleaned directory,
+        or the copy that clean --out made. A broker with several log.dirs: pass each as --before and --after
+        instead.
     json_
         Print one JSON document.
     """
     if before_and_after:
         wrong = len(before_and_after) != 2 or flags.before or flags.after
-        output.refuse_if(wrong, "not one BEFORE and one AFTER", _SEVERAL)
+        output.refuse_if(wrong, "not one BEFORE and one AFTER", _BEFORE_AFTER_ADVICE)
         before, after = before_and_after
         flags = replace(flags, before=[before], after=[after])
-    output.refuse_if(not (flags.before and flags.after), "no BEFORE, or no AFTER", _SEVERAL)
+    output.refuse_if(not (flags.before and flags.after), "no BEFORE, or no AFTER", _BEFORE_AFTER_ADVICE)
     verdict = review.verify(flags)
     if json_:
         output.write_json(verdict.to_json())
@@ -241,7 +245,7 @@ def verify(
 
 
 def _show_verdict(verdict: Verdict) -> None:
-    names = ("log", "verdict", "cleaned", "before", "after", "keys", *REASONS)
+    names = ("log", "verdict", "cleaned offsets", "before", "after", "keys", *REASONS)
     output.write_table("compared with the state before", names, map(_verdict_row, verdict.logs), left=3)
     for log in verdict.logs:
         kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
@@ -255,10 +259,10 @@ def _show_verdict(verdict: Verdict) -> None:
 
 def _verdict_row(log: LogVerdict) -> Sequence[object]:
     problems = sum(log.found.values())
-    span = None
+    cleaned_offsets = None
     if log.first_dirty_offset is not None:
-        span = f"{log.first_dirty_offset} → {log.cleaned_end_offset}"
+        cleaned_offsets = f"{log.first_dirty_offset} to {log.cleaned_end_offset}"
     discarded = [log.removed.get(reason) or None for reason in REASONS]
     verdict = "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
     counts = [log.records_before, log.records_after, log.distinct_keys]
-    return [f"{log.topic}-{log.partition}", verdict, span, *counts, *discarded]
+    return [f"{log.topic}-{log.partition}", verdict, cleaned_offsets, *counts, *discarded]

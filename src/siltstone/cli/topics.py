@@ -19,7 +19,7 @@ from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.engines import DEFAULT_MASTER, uses_spark
 from siltstone.commands.explain_page import size_text
-from siltstone.commands.policies import reads_to_the_end
+from siltstone.commands.policies import high_watermark_is_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
 from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
 from siltstone.runtime.topics import TopicDescription
@@ -327,7 +327,7 @@ def compact_topic(
     """
     flags = flags.at(directories)
     topic = flags.required_topic()
-    to_the_end = reads_to_the_end(flags.high_watermark)
+    to_the_end = high_watermark_is_end(flags.high_watermark)
     output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")
     done = compaction.compact_topic(
         flags.broker_directories(),

@@ -34,8 +34,8 @@ from siltstone.commands.engines import compacted_bytes
 from siltstone.commands.policies import (
     CleaningOptions,
     gather_policies,
+    high_watermark_is_end,
     log_states,
-    reads_to_the_end,
     recovery_configs,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
@@ -286,7 +286,7 @@ def clean(
         once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
         try:
-            results = cleaner.run(states, request.choices(now_ms))
+            results = cleaner.run(states, request.plan_options(now_ms))
             excluded = destination.commit_run()
         except BaseException as error:
             with interruption.current().critical():
@@ -394,7 +394,7 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError("--in-place and --out are both passed", advice=advice)
     if not (request.in_place or request.out or request.dry_run):
         raise UsageError("neither --in-place nor --out is passed", advice=advice)
-    reads_to_the_end(request.high_watermark)
+    high_watermark_is_end(request.high_watermark)
     if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
         reason = f"--max-extra-bytes {request.max_extra_bytes} is not over 0"
         raise UsageError(reason, advice="pass a number of bytes")

@@ -204,7 +204,7 @@ class Snapshot:
         """The settings of all topics, over the broker's static and dynamic ones."""
         cluster = self._metadata if isinstance(self._metadata, ClusterSettings) else None
         broker = self.broker if cluster is None else cluster.effective_broker_config(self.broker)
-        return TopicSettings(listed=self.registry.topics, cluster=cluster, broker=broker)
+        return TopicSettings(registered=self.registry.topics, cluster=cluster, broker=broker)
 
     def settings_of(self, topic: TopicDescription) -> TopicSettings:
         """The settings for this topic: without the broker's metadata if the topic of this name has another id
@@ -290,7 +290,7 @@ class Snapshot:
 
     def _batch_limit(self, topic: str) -> int:
         """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
-        settings = TopicSettings(listed=self.registry.topics, broker=self.broker)
+        settings = TopicSettings(registered=self.registry.topics, broker=self.broker)
         try:
             return settings.config_of(topic).integer(DECOMPRESSION_LIMIT_SETTING)
         except UsageError:  # reported by the commands that show settings

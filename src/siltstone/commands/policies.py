@@ -3,15 +3,15 @@
 The sources, the strongest first::
 
     --config, --config-file   for named topics
-    Siltstone's topics        settings of topics that were created or altered with Siltstone
+    topic registry            ``siltstone-topics.json``: topics that were created or altered with Siltstone
     __cluster_metadata-0      the topics' own and the brokers' dynamic settings, of a broker with KRaft
     --broker-config           the broker's ``server.properties``, for topics that another source names
 
 The second and the third are read wherever the directories have them, unless ``--no-policy-from-metadata`` is
-passed; with ``--policy-from-metadata`` it is an error if they do not name every topic. A log whose
-``cleanup.policy`` no source names is skipped: its policy is unknown. With the metadata, a directory is a
-topic's partition only if it has the topic's id (``partition.metadata``): directories of a deleted topic with
-the same name are skipped.
+passed. With ``--policy-from-metadata`` it is an error if there is no metadata log, unless the topic registry
+has every topic. A log whose ``cleanup.policy`` no source names is skipped: its policy is unknown. With the
+metadata, a directory is a topic's partition only if it has the topic's id (``partition.metadata``):
+directories of a deleted topic with the same name are skipped.
 """
 
 from __future__ import annotations
@@ -65,20 +65,22 @@ class LogOptions:
     topics
         Only this topic; repeat it for more.
     config
-        A setting of the topics, key=value; needs --topic; repeat it for more.
+        A setting of the topics, key=value; needs --topic unless one partition directory is named; repeat it
+        for more.
     config_file
         A file of lines topic:key=value.
     policy_from_metadata
-        Fail unless the broker's __cluster_metadata-0 (KRaft) or Siltstone's list has the settings of all
-        topics; by default they are used where they are there.
+        Fail without the broker's __cluster_metadata-0 (KRaft), unless Siltstone's topic registry has all
+        topics. By default each of the two is used if it is there.
     no_policy_from_metadata
-        Ignore the settings in __cluster_metadata-0 and in Siltstone's list.
+        Ignore the settings in __cluster_metadata-0 and in Siltstone's topic registry.
     broker_config
         The broker's server.properties: settings that no topic has, and none that was set at run time.
     now_ms
         The clock for lags, horizons and producer expiry, in ms; default: the wall clock.
     high_watermark
-        "end": logs without an entry in replication-offset-checkpoint have no other replica.
+        "end": if replication-offset-checkpoint has no entry for a log, its high watermark is its end, as it
+        has no other replica. An existing entry still bounds its log.
     """
 
     topics: Sequence[str] = ()
@@ -98,8 +100,9 @@ class RunOptions(LogOptions):
     Parameters
     ----------
     engine
-        What does the work: spark, process (this process, one log after another, without Java), or auto: Spark
-        from 256 MiB of logs on, with --master, or if the program has a session.
+        What does the work: spark; process, which is this process, one log after another, without Java; or
+        auto, which takes Spark if the logs have 256 MiB or more, if --master is passed, or if the program
+        has a Spark session, and else this process.
     no_spark
         The same as --engine process.
     master
@@ -141,19 +144,19 @@ class CleaningOptions(RunOptions):
     force: bool = False
     drop_keyless: bool = False
 
-    def choices(self, now_ms: int) -> PlanOptions:
+    def plan_options(self, now_ms: int) -> PlanOptions:
         """The planner's options, as of ``now_ms``. Raises UsageError."""
         return PlanOptions(
             now_ms=now_ms,
             force=self.force,
             drop_keyless=self.drop_keyless,
-            high_watermark_is_end=reads_to_the_end(self.high_watermark),
+            high_watermark_is_end=high_watermark_is_end(self.high_watermark),
         )
 
 
-def reads_to_the_end(high_watermark: str | None) -> bool:
-    """Have logs without a checkpointed high watermark no other replica (``--high-watermark end``)? Raises
-    UsageError for another word."""
+def high_watermark_is_end(high_watermark: str | None) -> bool:
+    """Is the end of a log its high watermark, if ``replication-offset-checkpoint`` has none for it
+    (``--high-watermark end``)? Raises UsageError for another word."""
     if high_watermark not in (None, "end"):
         reason = f"--high-watermark {high_watermark}: only 'end' is allowed"
         raise UsageError(reason, advice="pass --high-watermark end, or leave it out")
@@ -162,30 +165,34 @@ def reads_to_the_end(high_watermark: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """The settings from all sources. ``settings``: of topics; without the metadata only the broker's own,
-    which are known if ``broker_known``. ``config``, ``by_topic``: from the command line."""
+    """The settings from all sources.
+
+    ``config``, ``by_topic``: from ``--config`` and ``--config-file``. ``settings``: from the topic registry,
+    the metadata log and the broker's ``server.properties``. ``has_broker_config``: that file was named, so
+    the broker's static settings are known.
+    """
 
     config: Mapping[str, Setting]
     by_topic: Mapping[str, Mapping[str, Setting]]
     settings: TopicSettings
     notes: tuple[str, ...] = ()
-    broker_known: bool = False
+    has_broker_config: bool = False
 
     def state_of(self, topic_partition: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
         """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
         settings of the command line."""
         topic, settings = topic_partition.topic, self.settings
-        created_by_siltstone = settings.is_created_here(topic)
+        created_by_siltstone = settings.is_created_by_siltstone(topic)
         state = LogState(
             topic_partition=topic_partition,
             path=path,
             directory=directory,
             config=None,
-            has_brokers_defaults=self.broker_known or created_by_siltstone,
+            has_brokers_defaults=self.has_broker_config or created_by_siltstone,
         )
         by_hand = self.by_topic.get(topic, {})
-        named = settings.cluster is not None or topic in settings.listed
-        if topic == CLUSTER_METADATA or not (named or by_hand or self.config):
+        has_stored_settings = settings.cluster is not None or topic in settings.registered
+        if topic == CLUSTER_METADATA or not (has_stored_settings or by_hand or self.config):
             return state
         # A damaged partition.metadata is reported when the cleaning is planned.
         with contextlib.suppress(CorruptFileError):
@@ -196,50 +203,64 @@ class Policies:
             own = settings.config_of(topic)
             config = refuse_contradictions(own.with_topic_layer(by_hand).with_topic_layer(self.config))
         except UsageError as error:
-            if not named:
+            if not has_stored_settings:
                 raise
             return replace(state, refused=str(error))
-        if not named and config.setting("cleanup.policy").config_source is ConfigSource.DEFAULT_CONFIG:
+        if (
+            not has_stored_settings
+            and config.setting("cleanup.policy").config_source is ConfigSource.DEFAULT_CONFIG
+        ):
             return state
-        return replace(state, config=config, drop_keyless=named and "compact" in own.policies)
+        # If the stored settings compact the topic, its broker discards keyless records, too. If only the
+        # command line does, that may be a mistake, so ``--drop-keyless`` has to allow it.
+        is_compacted_by_broker = has_stored_settings and "compact" in own.policies
+        return replace(state, config=config, drop_keyless=is_compacted_by_broker)
 
 
 def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) -> Policies:
     """Read all sources. Raises UsageError, DirectoryRefusedError, CorruptFileError, OSError."""
+    # ``--config`` would be for all topics of a log directory; a partition directory has one topic.
     if options.config and not options.topics and not all(one.is_partition_subset for one in directories):
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
         by_topic = parse_config_file(read_text(options.config_file), str(options.config_file))
-    static = read_server_properties(options.broker_config, foreign=True)
-    known = options.broker_config is not None
+    static = read_server_properties(options.broker_config, skip_unknown=True)
+    has_broker_config = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
     if options.policy_from_metadata and options.no_policy_from_metadata:
         reason = "--policy-from-metadata and --no-policy-from-metadata exclude each other"
         raise UsageError(reason, advice="pass one of them")
     if not options.no_policy_from_metadata:
         settings = replace(
-            settings, listed=load_registry(directory.path for directory in directories)[0].topics
+            settings, registered=load_registry(directory.path for directory in directories)[0].topics
         )
-        cluster = _cluster_settings(directories, settings.listed, options, static)
+        cluster = _cluster_settings(directories, settings.registered, options, static)
         if cluster is not None:
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
-            notes += [] if known else [NO_BROKER_CONFIG]
+            notes += [] if has_broker_config else [NO_BROKER_CONFIG]
     return Policies(
-        config=config, by_topic=by_topic, settings=settings, notes=tuple(notes), broker_known=known
+        config=config,
+        by_topic=by_topic,
+        settings=settings,
+        notes=tuple(notes),
+        has_broker_config=has_broker_config,
     )
 
 
 def _cluster_settings(
-    directories: Sequence[LogDirectory], listed: Container[str], options: LogOptions, static: Layer
+    directories: Sequence[LogDirectory], registered: Container[str], options: LogOptions, static: Layer
 ) -> ClusterSettings | None:
     """The settings in the broker's metadata log; None without one, unless the options require it for a topic
-    that is not ``listed``. Raises DirectoryRefusedError, CorruptFileError, UsageError, OSError."""
+    that is not ``registered``, not in the topic registry.
+
+    Raises DirectoryRefusedError, CorruptFileError, UsageError, OSError.
+    """
     topics = [topic_partition.topic for one in directories for topic_partition in one.partitions]
     directory = metadata_directory(directories)
-    if directory is None and not all(topic in listed for topic in topics):
+    if directory is None and not all(topic in registered for topic in topics):
         directory = _metadata_of_properties(directories, options.broker_config)
         if directory is None and options.policy_from_metadata:
             raise _without_metadata(directories)
@@ -263,7 +284,7 @@ def recovery_configs(
     Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError if it names another broker's
     metadata.
     """
-    static = read_server_properties(broker_config, foreign=True)
+    static = read_server_properties(broker_config, skip_unknown=True)
     cluster: ClusterSettings | None = None
     try:
         directory = metadata_directory(directories) or _metadata_of_properties(directories, broker_config)
@@ -312,13 +333,12 @@ def refuse_missing_topics(
         )
 
 
-def read_server_properties(path: Path | None, *, foreign: bool = False) -> Mapping[str, Setting]:
-    """The settings of a ``server.properties``, none without a path; ``foreign``: as
-    ``parse_server_properties``.
-
-    Raises UsageError, OSError.
-    """
-    return {} if path is None else parse_server_properties(read_text(path), str(path), skip_unknown=foreign)
+def read_server_properties(path: Path | None, *, skip_unknown: bool = False) -> Mapping[str, Setting]:
+    """The settings of a ``server.properties``, none without a path. ``skip_unknown``: skip the settings that
+    Siltstone does not know. Raises UsageError, OSError."""
+    if path is None:
+        return {}
+    return parse_server_properties(read_text(path), str(path), skip_unknown=skip_unknown)
 
 
 def read_text(path: Path) -> str:

@@ -18,8 +18,8 @@ from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
     gather_policies,
+    high_watermark_is_end,
     log_states,
-    reads_to_the_end,
 )
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.explain import (
@@ -69,7 +69,7 @@ class VerifyRequest(RunOptions):
 def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict:
     """Check cleaned directories against copies from before. Raises SiltstoneError, OSError if nothing can be
     checked; problems of a log are in its verdict."""
-    beyond = reads_to_the_end(request.high_watermark)
+    beyond = high_watermark_is_end(request.high_watermark)
     before, after = map(_paths, (request.before, request.after))
     directories = open_directories(after, lock=False)
     policies = gather_policies(directories, request)
@@ -82,7 +82,7 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
         return cleaning_settings(
             policies.state_of(topic_partition, path, directory).config,
             now_ms,
-            now_is_exact=request.now_ms is not None,
+            cleaned_at_is_exact=request.now_ms is not None,
             beyond_high_watermark=beyond,
         )
 
@@ -142,20 +142,20 @@ def explain(
 ) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
     nothing can be explained; the failure of a log is in its explanation."""
-    choices = request.choices(resolve_now_ms(request.now_ms, SystemClock()))
+    plan_options = request.plan_options(resolve_now_ms(request.now_ms, SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")
     directories = open_directories(request.directories, lock=False)
     require_one_broker(directories)
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
-    options = ExplainOptions(plan_options=choices, show_keys=request.show_keys, top=request.top)
+    options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
     once = cache(runner or (lambda: _runner(request, states, progress)))
     logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
     unclean = (item for item in directories if item.is_log_directory and not item.had_clean_shutdown)
     notes = [*policies.notes, *(_UNCLEAN.format(path=directory.path) for directory in unclean)]
-    return Explanation(now_ms=choices.now_ms, logs=logs, passed_over=passed_over, notes=notes)
+    return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
 def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:

@@ -7,7 +7,7 @@
 
 Watching takes no lock and changes nothing, so the directories may be those of a running broker, of a program
 with the log cleaner, or of neither. Files that change between two steps are read again. A log's settings are
-those in Siltstone's list of topics, or in the broker's metadata log, overridden by the command line.
+those in Siltstone's topic registry, or in the broker's metadata log, overridden by the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.commands.directories import Snapshot
-from siltstone.commands.policies import LogOptions, gather_policies, reads_to_the_end, refuse_missing_topics
+from siltstone.commands.policies import (
+    LogOptions,
+    gather_policies,
+    high_watermark_is_end,
+    refuse_missing_topics,
+)
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
@@ -227,7 +232,7 @@ class Watch:
         self._paths = tuple(paths)
         self._topics = tuple(options.topics)
         self._clock = clock
-        self.to_the_end = reads_to_the_end(options.high_watermark)
+        self.to_the_end = high_watermark_is_end(options.high_watermark)
         self._policies = gather_policies(open_directories(paths, lock=False), options)
         self._without_open_transactions: dict[Path, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""

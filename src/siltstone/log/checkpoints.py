@@ -18,7 +18,8 @@ The other two files have one property in each line::
 
     cluster.id=Jx2kqTzqQ7W5n1Yf0aVw3g       meta.properties, a file of Java properties (``MetaProperties``)
 
-``files.replace`` writes them, so after a crash there is the old file or the new one, never half of one.
+This module replaces a checkpoint by ``files.replace``: it writes a temporary file and renames it. So after a
+crash there is the old checkpoint or the new one, never a part of one.
 """
 
 from __future__ import annotations
@@ -156,6 +157,9 @@ class LeaderEpochs:
         self._path = directory / LEADER_EPOCH_CHECKPOINT
         try:
             rows = list(read_rows(str(self._path), EPOCH_COLUMNS))
+            # Even without epochs the file has a version and a count, so an empty file has lost its epochs.
+            # After this error, recovery takes the epochs from the batches of the segments that it scans. (An
+            # empty offset checkpoint counts as one without entries, as in Kafka.)
             if not rows and not files.stat(self._path).size:
                 raise CorruptFileError(str(self._path), 0, "the file is empty")
         except FileNotFoundError:
@@ -163,7 +167,10 @@ class LeaderEpochs:
         self._entries = [(int(epoch), int(start_offset)) for epoch, start_offset in rows]
         before = (-1, -1)
         for entry in self._entries:
-            if entry[0] <= before[0] or entry[1] <= before[1] or entry[0] > _LARGEST_EPOCH:
+            if entry[0] > _LARGEST_EPOCH:
+                reason = f"epoch {entry[0]} is above {_LARGEST_EPOCH}, the largest 32-bit integer"
+                raise CorruptFileError(str(self._path), 0, reason)
+            if entry[0] <= before[0] or entry[1] <= before[1]:
                 reason = f"epoch {entry[0]} with start offset {entry[1]} is not above the entry before"
                 raise CorruptFileError(str(self._path), 0, reason)
             before = entry

@@ -215,11 +215,11 @@ def write_registry(directory: Path, registry: TopicRegistry) -> None:
 class TopicSettings:
     """Ids and settings of topics, from Siltstone's registry, or else from the broker's metadata log.
 
-    ``listed``: the topics of the registry. ``cluster``: what the metadata log says, None without one.
+    ``registered``: the topics of the registry. ``cluster``: what the metadata log says, None without one.
     ``broker``: the broker's settings, with those that were set at run time.
     """
 
-    listed: Mapping[str, TopicEntry] = field(default_factory=dict)
+    registered: Mapping[str, TopicEntry] = field(default_factory=dict)
     cluster: ClusterSettings | None = None
     broker: Config = field(default_factory=Config)
 
@@ -229,18 +229,20 @@ class TopicSettings:
 
     def knows(self, name: str) -> bool:
         """Is the topic in the registry or in the broker's metadata log?"""
-        return name in self.listed or self.broker_topic_id(name) is not None
+        return name in self.registered or self.broker_topic_id(name) is not None
 
-    def is_created_here(self, name: str) -> bool:
-        """Was the topic created with Siltstone? (A broker's topic is listed, too, once it was altered
-        here.)"""
-        return name in self.listed and (self.listed[name].topic_id or None) != self.broker_topic_id(name)
+    def is_created_by_siltstone(self, name: str) -> bool:
+        """Was the topic created with Siltstone? (A broker's topic is registered, too, once it was
+        altered with Siltstone.)"""
+        return name in self.registered and (self.registered[name].topic_id or None) != self.broker_topic_id(
+            name
+        )
 
     def overrides(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
         invalid one."""
-        if name in self.listed:
-            return self.listed[name].config
+        if name in self.registered:
+            return self.registered[name].config
         if self.cluster is None:
             return {}
         supported = self.cluster.known_overrides(name)
@@ -248,8 +250,8 @@ class TopicSettings:
 
     def config_of(self, name: str) -> Config:
         """A topic's own settings over the broker's. Raises UsageError for an invalid one."""
-        if name in self.listed:
-            return self.broker.with_topic_layer(parse_topic_config(self.listed[name].config, TOPICS_FILE))
+        if name in self.registered:
+            return self.broker.with_topic_layer(parse_topic_config(self.registered[name].config, TOPICS_FILE))
         return self.broker if self.cluster is None else self.cluster.config_of(name, self.broker)
 
     def topic_mismatch(self, name: str, directory: Path) -> str | None:
@@ -257,9 +259,9 @@ class TopicSettings:
 
         Raises CorruptFileError for a damaged ``partition.metadata``.
         """
-        if name not in self.listed:
+        if name not in self.registered:
             return None if self.cluster is None else self.cluster.mismatch_reason(name, directory)
-        topic_id, listed_id = read_topic_id(directory), self.listed[name].topic_id
+        topic_id, listed_id = read_topic_id(directory), self.registered[name].topic_id
         if not topic_id or listed_id in ("", topic_id):
             return None
         return f"its topic id is {topic_id}, but {TOPICS_FILE} has {listed_id} for its name"
@@ -443,7 +445,7 @@ class Topics:
         broker = self._manager.config
         if self._cluster is not None:
             broker = self._cluster.effective_broker_config(broker)
-        return TopicSettings(listed=self._registry.topics, cluster=self._cluster, broker=broker)
+        return TopicSettings(registered=self._registry.topics, cluster=self._cluster, broker=broker)
 
     def settings(self, name: str) -> Config:
         """A topic's settings over the broker's. Raises UsageError for an invalid one."""
@@ -464,7 +466,7 @@ class Topics:
             is_known = config.setting("retention.ms").config_source is not ConfigSource.DEFAULT_CONFIG
             is_known = is_known or bool(config.layer(ConfigSource.STATIC_BROKER_CONFIG))
             log_config = LogConfig.of(config)
-            if self._is_used_by_broker and not (is_known or settings.is_created_here(name)):
+            if self._is_used_by_broker and not (is_known or settings.is_created_by_siltstone(name)):
                 log_config = replace_fields(log_config, retention_ms=-1)
             self._log_configs[name] = log_config
         return self._log_configs[name]

@@ -1,9 +1,9 @@
 """The rows that tasks send each other and the driver: few and large ones.
 
-A row has a packed array (of key entries or offsets, at most 32 MiB), or a report as JSON. A row without
-either only makes a task work on a bucket or group for which no other row arrives. The receiver checks an
-array's ``count``: if an array lost or gained bytes on its way, its task fails. ``verify`` uses this module,
-and shares no code with the cleaner, so nothing of the cleaner is imported here.
+A row has a packed array (of key entries, offsets or transactions), or a report as JSON. A row without either
+only makes a task work on a bucket or group for which no other row arrives. The receiver checks an array's
+``count``: if an array lost or gained bytes on its way, its task fails. ``verify`` uses this module, and
+shares no code with the cleaner, so nothing of the cleaner is imported here.
 """
 
 from __future__ import annotations
@@ -33,22 +33,40 @@ ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """``ARROW_SCHEMA`` as Spark's type. A schema as text (DDL) would be parsed again for each stage."""
 BLOB_BYTES_MAX = 32 << 20
-"""The largest blob of offsets in one row."""
-# The kinds of rows.
-ENTRIES, DIRTY, CLEAN = "entries", "dirty", "clean"
-"""Key entries: of ``explain`` and ``verify``; of a log's dirty section; of its clean section."""
-RETAINED, SUPERSEDED = "retained", "superseded"
-"""Offsets: that a group retains; of a ledger's run that later records supersede."""
-TRANSACTION_SUMMARY, TRANSACTION_STATE = "summary", "carried"
-"""The transactions of an input split; the open and aborted transactions where a group starts."""
-TRIGGER = "trigger"
-"""A row that makes a task of the next stage do its work even without other rows."""
-EXTRACTED, MERGED, JOINED, REPORT = "extracted", "merged", "joined", "report"
-"""Reports: of a stage that extracts entries, that merges them, of a broadcast join; of any other task."""
+"""The largest blob of offsets in one row. Whoever makes key entries bounds their blobs: to 32 MiB
+(``compaction.keys``), or to 16 MiB (``explain``, ``verify``)."""
 ALL = -1
 """The target of a row for every task of the next stage."""
+
+# The kinds of rows.
+
+ENTRIES = "entries"
+"""Key entries of ``explain`` or ``verify``."""
+DIRTY, CLEAN = "dirty", "clean"
+"""Key entries of a cleaning: DIRTY of a log's dirty section, CLEAN of its clean section. The new records of a
+side-by-side compaction are DIRTY, too."""
+RETAINED = "retained"
+"""Offsets of records that a segment group retains."""
+SUPERSEDED = "superseded"
+"""Offsets of records in a run of a ledger that later records supersede."""
+TRANSACTION_SUMMARY = "transaction-summary"
+"""The transactions of one input split, an array."""
+TRANSACTION_STATE = "transaction-state"
+"""A report with the transactions that are open or aborted where a segment group starts."""
+TRIGGER = "trigger"
+"""Neither array nor report: makes a task of the next stage do its work even without other rows."""
+EXTRACTED = "extracted"
+"""A report of a task that extracted key entries, for a broadcast join."""
+MERGED = "merged"
+"""A report of a task that built an offset map (broadcast join), or of any task of a side-by-side
+compaction."""
+JOINED = "joined"
+"""A report on a group that a broadcast join rewrote."""
+REPORT = "report"
+"""A report of any other task."""
 FAILED = "failed"
-"""The kind of a row of a worker that aborted."""
+"""A report of a worker that aborted. It returns this row and raises nothing: for an exception in a barrier
+stage Spark would run the stage again, while the driver runs the job with shuffles (``spark.exchange``)."""
 Report = TypeVar("Report")
 
 
@@ -82,7 +100,9 @@ class Row:
         """
         values = np.frombuffer(self.blob, dtype)
         if len(values) != self.count * words:
-            raise ValueError(f"{self.count} {self.kind} rows were sent, {len(values) / words:g} arrived")
+            raise ValueError(
+                f"a row of kind {self.kind!r} has {len(values) / words:g} items, but {self.count} were sent"
+            )
         return values if words == 1 else values.reshape(-1, words)
 
 

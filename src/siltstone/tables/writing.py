@@ -220,7 +220,7 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
         )
     registered, cluster = load_registry([directory.path])[0].topics, read_broker_settings([directory])
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
-    settings = TopicSettings(listed=registered, cluster=cluster, broker=broker)
+    settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
     return tuple(
         _target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
         for name, partitions in partitions_by_topic.items()

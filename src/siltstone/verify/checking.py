@@ -330,8 +330,8 @@ def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Fi
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
         findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
-    elif horizons and settings.now_is_exact and settings.delete_retention_ms is not None:
+    elif horizons and settings.cleaned_at_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
-        expected = min(settings.now_ms + settings.delete_retention_ms, LONG_MAX)
+        expected = min(settings.cleaned_at_ms + settings.delete_retention_ms, LONG_MAX)
         if horizon != expected:
             findings.add("horizons_differ", f"{horizon}, but now and delete.retention.ms give {expected}")

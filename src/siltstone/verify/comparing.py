@@ -1,10 +1,13 @@
 """Compares the batches of a span in BEFORE with those in AFTER, and their records.
 
+A span is a range of a log's offsets: those of one segment of AFTER (``pairs.Span``).
+
 ``Comparison.match`` finds for each batch of AFTER the batch of BEFORE with its offsets, and for each record
 the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
-of BEFORE without a match were discarded. ``check`` decides whether they may be: the transaction was aborted,
-or the delete horizon has passed, or a later record has the same key. ``keys`` finds the last of these, from
-the entries that ``check`` returns. Variables ``old`` are of BEFORE, ``new`` of AFTER.
+of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
+no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
+judges by the first two. For each record with a key it returns an entry, which says whether the third holds,
+and ``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
 """
 
 from __future__ import annotations
@@ -86,9 +89,12 @@ def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> I
 
 
 def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[BatchRecords]:
-    """The batches of a segment of BEFORE that overlap [start, end); one across a border is in two spans.
+    """The batches of a segment of BEFORE that overlap the span [start, end).
 
-    ``batch_limit``: what one batch may decompress to, in bytes. Raises CorruptFileError, OSError.
+    A batch that overlaps two spans is in both. In a sound AFTER no segment begins within a batch, so there is
+    none and no record counts twice. ``pairs`` reports a segment that begins at another offset
+    (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises CorruptFileError,
+    OSError.
     """
     scratch = Scratch()
     with open_unchanged(segment) as reader:
@@ -173,7 +179,7 @@ class AfterStream:
 # A batch's timestamps and delete horizon must be those that its retained records give.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
-"""By number, from 1 on. The first three are in the order of ``_record_spans``."""
+"""By number, from 1 on. The first three are in the order of ``_record_byte_ranges``."""
 _PRESERVED_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _PRESERVED_BITS = (
     (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
@@ -184,20 +190,20 @@ _PRESERVED_BITS = (
 
 @kernel
 def first_difference(
-    one: Bytes, spans: Int64, other: Bytes, other_spans: Int64, out: npt.NDArray[np.int8]
+    one: Bytes, ranges: Int64, other: Bytes, other_ranges: Int64, out: npt.NDArray[np.int8]
 ) -> None:
     """Compare n pairs of batches or records, each k ranges of bytes. Fills ``out`` (int8[n]) with the number
     of the first range that differs, from 1 on, or 0 if all are the same.
 
-    ``spans``, ``other_spans`` (int64[n, 2k]): start and size of each range in ``one`` and in ``other``; a
+    ``ranges``, ``other_ranges`` (int64[n, 2k]): start and size of each range in ``one`` and in ``other``; a
     size of -1 is null.
     """
-    for i in range(len(spans)):
+    for i in range(len(ranges)):
         out[i] = 0
-        for field in range(spans.shape[1] // 2):
-            start, size = spans[i, 2 * field], spans[i, 2 * field + 1]
-            other_start = other_spans[i, 2 * field]
-            is_same = size == other_spans[i, 2 * field + 1]
+        for field in range(ranges.shape[1] // 2):
+            start, size = ranges[i, 2 * field], ranges[i, 2 * field + 1]
+            other_start = other_ranges[i, 2 * field]
+            is_same = size == other_ranges[i, 2 * field + 1]
             byte = 0
             while is_same and byte < size:
                 is_same = one[start + byte] == other[other_start + byte]
@@ -207,11 +213,11 @@ def first_difference(
                 break
 
 
-def _batch_spans(batches: BatchHeaders) -> Int64:
+def _batch_byte_ranges(batches: BatchHeaders) -> Int64:
     return np.column_stack((batches["position"], batches["size"])).astype(np.int64)
 
 
-def _record_spans(columns: RecordColumns, rows: Int64) -> Int64:
+def _record_byte_ranges(columns: RecordColumns, rows: Int64) -> Int64:
     """Starts and sizes of key, value and headers of some records: int64[n, 6]."""
     end = columns.start[rows].astype(np.int64) + columns.size[rows]
     headers_size = np.where(columns.header_count[rows] > 0, end - columns.headers_start[rows], 0)
@@ -295,8 +301,10 @@ class Comparison:
         self.new_horizons: set[int] = set()
 
     def match(self, after: BatchRecords) -> None:
-        """Compare these batches with some of AFTER; all of them begin at or below the last offset of
-        these."""
+        """Compare these batches of BEFORE with ``after``, the next batches of AFTER.
+
+        Each batch of ``after`` begins at or below the last offset of these batches.
+        """
         new, old = after.batches, self._before.batches
         # A v2 batch keeps its base and last offset. A message set is stored under its last message's offset,
         # and cleaning converts it to a batch that ends with the last retained message.
@@ -309,8 +317,8 @@ class Comparison:
             after.note("batch_unknown", detail, unknown, self._findings)
         old_rows = old_rows[rows]
         differs = np.empty(len(rows), np.int8)
-        spans, new_spans = _batch_spans(old[old_rows]), _batch_spans(new[rows])
-        first_difference(self._before.data, spans, after.data, new_spans, differs)
+        ranges, new_ranges = _batch_byte_ranges(old[old_rows]), _batch_byte_ranges(new[rows])
+        first_difference(self._before.data, ranges, after.data, new_ranges, differs)
         self._outcome[old_rows] = np.where(new["count"][rows] == 0, EMPTIED, RETAINED)
         self._match_unchanged(old_rows[differs == 0])
         if differs.any():
@@ -335,7 +343,8 @@ class Comparison:
             after.note(kind, detail, rows[bad], findings)
         self._match_records(after, rows, old_rows)
         self._check_horizons(after, rows, old_rows)
-        # A cleaning copies a batch that loses no record and gets no delete horizon byte for byte.
+        # A cleaning that discards no record of a v2 batch, and sets no delete horizon in it, must copy the
+        # batch byte for byte. (A message set always changes: it is converted to v2.)
         if self._before.is_v2:
             retained = self._before.columns.batch[self._retained]
             counts = np.bincount(retained, minlength=len(self._before.batches))[old_rows]
@@ -359,8 +368,9 @@ class Comparison:
         self._findings.add_offsets("record_unknown", "the batch had no such record", unknown, after.path)
         new_records, records = new_records[is_matched], records[is_matched]
         differs = np.empty(len(records), np.int8)
-        spans, new_spans = _record_spans(old, records), _record_spans(after.columns, new_records)
-        first_difference(old.data, spans, after.columns.data, new_spans, differs)
+        ranges = _record_byte_ranges(old, records)
+        new_ranges = _record_byte_ranges(after.columns, new_records)
+        first_difference(old.data, ranges, after.columns.data, new_ranges, differs)
         is_retimed = old.timestamp[records] != after.columns.timestamp[new_records]
         differs[(differs == 0) & is_retimed] = len(_RECORD_PROBLEMS)
         for number, kind in enumerate(_RECORD_PROBLEMS, 1):
@@ -387,8 +397,10 @@ class Comparison:
         self._follow_markers(transactions)
 
     def check(self, transactions: SpanTransactions) -> Words:
-        """Check what was retained and what was discarded. Returns the entries (uint64[n, 3]) of the records
-        with a key in the cleaned range, which ``keys`` checks.
+        """Check what was retained and what was discarded.
+
+        Returns the entries of the records with a key in the cleaned range, which ``keys`` checks: uint64[n,
+        3], two words with the key's hash, the second also with reason and flags, and the offset.
         """
         batches, columns, pair = self._before.batches, self._before.columns, self._pair
         counts = self._findings.counts
@@ -406,13 +418,17 @@ class Comparison:
         keyless = columns.key_size < 0
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
-        tombstones = (columns.value_size < 0) & data & (in_range | self._retained)
-        without_horizon = tombstones & self._retained & (self._new_horizon == NO_HORIZON)[columns.batch]
-        self._note("lost_unkeyed", "it lies above what was cleaned by key", discarded & data & ~in_range)
+        tombstones = (columns.value_size < 0) & data & in_range
+        without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
+        # The last rewritten segment may go on above the cleaned range. There no record may be discarded for
+        # its key, nor because it has none, so ``keys`` gets no entries of these records.
+        lost_above_range = discarded & data & ~in_range
+        self._note("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
             self._note("aborted_kept", "its transaction was aborted", self._retained & aborted & ~control)
             self._note("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
-            self._note("unstamped", "its batch has no delete horizon", without_horizon & in_range)
+            unstamped = tombstones & self._retained & without_horizon
+            self._note("unstamped", "its batch has no delete horizon", unstamped)
         return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
 
     def _note(self, kind: str, detail: str, bad: Flags) -> None:
@@ -435,16 +451,16 @@ class Comparison:
         decides.
         """
         settings, batches = self._pair.settings, self._before.batches
-        is_certain = settings.now_is_exact
+        is_certain = settings.cleaned_at_is_exact
         horizon = _horizons(batches)
-        may_discard = (horizon != NO_HORIZON) & (horizon <= settings.now_ms)
+        may_discard = (horizon != NO_HORIZON) & (horizon <= settings.cleaned_at_ms)
         if not self._before.is_v2:
             path = self._before.path
             segment = next(segment for segment in self._pair.before if segment.path == path)
             may_discard = np.full(len(batches), segment.modified_ms <= self._pair.legacy_horizon_ms)
             is_certain = settings.delete_retention_ms is not None
-        # Tombstones at or above the horizon of the log's compacted ledger may be needed by its next
-        # compaction.
+        # The next side-by-side compaction needs tombstones at or above the compaction horizon: the compacted
+        # ledger may still have records of their keys. So cleaning retains them at any age.
         return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
@@ -455,7 +471,7 @@ class Comparison:
         the batch with the last offset.
         """
         batches, pair = self._before.batches, self._pair
-        is_last = batches["last_offset"] + 1 == pair.last_retained_end_offset
+        is_last = batches["last_offset"] == pair.last_offset_to_retain
         is_needed = np.zeros(len(batches), np.bool_)
         if pair.producers:
             ids, offsets, epochs = np.array(pair.producers, np.int64).T
@@ -465,11 +481,12 @@ class Comparison:
             holds_epoch = (offsets[rows] < 0) & self._control & (epochs[rows] == batches["producer_epoch"])
             is_needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
         discarded = self._outcome == DISCARDED
-        for kind, bad in (("sequence_lost", is_needed), ("last_batch_lost", is_last & ~is_needed)):
-            for row in np.flatnonzero(discarded & bad)[:1].tolist():
-                offset = int(batches["last_offset"][row])
-                self._findings.add(kind, f"of producer {batches['producer_id'][row]}", offset=offset)
-        if pair.settings.now_is_exact and self._is_rewritable and pair.was_cleaned:
+        for row in np.flatnonzero(discarded & is_needed)[:1].tolist():
+            offset, producer = int(batches["last_offset"][row]), batches["producer_id"][row]
+            self._findings.add("sequence_lost", f"of producer {producer}", offset=offset)
+        last_lost = batches["last_offset"][discarded & is_last & ~is_needed]
+        self._findings.add_offsets("last_batch_lost", "it has to stay even without records", last_lost)
+        if pair.settings.cleaned_at_is_exact and self._is_rewritable and pair.was_cleaned:
             offsets = batches["last_offset"][(self._outcome == EMPTIED) & ~is_needed & ~is_last]
             self._findings.add_offsets("empty_batch", "no active producer needs it", offsets)
 
@@ -506,8 +523,11 @@ class Comparison:
     def _check_marker(
         self, row: int, is_commit: bool, transactions: SpanTransactions, *, has_data_here: bool
     ) -> None:
-        """Check one marker, unless a span below has to be known for that. ``has_data_here``: these batches
-        have data of its transaction."""
+        """Check the marker in the batch ``row``, or leave it to ``check_unresolved_markers`` if the spans
+        below decide whether its transaction has data.
+
+        ``has_data_here``: these batches have data of the transaction.
+        """
         batches = self._before.batches
         marker = MarkerOutcome(
             offset=int(batches["base_offset"][row]),
@@ -520,7 +540,9 @@ class Comparison:
         had_data = transactions.close_transaction(marker.producer_id, has_data_here=has_data_here)
         if had_data and not is_commit:
             transactions.aborts_with_data.append(marker.offset)
-        # None: a span below may have data of the transaction, so ``check_unresolved_markers`` checks it.
+        # None: a span below may have data of the transaction. The marker is left for later if it was in a
+        # segment that may have been rewritten, or if it is an ABORT: for any ABORT with data, AFTER's
+        # .txnindex files must have an entry. A COMMIT in any other segment only had to stay as it was.
         if had_data is None and (self._is_rewritable or not is_commit):
             transactions.unresolved_markers.append(marker)
         elif had_data is not None and self._is_rewritable:

@@ -69,13 +69,14 @@ class CleaningSettings:
     """The settings of the cleaning that is checked; times in ms, sizes in bytes. A setting that is None is
     not known, and what depends on it is not checked.
 
-    ``now_ms``: the time of the cleaning or, if ``now_is_exact`` is False, a later time. ``deletes``:
+    ``cleaned_at_ms``: the time of the cleaning or, if ``cleaned_at_is_exact`` is False, a later time.
+    ``deletes``:
     ``cleanup.policy`` has ``delete``, so retention may have deleted segments. ``beyond_high_watermark``:
     records above it may be cleaned. ``batch_limit``: how many bytes one batch may decompress to.
     """
 
-    now_ms: int
-    now_is_exact: bool = False
+    cleaned_at_ms: int
+    cleaned_at_is_exact: bool = False
     delete_retention_ms: int | None = None
     index_interval: int | None = None
     index_bytes: int = 10 << 20
@@ -86,14 +87,20 @@ class CleaningSettings:
 
 
 def cleaning_settings(
-    config: Config | None, now_ms: int, *, now_is_exact: bool, beyond_high_watermark: bool = False
+    config: Config | None,
+    cleaned_at_ms: int,
+    *,
+    cleaned_at_is_exact: bool,
+    beyond_high_watermark: bool = False,
 ) -> CleaningSettings:
     """The settings of a cleaning of a topic with this ``config``; None if it is not known.
 
     A setting that nobody set may have had another default in the cleaner, so it counts as not known.
     """
     settings = CleaningSettings(
-        now_ms=now_ms, now_is_exact=now_is_exact, beyond_high_watermark=beyond_high_watermark
+        cleaned_at_ms=cleaned_at_ms,
+        cleaned_at_is_exact=cleaned_at_is_exact,
+        beyond_high_watermark=beyond_high_watermark,
     )
     if config is None:
         return settings
@@ -145,9 +152,10 @@ class LogPair:
         return self.cleaned_end_offset > self.first_dirty_offset
 
     @property
-    def last_retained_end_offset(self) -> int:
-        """The batch whose last offset is one below this is retained even if it is empty."""
-        return self.cleaned_end_offset if self.was_cleaned else self.rewritten_end_offset
+    def last_offset_to_retain(self) -> int:
+        """The last offset of the cleaned range, or of the segments that may have been rewritten if the
+        cleaner checkpoint did not move. The batch that ends with it is retained even without records."""
+        return (self.cleaned_end_offset if self.was_cleaned else self.rewritten_end_offset) - 1
 
     @property
     def legacy_horizon_ms(self) -> int:
@@ -374,7 +382,7 @@ def _pair(
         if cleaned_end_offset > first_dirty_offset
         else (below or bases)[-1]
     )
-    active_producers = producers.active(settings.now_ms, settings.producer_expiration_ms)
+    active_producers = producers.active(settings.cleaned_at_ms, settings.producer_expiration_ms)
     pair = LogPair(
         name=str(partition),
         before=before.segments,

@@ -127,12 +127,12 @@ def check_marker(pair: LogPair, marker: MarkerOutcome, had_data: bool, findings:
             _note(findings, "marker_lost", marker, "data of its transaction was there")
         elif marker.new_horizon != marker.horizon:
             _note(findings, "marker_stamp", marker, "data of its transaction was there")
-    elif marker.horizon == NO_HORIZON or marker.horizon > settings.now_ms:
+    elif marker.horizon == NO_HORIZON or marker.horizon > settings.cleaned_at_ms:
         if marker.outcome != RETAINED:
             _note(findings, "marker_lost", marker, "its delete horizon has not passed")
         elif marker.horizon == marker.new_horizon == NO_HORIZON and pair.was_cleaned:
             _note(findings, "marker_stamp", marker, "its transaction is empty, and it has no horizon")
-    elif marker.outcome == RETAINED and settings.now_is_exact and pair.was_cleaned:
+    elif marker.outcome == RETAINED and settings.cleaned_at_is_exact and pair.was_cleaned:
         _note(findings, "marker_kept", marker, f"its delete horizon was {marker.horizon}")
     if marker.outcome != RETAINED:
         findings.counts["markers"] += 1

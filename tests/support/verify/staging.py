@@ -66,6 +66,6 @@ def stage_pair(
     settings = cleaning_settings(
         Config(parse_assignments(config, "case.json")),
         LATER if round_.now_ms is None or not exact else round_.now_ms,
-        now_is_exact=exact and round_.now_ms is not None,
+        cleaned_at_is_exact=exact and round_.now_ms is not None,
     )
     return Pair(before=before, after=after, topic_partition=partition.name, settings=settings)
