@@ -42,7 +42,7 @@ from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import CleanedCopy, Destination, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals, read_run, refuse_other_file_system, undo_logs
-from siltstone.compaction.inplace.planning import LogState
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.ledger.compactor import CompactionEngine, InProcessCompactionEngine
 from siltstone.compaction.report import (
     CLEANED,
@@ -285,17 +285,9 @@ def clean(
         make = engine or _engine_for(request, states)
         once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
-        try:
-            results = cleaner.run(states, request.plan_options(now_ms))
-            excluded = destination.commit_run()
-        except BaseException as error:
-            with interruption.current().critical():
-                destination.abort_run()
-            if audit is not None and isinstance(error, (SiltstoneError, OSError)):
-                audit.write([], str(error))
-            if isinstance(error, KeyboardInterrupt):
-                record_outcome(request, states, cleaner.results, started)
-            raise
+        results, excluded = _run_cleaner(
+            cleaner, destination, states, request.plan_options(now_ms), audit, request, started
+        )
         note_uncleanable(states, results)
         passed_over = [entry for directory in directories for entry in directory.passed_over]
         not_selected = _report_excluded(excluded, results, passed_over)
@@ -311,6 +303,29 @@ def clean(
             engine=_engine_name(once(), request) if was_started else None,
             report_error=None if audit is None else audit.write(results),
         )
+
+
+def _run_cleaner(
+    cleaner: Cleaner,
+    destination: Destination,
+    states: Sequence[LogState],
+    options: PlanOptions,
+    audit: _Audit | None,
+    request: CleanRequest,
+    started_ms: int,
+) -> tuple[list[LogResult], Mapping[Path, str]]:
+    """Clean and commit: the results, and what a copy does not have. After an error what the run staged is
+    removed, and the audit and the history say what was done."""
+    try:
+        return cleaner.run(states, options), destination.commit_run()
+    except BaseException as error:
+        with interruption.current().critical():
+            destination.abort_run()
+        if audit is not None and isinstance(error, (SiltstoneError, OSError)):
+            audit.write([], str(error))
+        if isinstance(error, KeyboardInterrupt):
+            record_outcome(request, states, cleaner.results, started_ms)
+        raise
 
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
