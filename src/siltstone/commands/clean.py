@@ -276,9 +276,7 @@ def clean(
         states = log_states(directories, policies, request.topics)
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination = _destination(request, run, originals, directories, states)
-        audit = None
-        if request.report is not None:
-            audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
+        audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         if confirm is not None:
             confirm(states)
         _roll(states if request.roll else (), clock)
@@ -301,7 +299,7 @@ def clean(
             notes=list(policies.notes),
             kept=originals if originals is not None and files.exists(originals) else None,
             engine=_engine_name(once(), request) if was_started else None,
-            report_error=None if audit is None else audit.write(results),
+            report_error=audit.write(results),
         )
 
 
@@ -310,7 +308,7 @@ def _run_cleaner(
     destination: Destination,
     states: Sequence[LogState],
     options: PlanOptions,
-    audit: _Audit | None,
+    audit: _Audit,
     request: CleanRequest,
     started_ms: int,
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
@@ -321,7 +319,7 @@ def _run_cleaner(
     except BaseException as error:
         with interruption.current().critical():
             destination.abort_run()
-        if audit is not None and isinstance(error, (SiltstoneError, OSError)):
+        if isinstance(error, (SiltstoneError, OSError)):
             audit.write([], str(error))
         if isinstance(error, KeyboardInterrupt):
             record_outcome(request, states, cleaner.results, started_ms)
@@ -449,8 +447,8 @@ def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) 
 
 @dataclass(slots=True, kw_only=True)
 class _Audit:
-    """The audit of a run (``--report``), made before the logs are changed. ``partitions``: the directories
-    that the run may change; ``before``: the fingerprints of their files."""
+    """The audit of a run, made before the logs are changed; nothing is written without ``--report``.
+    ``partitions``: the directories that the run may change; ``before``: the fingerprints of their files."""
 
     request: CleanRequest
     run: str
@@ -461,7 +459,8 @@ class _Audit:
     before: Fingerprints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.partitions = [state.path for state in self.states if state.is_compacted]
+        states = () if self.request.report is None else self.states
+        self.partitions = [state.path for state in states if state.is_compacted]
         self.before = fingerprints(self.partitions)
 
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
@@ -471,7 +470,8 @@ class _Audit:
         are cleaned, and the caller must still get their results.
         """
         path, out = self.request.report, self.request.out
-        assert path is not None
+        if path is None:
+            return None
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # no name belongs to the number, as in many containers
