@@ -5,12 +5,17 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.golden_sets import unpack_broker, unpack_cleaned, unpack_golden
 
 # A process that a shell started in the background ignores Ctrl-C, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test has a deadline by the clock: beside a load one would fail now and then.
+hypothesis.settings.register_profile("siltstone", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("siltstone")
 
 LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""

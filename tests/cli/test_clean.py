@@ -249,7 +249,7 @@ def test_no_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "notes.txt").write_text("nothing of Kafka's")
     refused(capsys, ["clean", str(tmp_path), "--in-place"], 1, str(tmp_path), "not a Kafka log directory")
     refused(capsys, ["clean", str(tmp_path / "nowhere"), "--in-place"], 1, "no such directory")
-    refused(capsys, ["clean", str(tmp_path / "notes.txt"), "--in-place"], 1, "no such directory")
+    refused(capsys, ["clean", str(tmp_path / "notes.txt"), "--in-place"], 1, "it is a file")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 

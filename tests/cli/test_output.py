@@ -92,7 +92,9 @@ def test_the_tables_of_a_whole_broker_fit_100_columns(
     lines = capsys.readouterr().out.splitlines()
     rows = [line.rstrip() for line in lines if "would clean" in line or line.startswith("log ")]
     assert len(rows) > 10 and max(map(len, rows)) <= 100
-    assert "would be cleaned" in lines[-1] and "records removed" in lines[-1] and "in-process" in lines[-1]
+    assert "of 17 logs would be cleaned" in lines[-1] and "records removed; in-process" in lines[-1]
+    assert len(lines[-1]) <= 100
     assert run(["explain", *directories, "--engine=process"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40 and "would be removed" in lines[-1]
+    assert len(lines) <= 40 and "of 17 logs would be cleaned" in lines[-1]
+    assert max(len(line.rstrip()) for line in lines if "would clean" in line) <= 100

@@ -60,6 +60,10 @@ def test_a_directory_is_explained_cleaned_and_verified(tmp_path: Path, directory
     assert [result.status for result in run.results] == [CLEANED, CLEANED]
     assert run.results[0].records_after is not None and run.results[0].records_after < 100
     st.verify(directory, tmp_path / "new", **keywords).raise_for_errors()
+    policy = tmp_path / "topics.config"
+    policy.write_text("users:cleanup.policy=compact\n")
+    with raises_error(UsageError, about="all compacted topics", advice="all_topics=True"):
+        st.clean(directory, in_place=True, config_file=policy)
     in_place = st.clean([directory], in_place=True, force=True, **keywords)
     assert [result.status for result in in_place.results] == [CLEANED, CLEANED]
     assert (directory / "users-0" / POSITIONS).exists()

@@ -68,11 +68,12 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
     """The time in ms that a command uses: ``chosen_ms``, the value of ``--now-ms``, or the clock's if that is
     None.
 
-    Raises UsageError for a time before 1970 or after the year 9999. With such a time every delete horizon
-    would have passed, or none, and sums with it would overflow an int64.
+    Raises UsageError for a time before 1970 or after the year 9999, and for one that is in seconds. With such
+    a time every delete horizon would have passed, or none, or new ones would lie in 1970.
     """
     if chosen_ms is None:
         return clock.now_ms()
+    chosen_ms = checked_ms(chosen_ms, "--now-ms")
     if not 0 <= chosen_ms <= LATEST_MS:
         advice = f"pass a time from 0 to {LATEST_MS} (the end of the year 9999)"
         raise UsageError(f"{chosen_ms} is not a time in ms since 1970", path="--now-ms", advice=advice)

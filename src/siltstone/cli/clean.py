@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,8 +98,8 @@ def _confirm(states: Sequence[LogState]) -> None:
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
     topics = sorted({state.topic_partition.topic for state in selected})
-    logs, size = _counted(len(selected), "log"), size_text(log_bytes(selected))
-    what = f"{logs} of {_counted(len(topics), 'topic')}, {size}"
+    logs, size = output.counted(len(selected), "log"), size_text(log_bytes(selected))
+    what = f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
     output.refuse_if(
         not (sys.stdin.isatty() and sys.stderr.isatty()),
         f"--in-place would clean all compacted topics: {what}",
@@ -108,15 +107,11 @@ def _confirm(states: Sequence[LogState]) -> None:
     )
     for topic in topics:
         states = [state for state in selected if state.topic_partition.topic == topic]
-        output.note(f"{topic}: {_counted(len(states), 'log')}, {size_text(log_bytes(states))}")
+        output.note(f"{topic}: {output.counted(len(states), 'log')}, {size_text(log_bytes(states))}")
     sys.stderr.write(f"siltstone: clean {what} in place? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline().strip().lower()
     output.refuse_if(answer not in ("y", "yes"), "nothing was cleaned", "pass --topic TOPIC, or answer y")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
@@ -211,20 +206,16 @@ def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], ob
 
 
 def _summary(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> str:
-    """``12 logs cleaned, 480 kB → 210 kB, 3,400 records removed; 2 skipped; in-process``."""
+    """``12 of 14 logs cleaned: 480 kB → 210 kB, 3,400 records removed; in-process``."""
     cleaned = [result for result in done.results if result.status == CLEANED]
+    of = f"of {output.counted(len(done.results), 'log')} {'would be ' if request.dry_run else ''}cleaned"
+    engine = "" if done.engine is None else f"; {done.engine}"
+    if not cleaned:
+        return f"none {of}{engine}"
     before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
     removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
-    logs = f"{_counted(len(cleaned), 'log')} {'would be ' if request.dry_run else ''}cleaned"
-    done_text = f"{logs}, {size_text(before)} → {size_text(after)}, {_counted(removed, 'record')} removed"
-    others = Counter(result.status for result in done.results if result.status != CLEANED)
-    return "; ".join(
-        [
-            done_text if cleaned else "nothing to clean",
-            *(f"{count:,} {status.replace('_', ' ')}" for status, count in others.items()),
-            *([] if done.engine is None else [done.engine]),
-        ]
-    )
+    sizes = f"{size_text(before)} → {size_text(after)}"
+    return f"{len(cleaned):,} {of}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:

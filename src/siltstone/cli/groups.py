@@ -91,6 +91,9 @@ def groups(
     snapshot = replace(flags, dir=(*directories, *flags.dir)).broker_directories().snapshot()
     shown, failures = commands.read_groups(snapshot, flags.group)
     notes = snapshot.notes
+    if not any(name.topic == commands.OFFSETS_TOPIC for name in snapshot.partitions):
+        missing = f"no partition of {commands.OFFSETS_TOPIC} is in these directories"
+        notes.append(f"{missing}: name all log.dirs of the broker")
     if json_ or not (flags.list_ or flags.members or flags.state):
         shown, unread = commands.with_log_ends(snapshot, shown)
         failures += unread

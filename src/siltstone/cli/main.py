@@ -23,7 +23,7 @@ _EXTRAS = {"jinja2": "web", "markupsafe": "web"}
 """The extra that installs a library that may be missing; all others come with ``spark``."""
 
 COMMANDS = {
-    "clean": "Clean the compacted topics of stopped Kafka log directories, as a Spark job.",
+    "clean": "Clean the compacted topics of stopped Kafka log directories, in this process or on Spark.",
     "compact-topic": "Compact a topic side by side, as pulsar compact-topic does.",
     "configs": "Show and change settings of topics, show those of brokers, as kafka-configs does.",
     "consume": "Write the records of a topic, as kcat -C does.",
@@ -104,7 +104,9 @@ def _run(arguments: list[str]) -> int:
         result = app(arguments)
     except CycloptsError as error:
         command = arguments[0] if arguments and arguments[0] in COMMANDS else "COMMAND"
-        raise UsageError(str(error), advice=f"siltstone {command} --help lists the flags") from None
+        raise UsageError(
+            str(error).rstrip("."), advice=f"siltstone {command} --help lists the flags"
+        ) from None
     except Exception as error:
         if interruption.current().was_signalled:
             raise KeyboardInterrupt from error

@@ -83,6 +83,11 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     return table
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 log``, ``2,000 logs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def status_text(status: str) -> Text:
     """A status in its colour."""
     return Text(status.replace("_", " "), _STATUS_STYLES.get(status, "dim"))
@@ -91,7 +96,10 @@ def status_text(status: str) -> Text:
 def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
     """``new_table`` on standard output, its first ``left`` columns texts. A table that is wider than the
     terminal is written as it is: no name is folded or cut."""
-    table, console = new_table(title, names, rows, range(left)), Console()
+    if title:
+        write_lines(title)
+        sys.stdout.flush()
+    table, console = new_table("", names, rows, range(left)), Console()
     width = console.width if console.is_terminal else TABLE_WIDTH
     natural = Measurement.get(console, console.options.update_width(WIDEST), table).maximum
     Console(width=max(width, natural)).print(table, crop=False)

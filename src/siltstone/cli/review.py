@@ -18,6 +18,7 @@ from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
     KEPT_BY_LEDGER,
     NOT_STAMPED,
+    WOULD_CLEAN,
     Explanation,
     LogExplanation,
 )
@@ -94,8 +95,10 @@ def _show_explanation(
     explained = [log for log in explanation.logs if log.is_explained]
     rows = [log for log in explanation.logs if verbose or log.is_explained or log.status != SKIPPED]
     if rows:
-        names = ("log", "state", "dirty", "bytes", "records", *CLEANING_REASONS, "keys", "passes")
-        output.write_table("what cleaning would do", names, map(_explanation_row, rows), left=2)
+        names = ("log", "state", "bytes", "records", *CLEANING_REASONS, "keys", "dirty", "passes")
+        shown = names if verbose else names[:-2]
+        cells = (_explanation_row(log)[: len(shown)] for log in rows)
+        output.write_table("what cleaning would do", shown, cells, left=2)
     output.write_lines(*output.reason_lines(_status_reasons(explanation.logs)))
     for log in explanation.logs:
         output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
@@ -117,17 +120,17 @@ def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str,
 
 
 def _summary(explanation: Explanation) -> str:
-    """``12 logs, 480 kB → 210 kB, 3,400 of 9,000 records would be removed; 2 others``."""
-    logs = [log for log in explanation.logs if log.is_explained]
+    """``12 of 14 logs would be cleaned: 480 kB → 210 kB, 3,400 of 9,000 records removed``."""
+    logs = [log for log in explanation.logs if log.is_explained and log.status == WOULD_CLEAN]
+    of = f"of {output.counted(len(explanation.logs), 'log')}"
     if not logs:
-        return "no log to explain"
+        return f"none {of} would be cleaned"
     before, after = sum(log.bytes_before for log in logs), sum(log.bytes_after or 0 for log in logs)
     total = sum(log.outcome.records.get("total", 0) for log in logs)
     removed = sum(sum(log.outcome.removed.values()) for log in logs)
-    others = len(explanation.logs) - len(logs)
     return (
-        f"{len(logs):,} log{'s' if len(logs) > 1 else ''}, {size_text(before)} → {size_text(after)}, "
-        f"{removed:,} of {total:,} records would be removed" + (f"; {others:,} others" if others else "")
+        f"{len(logs):,} {of} would be cleaned: {size_text(before)} → {size_text(after)}, "
+        f"{removed:,} of {total:,} dirty records removed"
     )
 
 
@@ -136,11 +139,11 @@ def _explanation_row(log: LogExplanation) -> Sequence[object]:
     return [
         log.name,
         output.status_text(log.status),
-        None if log.range.dirty_ratio is None else f"{log.range.dirty_ratio:.3f}",
         f"{size_text(log.bytes_before)}{after}",
         log.outcome.records.get("total"),
         *(log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS),
         log.keys.distinct_keys,
+        None if log.range.dirty_ratio is None else f"{log.range.dirty_ratio:.3f}",
         None if log.keys.kafka is None else log.keys.kafka.passes,
     ]
 

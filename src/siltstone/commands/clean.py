@@ -33,6 +33,7 @@ from siltstone.commands.directories import locked_directories, refuse_unclean
 from siltstone.commands.engines import compacted_bytes
 from siltstone.commands.policies import (
     CleaningOptions,
+    Policies,
     gather_policies,
     high_watermark_is_end,
     log_states,
@@ -283,47 +284,64 @@ def clean(
         make = engine or _engine_for(request, states)
         once = functools.cache(lambda: make(request, progress))
         cleaner = _cleaner(request, destination, once, progress)
-        results, excluded = _run_cleaner(
-            cleaner, destination, states, request.plan_options(now_ms), audit, request, started
-        )
-        note_uncleanable(states, results)
-        passed_over = [entry for directory in directories for entry in directory.passed_over]
-        not_selected = _report_excluded(excluded, results, passed_over)
-        record_outcome(request, states, results, started)
-        results += not_selected
-        was_started = once.cache_info().currsize > 0  # else there was nothing to clean
-        return CleanOutcome(
-            run=run,
-            results=results,
-            passed_over=passed_over,
-            notes=list(policies.notes),
-            kept=originals if originals is not None and files.exists(originals) else None,
-            engine=_engine_name(once(), request) if was_started else None,
-            report_error=audit.write(results),
-        )
+        results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
+        # No engine was started if there was nothing to clean.
+        engine_name = _engine_name(once(), request) if once.cache_info().currsize else None
+        return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
 
 
 def _run_cleaner(
-    cleaner: Cleaner,
-    destination: Destination,
-    states: Sequence[LogState],
-    options: PlanOptions,
-    audit: _Audit,
-    request: CleanRequest,
-    started_ms: int,
+    cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
     """Clean and commit: the results, and what a copy does not have. After an error what the run staged is
     removed, and the audit and the history say what was done."""
     try:
-        return cleaner.run(states, options), destination.commit_run()
+        return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
         with interruption.current().critical():
             destination.abort_run()
         if isinstance(error, (SiltstoneError, OSError)):
             audit.write([], str(error))
         if isinstance(error, KeyboardInterrupt):
-            record_outcome(request, states, cleaner.results, started_ms)
+            record_outcome(audit.request, audit.states, cleaner.results, audit.started_ms)
         raise
+
+
+def _outcome(
+    audit: _Audit,
+    directories: Sequence[LogDirectory],
+    policies: Policies,
+    results: list[LogResult],
+    excluded: Mapping[Path, str],
+    originals: Path | None,
+    engine: str | None,
+) -> CleanOutcome:
+    """The outcome of a run; it is recorded in the directories' files and in the audit."""
+    note_uncleanable(audit.states, results)
+    passed_over = [entry for directory in directories for entry in directory.passed_over]
+    not_selected = _report_excluded(excluded, results, passed_over)
+    record_outcome(audit.request, audit.states, results, audit.started_ms)
+    results += not_selected
+    return CleanOutcome(
+        run=audit.run,
+        results=results,
+        passed_over=passed_over,
+        notes=list(policies.notes),
+        kept=originals if originals is not None and files.exists(originals) else None,
+        engine=engine,
+        report_error=audit.write(results),
+    )
+
+
+def refuse_all_topics(states: Sequence[LogState]) -> None:
+    """Raises UsageError if a cleaning in place, for which no topic was named, would clean any."""
+    selected = [state for state in states if state.is_compacted and state.refused is None]
+    if any(not state.directory.is_partition_subset for state in selected):
+        topics = {state.topic_partition.topic for state in selected}
+        reason = (
+            f"all compacted topics would be cleaned in place: {len(selected)} logs of {len(topics)} topics"
+        )
+        raise UsageError(reason, advice="pass topic=…, all_topics=True, or dry_run=True first")
 
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
@@ -417,6 +435,9 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
+    if request.stop_after_minutes is not None and not request.stop_after_minutes >= 0:
+        reason = f"--stop-after {request.stop_after_minutes:g} is negative"
+        raise UsageError(reason, advice="pass minutes, from 0 on")
     if request.roll and (request.dry_run or not request.in_place):
         raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")
     for flag, path in (("--out", request.out), ("--report", request.report)):

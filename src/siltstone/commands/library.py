@@ -111,15 +111,20 @@ def paths_of(path: OnePathOrMany) -> list[Path]:
     return paths
 
 
-def clean(path: OnePathOrMany, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
+def clean(
+    path: OnePathOrMany, *, all_topics: bool = False, **keywords: Unpack[CleanKeywords]
+) -> CleanOutcome:
     """Clean stopped log directories, or one partition directory, as ``siltstone clean`` does.
 
-    ``in_place=True``, ``out="/new"`` or ``dry_run=True`` says where to; a log's failure is in its result.
-    Raises UsageError, DirectoryLockedError, DirectoryRefusedError, SiltstoneError, OSError.
+    ``in_place=True``, ``out="/new"`` or ``dry_run=True`` says where to; in place, ``topic`` or ``all_topics``
+    says what. A log's failure is in its result. Raises UsageError, DirectoryLockedError,
+    DirectoryRefusedError, SiltstoneError, OSError.
     """
     from siltstone.commands import clean as cleaning
 
-    return cleaning.clean(_request(cleaning.CleanRequest, keywords, directories=paths_of(path)))
+    request = _request(cleaning.CleanRequest, keywords, directories=paths_of(path))
+    is_chosen = all_topics or request.topics or request.dry_run or not request.in_place
+    return cleaning.clean(request, confirm=None if is_chosen else cleaning.refuse_all_topics)
 
 
 def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explanation:
@@ -132,14 +137,16 @@ def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explana
     return review.explain(_request(review.ExplainRequest, keywords, directories=paths_of(path)))
 
 
-def verify(before: OnePath, after: OnePath, **keywords: Unpack[LogKeywords]) -> Verdict:
-    """Compare a cleaned directory with what it was before, as ``siltstone verify`` does.
+def verify(before: OnePathOrMany, after: OnePathOrMany, **keywords: Unpack[LogKeywords]) -> Verdict:
+    """Compare cleaned directories with what they were before, as ``siltstone verify`` does.
 
     The verdict's ``raise_for_errors`` raises CheckFailedError. Raises UsageError, SiltstoneError, OSError.
     """
     from siltstone.commands import review
 
-    return review.verify(_request(review.VerifyRequest, keywords, before=Path(before), after=Path(after)))
+    return review.verify(
+        _request(review.VerifyRequest, keywords, before=paths_of(before), after=paths_of(after))
+    )
 
 
 class ReadableLogs(ReadOnlyLogs):
@@ -149,10 +156,10 @@ class ReadableLogs(ReadOnlyLogs):
         """What a cleaning would do; see ``st.explain``."""
         return explain(self._paths, **keywords)
 
-    def clean(self, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
+    def clean(self, *, all_topics: bool = False, **keywords: Unpack[CleanKeywords]) -> CleanOutcome:
         """Clean the directories; see ``st.clean``. Logs that are open show the state before, until they are
         refreshed."""
-        return clean(self._paths, **keywords)
+        return clean(self._paths, all_topics=all_topics, **keywords)
 
 
 class OpenLogs(LogManager):

@@ -226,6 +226,7 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
         by_topic = parse_config_file(read_text(options.config_file), str(options.config_file))
+    absent = by_topic.keys() - {name.topic for one in directories for name in one.partitions}
     static = read_server_properties(options.broker_config, skip_unknown=True)
     has_broker_config = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
@@ -241,6 +242,7 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
             settings = replace(settings, cluster=cluster, broker=cluster.broker)
             notes = [f"settings of topics: {cluster.path} up to offset {cluster.image.end_offset}"]
             notes += [] if has_broker_config else [NO_BROKER_CONFIG]
+    notes += [f"{options.config_file}: no partition of {', '.join(sorted(absent))} is here"] if absent else []
     return Policies(
         config=config,
         by_topic=by_topic,

@@ -104,7 +104,8 @@ class LogDirectory(Closing):
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
         if not files.is_directory(path):
-            raise NotALogDirectoryError("no such directory", path=path)
+            is_file = files.exists(path)
+            raise NotALogDirectoryError("it is a file" if is_file else "no such directory", path=path)
         real = resolve_directory(path)
         topic_partition = parse_partition(real.name)
         if topic_partition is not None and _has_segments(real):
