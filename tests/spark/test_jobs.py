@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base.errors import EngineError
 from siltstone.spark.jobs import run_jobs_overlapped
 from siltstone.spark.rows import Row
+from siltstone.spark.tasks import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -70,3 +71,19 @@ def test_a_single_one_needs_no_thread(session: SparkSession) -> None:
         return []
 
     assert list(run_jobs_overlapped(session, job, 1)) == [[]] and threads == [threading.current_thread()]
+
+
+def test_a_job_is_described_and_the_programs_own_description_comes_back(session: SparkSession) -> None:
+    context, seen = session.sparkContext, list[str | None]()
+    context.setJobDescription("a report of the program")
+
+    def frame() -> DataFrame:
+        seen.append(context.getLocalProperty("spark.job.description"))
+        return session.range(2)
+
+    try:
+        assert run_job(session, "users-0", frame).num_rows == 2
+        assert seen == ["siltstone: users-0"]
+        assert context.getLocalProperty("spark.job.description") == "a report of the program"
+    finally:
+        context.setLocalProperty("spark.job.description", None)

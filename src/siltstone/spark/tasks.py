@@ -158,16 +158,36 @@ def is_alive(session: SparkSession) -> bool:
         return False
 
 
+_DESCRIPTION = "spark.job.description"
+
+
 def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
     """Run the DataFrame that ``job`` makes, and return its rows.
 
-    Raises EngineError if the job fails, and KeyboardInterrupt after an interrupt, which cancels the job."""
-    with engine_errors(title):
+    Spark's UI shows ``title`` as the job's description. Raises EngineError if the job fails, and
+    KeyboardInterrupt after an interrupt, which cancels the job."""
+    with engine_errors(title), _described(session, title):
         frame = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
             return frame.toArrow()
         (table,) = run_jobs_in_thread(session, lambda _: frame.toArrow(), 1)
         return table
+
+
+@contextlib.contextmanager
+def _described(session: SparkSession, title: str) -> Iterator[None]:
+    """Describe the jobs of the block in Spark's UI; the program's own description comes back afterwards."""
+    if is_connect(session):
+        yield
+        return
+    context = session.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, f"siltstone: {title}")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # Spark may be gone.
+            context.setLocalProperty(_DESCRIPTION, before)
 
 
 def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
