@@ -187,7 +187,7 @@ def _described(session: SparkSession, title: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(Exception):  # Spark may be gone.
-            context.setLocalProperty(_DESCRIPTION, before)
+            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
 def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs: int) -> Iterator[Result]:
