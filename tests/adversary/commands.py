@@ -144,6 +144,8 @@ def _run_quickly(arguments: list[str]) -> int:
             places.append(Path(word))
         elif word == "--json":
             more["json_"] = True
+        elif word == "--all-topics":
+            more["all_topics"] = True
         elif field_name == "html":
             more["html"] = Path(value if equals else next(words))
         elif "bool" in kinds[field_name]:
