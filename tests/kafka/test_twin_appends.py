@@ -51,7 +51,10 @@ DIFFERENCES = (
     ),
     Difference(rows="count of 2 to the 30, compressed", kafka={87}, ours={10}, why="our bound of records"),
     # Kafka fails, we say what is wrong.
-    Difference(rows="length (14|15|21|22), no more", kafka={-1}, ours={2}, why="Kafka reads beyond the end"),
+    # Beyond the batch, too: what else its buffer holds decides whether a longer row fails.
+    Difference(
+        rows="length (14|15|21|22)(, no more)?", kafka={-1}, ours={2}, why="Kafka reads beyond the end"
+    ),
     Difference(
         rows="record size over-long(, to zstd)?|record size of 2 GiB, gzip to zstd",
         kafka={-1},
