@@ -14,15 +14,15 @@ BLOCKS: list[tuple[str, str]] = _BLOCK.findall((DOCS / "library.md").read_text(e
 PROGRAM = "".join(text for kind, text in BLOCKS if kind == "python" and not text.startswith("def test_"))
 
 
+def run_program(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
+    """``python ARGUMENTS program.py`` with the page's program."""
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, *python, "program.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(tmp_path, "-W", "error")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(text for kind, text in BLOCKS if kind == "text")
 
@@ -36,12 +36,5 @@ def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
 
 
 def test_the_programs_types_are_right(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(tmp_path, "-m", "mypy")
     assert done.returncode == 0, done.stdout

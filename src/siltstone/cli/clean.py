@@ -74,7 +74,7 @@ def clean(
     if watch:
         return watch_logs(request, interval, json=json_)
     output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
-    asks = request.in_place and not (request.dry_run or request.topics or all_topics)
+    asks = request.changes_every_topic and not all_topics
     began = time.monotonic()
     with output.RunProgress(quiet=quiet or json_) as progress:
         done = cleaning.clean(request, progress=progress, confirm=_confirm if asks else None)
@@ -92,9 +92,9 @@ def _exit_status(done: cleaning.CleanOutcome) -> int:
 
 
 def _confirm(states: Sequence[LogState]) -> None:
-    """Ask on a terminal whether all compacted logs are to be cleaned in place. Raises UsageError for no, or
-    where nobody can be asked."""
-    selected = [state for state in states if state.is_compacted and state.refused is None]
+    """Ask on a terminal whether all compacted logs are to be cleaned in place. Raises UsageError for no, and
+    off a terminal."""
+    selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
     topics = sorted({state.topic_partition.topic for state in selected})

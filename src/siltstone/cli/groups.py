@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -88,7 +88,7 @@ def groups(
         Print one JSON document instead, with offsets and members.
     """
     flags.check()
-    snapshot = replace(flags, dir=(*directories, *flags.dir)).broker_directories().snapshot()
+    snapshot = flags.at(directories).broker_directories().snapshot()
     shown, failures = commands.read_groups(snapshot, flags.group)
     notes = snapshot.notes
     if not any(name.topic == commands.OFFSETS_TOPIC for name in snapshot.partitions):

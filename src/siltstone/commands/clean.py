@@ -199,6 +199,11 @@ class CleanRequest(CleaningOptions):
     roll: bool = False
     dry_run: bool = False
 
+    @property
+    def changes_every_topic(self) -> bool:
+        """Would it clean in place without naming a topic?"""
+        return self.in_place and not (self.dry_run or self.topics)
+
 
 @dataclass(slots=True, kw_only=True)
 class CleanOutcome:
@@ -335,7 +340,7 @@ def _outcome(
 
 def refuse_all_topics(states: Sequence[LogState]) -> None:
     """Raises UsageError if a cleaning in place, for which no topic was named, would clean any."""
-    selected = [state for state in states if state.is_compacted and state.refused is None]
+    selected = [state for state in states if state.may_be_cleaned]
     if any(not state.directory.is_partition_subset for state in selected):
         topics = {state.topic_partition.topic for state in selected}
         reason = (
@@ -348,7 +353,7 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
     """Roll the active segments of the logs that may be cleaned, so that their records can be. What is wrong
     with a log is reported when its cleaning is planned."""
     for state in states:
-        if state.config is None or not state.is_compacted or state.refused is not None:
+        if state.config is None or not state.may_be_cleaned:
             continue
         with contextlib.suppress(SiltstoneError, OSError), interruption.current().critical():
             log = open_partition(

@@ -54,4 +54,4 @@ def log_bytes(states: Iterable[LogState]) -> int:
 
 def compacted_bytes(states: Iterable[LogState]) -> int:
     """The bytes of the logs that a cleaning may change."""
-    return log_bytes(state for state in states if state.is_compacted and state.refused is None)
+    return log_bytes(state for state in states if state.may_be_cleaned)

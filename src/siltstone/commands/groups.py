@@ -28,7 +28,7 @@ from siltstone.base.records.layout import TRANSACTIONAL_BIT
 from siltstone.base.records.metadata import UndecodableMessageError
 from siltstone.commands.directories import NOT_HERE, Snapshot
 from siltstone.compaction.latest import latest_records
-from siltstone.log.coordinator_records import decode_assignment, decode_record
+from siltstone.log.coordinator_records import Fields, decode_assignment, decode_record
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
@@ -38,8 +38,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 CLASSIC, CONSUMER = "Classic", "Consumer"
 EMPTY, STABLE, ASSIGNING, RECONCILING = "Empty", "Stable", "Assigning", "Reconciling"
 
-Data = dict[str, Any]
-_Records = Mapping[str, dict[Any, Data]]
+_Records = Mapping[str, dict[Any, Fields]]
 """The values of one group's current records: by the type of the key (``CoordinatorRecordType``'s number, as
 text), then by what the key has besides the group: partition (commits), member id, regular expression, or
 None."""
@@ -106,7 +105,7 @@ class ConsumerGroup:
     members: tuple[Member, ...]
     offsets: tuple[GroupOffset, ...]
 
-    def to_json(self) -> Data:
+    def to_json(self) -> Fields:
         """One object; see docs/json.md."""
         described = {
             name: getattr(self, name)
@@ -138,7 +137,7 @@ class ConsumerGroup:
         return {**described, "members": members, "offsets": offsets}
 
 
-def _topic_partition_json(topic_partition: TopicPartition) -> Data:
+def _topic_partition_json(topic_partition: TopicPartition) -> Fields:
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
@@ -311,7 +310,7 @@ def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNam
     )
 
 
-def _only(records: _Records, record_type: str) -> Data:
+def _only(records: _Records, record_type: str) -> Fields:
     """The record of a type of which a group has one; empty if it has none."""
     return records.get(record_type, {}).get(None, {})
 
@@ -331,7 +330,7 @@ def _state(records: _Records, members: Sequence[Member], *, is_classic: bool) ->
     return STABLE if is_stable else RECONCILING
 
 
-def _offsets(commits: Mapping[Any, Data], members: Sequence[Member]) -> Iterator[GroupOffset]:
+def _offsets(commits: Mapping[Any, Fields], members: Sequence[Member]) -> Iterator[GroupOffset]:
     owners = {topic_partition: member.member_id for member in members for topic_partition in member.assigned}
     for topic_partition in sorted({*owners, *commits}):
         commit = commits.get(topic_partition, {})
@@ -345,7 +344,7 @@ def _offsets(commits: Mapping[Any, Data], members: Sequence[Member]) -> Iterator
         )
 
 
-def _classic_member(member: Data) -> Member:
+def _classic_member(member: Fields) -> Member:
     return Member(
         member_id=member["memberId"] or "",
         client_id=member["clientId"] or "",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from siltstone.base.clock import Clock, checked_ms
 from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
 from siltstone.base.errors import EngineError, UsageError
-from siltstone.commands.engines import SPARK_BYTES, has_session
+from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 
@@ -123,8 +123,8 @@ def clean(
     from siltstone.commands import clean as cleaning
 
     request = _request(cleaning.CleanRequest, keywords, directories=paths_of(path))
-    is_chosen = all_topics or request.topics or request.dry_run or not request.in_place
-    return cleaning.clean(request, confirm=None if is_chosen else cleaning.refuse_all_topics)
+    refuses = request.changes_every_topic and not all_topics
+    return cleaning.clean(request, confirm=cleaning.refuse_all_topics if refuses else None)
 
 
 def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explanation:
@@ -225,7 +225,7 @@ def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCle
     program has a session, or if PySpark and Java are there and the compacted logs have 256 MiB by now; else
     this process. Nothing is started where ``log.cleaner.enable`` is false. Raises UsageError, EngineError.
     """
-    if engine not in ("auto", "spark", "process"):
+    if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
     if engine == "spark" or (engine == "auto" and _takes_spark(manager)):
         if importlib.util.find_spec("pyspark") is None:

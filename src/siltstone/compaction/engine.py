@@ -53,6 +53,20 @@ _PROGRESS_SECONDS = 0.2
 
 
 @contextlib.contextmanager
+def run_beside(function: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Run ``function`` in a thread of its own beside the block, whose end sets the event that it gets, and
+    waits for it."""
+    is_over = threading.Event()
+    thread = threading.Thread(target=function, args=(is_over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def report_progress(
     progress: Progress | None,
     name: str,
@@ -69,21 +83,16 @@ def report_progress(
     if progress is None or not size:
         yield
         return
-    is_over, first = threading.Event(), bytes_read() - (size if is_rewriting else 0)
+    first = bytes_read() - (size if is_rewriting else 0)
 
-    def report() -> None:
+    def report(is_over: threading.Event) -> None:
         while not is_over.wait(_PROGRESS_SECONDS):
             done = bytes_read() - first
             stage = "reading" if done < size else "rewriting"
             progress(name, stage, done if done < size else min(done - size, size), size)
 
-    thread = threading.Thread(target=report, daemon=True)
-    thread.start()
-    try:
+    with run_beside(report):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 class Engine(Protocol):

@@ -69,7 +69,7 @@ class NewRecord:
         if self.timestamp is not None:
             checked_ms(self.timestamp, "timestamp")
         if self.headers:
-            for name, value in _pairs(self.headers):
+            for name, value in _checked_pairs(self.headers):
                 _require_bytes(f"header {name!r}", value)
 
     @property
@@ -88,7 +88,11 @@ def _require_bytes(name: str, value: object) -> None:
 
 
 def _pairs(headers: Headers) -> Iterable[Header]:
-    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    return headers.items() if isinstance(headers, Mapping) else headers
+
+
+def _checked_pairs(headers: Headers) -> Iterable[Header]:
+    pairs: Iterable[Any] = _pairs(headers)
     if isinstance(headers, (str, bytes)) or not all(
         isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], (str, bytes)) for pair in pairs
     ):
@@ -160,18 +164,16 @@ def batch_of(
 
 
 def _encoded(headers: Headers) -> bytes:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
     return encode_headers(
-        [(name.encode() if isinstance(name, str) else name, value) for name, value in pairs]
+        [(name.encode() if isinstance(name, str) else name, value) for name, value in _pairs(headers)]
     )
 
 
 def record_size_max(record: NewRecord) -> int:
     """An upper bound of the bytes that a record takes in a batch."""
     # Two varints of 10 bytes for each header, 4 bytes for each character of UTF-8.
-    headers = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
     size = MAX_RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-    return size + sum(20 + 4 * len(name) + len(value or b"") for name, value in headers)
+    return size + sum(20 + 4 * len(name) + len(value or b"") for name, value in _pairs(record.headers))
 
 
 def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[list[NewRecord]]:
@@ -301,7 +303,7 @@ class RecordProducer:
     ) -> Iterator[RecordMetadata]:
         for batch in batches_for(log.config, records):
             now_ms = self._logs.clock.now_ms()
-            appended = append(log, batch, now_ms=now_ms, sync=sync)
+            appended = log.append(batch_of(batch, log.config.compression_type, now_ms), sync=sync)
             for offset, record in enumerate(batch, appended.first_offset):
                 time_ms = now_ms if record.timestamp is None else record.timestamp
                 if appended.log_append_ms >= 0:

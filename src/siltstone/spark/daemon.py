@@ -4,7 +4,7 @@ Spark ends a Python worker that has had nothing to do for a minute. If PySpark's
 worker, that worker imports everything again, which takes longer than cleaning a gigabyte. A worker that is
 forked here has the modules already, and all workers share their memory.
 
-A fork copies only the thread that calls it, but also locks that other threads hold, which nobody then
+A fork copies only the thread that calls it, but also locks that other threads hold, which no thread then
 releases. For that reason PySpark's daemon imports nothing. This daemon keeps libraries from starting threads,
 and counts its threads. If there is more than one, or the number is unknown, it executes PySpark's daemon
 instead.

@@ -52,6 +52,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from siltstone.base import files
+from siltstone.compaction.engine import run_beside
 from siltstone.compaction.keys import PACKED_WORDS, EntryBlob
 from siltstone.spark.rows import ALL, ARROW_SCHEMA, CLEAN, DIRTY, FAILED, Row, array_row, report_row
 from siltstone.spark.tasks import Batches, task_numbers
@@ -246,9 +247,9 @@ def _run_stages(
 @contextlib.contextmanager
 def _bytes_read_reported(folder: Path, worker: int) -> Iterator[None]:
     """Append how many bytes this worker has read to its file in ``folder``, twice a second."""
-    is_over, first = threading.Event(), files.bytes_read()
+    first = files.bytes_read()
 
-    def report() -> None:
+    def report(is_over: threading.Event) -> None:
         with (
             contextlib.suppress(OSError),
             files.Writer(folder / f"read.{worker}", will_be_synced=False) as writer,
@@ -256,13 +257,8 @@ def _bytes_read_reported(folder: Path, worker: int) -> Iterator[None]:
             while not is_over.wait(_BYTES_READ_INTERVAL_S):
                 writer.write(_BYTES_READ.pack(files.bytes_read() - first))
 
-    thread = threading.Thread(target=report, daemon=True)
-    thread.start()
-    try:
+    with run_beside(report):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def bytes_read_by(workers: int, folder: Path) -> int:

@@ -70,7 +70,7 @@ def stage_over_numbers(
 class Job:
     """The stages that a log of ``size`` bytes goes through; the rows of the last stage are reports.
 
-    ``staging``: the folder in which its tasks, and nobody else, create files; None if they create none.
+    ``staging``: a folder in which only its tasks create files; None if they create none.
     """
 
     stages: Sequence[Stage]

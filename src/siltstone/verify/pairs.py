@@ -95,7 +95,7 @@ def cleaning_settings(
 ) -> CleaningSettings:
     """The settings of a cleaning of a topic with this ``config``; None if it is not known.
 
-    A setting that nobody set may have had another default in the cleaner, so it counts as not known.
+    A setting that was not set may have had another default in the cleaner, so it counts as not known.
     """
     settings = CleaningSettings(
         cleaned_at_ms=cleaned_at_ms,

@@ -213,6 +213,11 @@ class LogState:
         """Is the topic's ``cleanup.policy`` known, and does it compact?"""
         return self.config is not None and "compact" in self.config.policies
 
+    @property
+    def may_be_cleaned(self) -> bool:
+        """Does its topic compact, and is nothing known that refuses its cleaning?"""
+        return self.is_compacted and self.refused is None
+
     def checkpoints(self) -> Checkpoints:
         """The log's checkpoints. Raises CorruptFileError, OSError."""
         return self.directory.checkpoints() if self.opened is None else self.opened.checkpoints
