@@ -29,10 +29,10 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, except those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-long: setup ## run the tests that take too long for make test: every signal at every stage (a quarter of an hour)
-	$(BIN)/python -m pytest -m long --ignore=tests/kafka $(PYTEST_ARGS)
+test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)

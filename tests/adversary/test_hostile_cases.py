@@ -19,9 +19,12 @@ from tests.adversary.drawing import flips, random_cases
 from tests.adversary.judging import Case
 from tests.adversary.room import run_room
 from tests.support.in_memory import FOLDER
+from tests.support.thoroughness import examples
+
+pytestmark = pytest.mark.random
 
 SEED = 20
-CASES, FLIPS = 900, 300
+CASES, FLIPS = examples(900), examples(300)
 SECONDS = 150
 """More than it takes: who is slower does fewer cases, never fails for it."""
 GOLDEN = ("golden/txn/0", "golden/tombstones/0", "golden/idempotent/0", "golden/compact_delete_ms/0")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from siltstone.base.config import Config, ConfigSource, first_property, parse_server_properties
 from siltstone.base.errors import UsageError
 from tests.support.errors import raises_error
+from tests.support.thoroughness import examples
 
 SAMPLE = r"""# A comment
 ! another one
@@ -90,7 +91,7 @@ def test_escapes_come_back(text: str) -> None:
     assert found["log.dirs"].value == ("/" + text + "/",)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=examples(300))
 @given(st.text(max_size=60))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:

@@ -12,6 +12,7 @@ from siltstone.base.config import INT_MAX, LONG_MAX, find_key, format_value, par
 from siltstone.base.config_table import ALL_KEYS, Key, Kind, Value
 from siltstone.base.errors import UsageError
 from tests.support.errors import raises_error
+from tests.support.thoroughness import examples
 
 HOUR_MS = 3_600_000
 
@@ -116,7 +117,7 @@ def values_of(key: Key) -> st.SearchStrategy[Value]:
     return st.integers(int(minimum), int(maximum)).filter(lambda number: number not in key.refused)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=examples(400))
 @given(st.sampled_from(ALL_KEYS).flatmap(lambda key: st.tuples(st.just(key), values_of(key))))
 def test_a_formatted_value_parses_to_itself(key_and_value: tuple[Key, Value]) -> None:
     key, value = key_and_value

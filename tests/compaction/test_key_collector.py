@@ -25,6 +25,7 @@ from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec
 from tests.support.key_entries import LOW, WORDS, entries_of, pairs, shard_of
 from tests.support.records.arrays import scanned
+from tests.support.thoroughness import examples
 
 Rows = list[tuple[int, int, int]]
 
@@ -42,7 +43,7 @@ def rows_of(entries: np.ndarray) -> Rows:
 
 
 @given(pairs, pairs)
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = entries_of([*before, *rows])
     mine = entries[len(before) :]
@@ -53,7 +54,7 @@ def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
 
 
 @given(pairs, st.integers(1, 9), st.integers(1, 70), st.booleans())
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 def test_shards_hold_what_was_put_until_one_is_full(
     rows: Rows, shards: int, room: int, dedupes: bool
 ) -> None:

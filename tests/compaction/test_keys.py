@@ -21,6 +21,7 @@ from tests.support.cleaning.logs import Rec
 from tests.support.golden_sets import DATA
 from tests.support.key_entries import KEY, MASK, entries_of, pairs, shard_of
 from tests.support.records.arrays import array
+from tests.support.thoroughness import examples
 
 
 def _rotated(word: int, by: int) -> int:
@@ -102,7 +103,7 @@ def test_every_length_up_to_many_words() -> None:
 
 
 @given(st.binary(max_size=300), st.binary(min_size=16, max_size=16), st.binary(max_size=9))
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 def test_any_key_anywhere_in_the_data(data: bytes, key: bytes, before: bytes) -> None:
     assert siphash(data, key, before) == twin_siphash(data, key)
 
@@ -111,7 +112,7 @@ def test_any_key_anywhere_in_the_data(data: bytes, key: bytes, before: bytes) ->
 
 
 @given(pairs, pairs, st.integers(1, 5), st.integers(0, 1 << 40))
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 def test_merging_is_a_dict_and_a_filter(
     dirty: list[tuple[int, int, int]], clean: list[tuple[int, int, int]], buckets: int, base: int
 ) -> None:
@@ -144,7 +145,7 @@ def test_a_large_merge_goes_through_many_shards() -> None:
     assert np.array_equal(np.sort(retained.offsets), np.arange(30_000, 60_000) + 7)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.integers(0, 1 << 34), min_size=1, max_size=40, unique=True),
     st.integers(0, 1 << 60),

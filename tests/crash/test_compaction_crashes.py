@@ -33,9 +33,11 @@ from tests.support.crash.ledgers import (
     table,
     view,
 )
+from tests.support.thoroughness import SEEDS
+
+pytestmark = pytest.mark.random
 
 WHERE, END = TopicPartition("topic", 0), 16
-SEEDS = range(3)
 SMALL = CompactionSettings(segment_bytes=300, index_interval=50)
 
 

@@ -41,8 +41,9 @@ from tests.support.crash.ledgers import (
 )
 from tests.support.log import plainly
 from tests.support.log.views import view_of
+from tests.support.thoroughness import SEEDS
 
-SEEDS = range(3)
+pytestmark = pytest.mark.random
 
 
 def compacting(mark: int, name: str = "run", *, merge_runs: bool = False) -> Callable[[Path], None]:

@@ -20,6 +20,9 @@ from siltstone.log.recovery.directories import RecoveryOptions, recover_director
 from tests.support import golden_sets
 from tests.support.cleaning.logs import tree
 from tests.support.crash.disk import DROP, KEEP, Crash, Disk, Recording, recorded
+from tests.support.thoroughness import SEEDS
+
+pytestmark = pytest.mark.random
 
 CONFIG = LogConfig(index_interval_bytes=512, segment_index_bytes=4096)
 HOW = RecoveryOptions(
@@ -31,7 +34,6 @@ STOPPED = """
 """.split()
 SWAPS = ["us_5_swap_all_deleted", "us_8_two_swaps_cleaned_left"]
 BELOW_ITS_START = "below its start"
-SEEDS = range(3)
 MARKER = ".kafka_cleanshutdown"
 
 

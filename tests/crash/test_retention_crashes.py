@@ -28,11 +28,12 @@ from tests.support.cleaning import logs
 from tests.support.cleaning.logs import DAY, NOW, Rec
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
 from tests.support.crash.swapped import Table
-from tests.support.crash.thoroughness import boundaries
+from tests.support.thoroughness import SEEDS, boundaries
+
+pytestmark = pytest.mark.random
 
 OLD, YOUNG = NOW - 2 * DAY, NOW - DAY // 2
 CONFIG = {"segment.bytes": 60, "cleanup.policy": "compact,delete", "retention.ms": DAY}
-SEEDS = range(3)
 ROWS: dict[int, list[tuple[str, str | None, int]]] = {
     0: [("a", "1", OLD), ("gone", "old", OLD), ("stays", "1", OLD)],
     3: [("b", "1", OLD), ("c", "1", OLD), ("d", "1", OLD), ("e", "1", OLD)],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from siltstone.base.config import LogConfig
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.recovery.partition import recover_partition
@@ -11,7 +13,9 @@ from siltstone.log.replacement import finish_replacement, swap_leftovers
 from tests.log.test_overflow import WIDE, wide_log
 from tests.support.cleaning import logs
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
-from tests.support.crash.thoroughness import boundaries
+from tests.support.thoroughness import boundaries
+
+pytestmark = pytest.mark.random
 
 LIVE = {f"k{number % 4}".encode(): offset for number, offset in enumerate(WIDE)}
 

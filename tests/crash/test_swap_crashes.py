@@ -28,10 +28,11 @@ from tests.support.cleaning.logs import NOW, Rec
 from tests.support.crash.breaking import BROKEN_SWAPS
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.crash.thoroughness import boundaries
+from tests.support.thoroughness import SEEDS, boundaries
+
+pytestmark = pytest.mark.random
 
 CONFIG = {"segment.bytes": 250}
-SEEDS = range(3)
 
 
 def _batch(base: int, *records: tuple[str, str | None], horizon: int | None = None) -> bytes:

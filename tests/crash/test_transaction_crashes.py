@@ -23,9 +23,9 @@ from tests.support.cleaning.lives import Living
 from tests.support.cleaning.open_transactions import ROUND, committed, table, write
 from tests.support.crash.breaking import BROKEN_SWAPS
 from tests.support.crash.disk import DROP, KEEP, Disk, Variant, crash_after, recorded
-from tests.support.crash.thoroughness import boundaries
+from tests.support.thoroughness import SEEDS, boundaries
 
-SEEDS = (1, 2)
+pytestmark = pytest.mark.random
 
 
 def clean(living: Living, limits: RunLimits | None = None) -> LogResult:

@@ -11,13 +11,17 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from siltstone.compaction.inplace.destination import REMOVED_STAGED
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO
 from siltstone.log.replacement import finish_replacement
 from tests.support.cleaning import logs, waves
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, crash_after, recorded
 from tests.support.crash.swapped import Table, check_names, table
-from tests.support.crash.thoroughness import boundaries
+from tests.support.thoroughness import boundaries
+
+pytestmark = pytest.mark.random
 
 Outcome = tuple[object, ...]
 

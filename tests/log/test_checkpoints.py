@@ -15,6 +15,7 @@ from siltstone.log.checkpoints import read_checkpoint, read_properties, read_top
 from siltstone.log.names import TopicPartition
 from tests.support import golden_sets
 from tests.support.errors import raises_error
+from tests.support.thoroughness import examples
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 OFFSETS = st.dictionaries(
@@ -23,7 +24,7 @@ OFFSETS = st.dictionaries(
 QUICK = settings(
     derandomize=True,
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

@@ -29,6 +29,7 @@ from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
 from tests.support.log.views import entries_of, random_segments, view_of, write_aborted, write_segments
 from tests.support.records import twin
+from tests.support.thoroughness import examples
 
 Listed = list[tuple[int, twin.Batch]]
 logs = st.tuples(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([0, 200, 4096]))
@@ -53,7 +54,7 @@ def got(fetched: FetchResult) -> tuple[int, int, int] | None:
     return fetched.segment.base_offset, fetched.slice.position, fetched.slice.size
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs, st.data())
 def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.DataObject) -> None:
     seed, count, interval = log
@@ -74,7 +75,7 @@ def test_reads_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
                 assert fetched.offset_limit == limit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(logs, st.sampled_from([1, 200, 700, 5000]))
 def test_a_read_from_a_fetch_position_returns_what_a_search_returns(
     log: tuple[int, int, int], size: int
@@ -99,7 +100,7 @@ def test_a_read_from_a_fetch_position_returns_what_a_search_returns(
         assert passed == [entry.last for _, entry in entries_of(directory)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs, st.data())
 def test_times_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.DataObject) -> None:
     seed, count, interval = log

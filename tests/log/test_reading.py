@@ -36,6 +36,7 @@ from tests.support.log.views import (
     write_segments,
 )
 from tests.support.records.arrays import records_of
+from tests.support.thoroughness import examples
 
 COMMITTED = "read_committed"
 
@@ -48,7 +49,7 @@ def log_of(tmp_path: Path, *batches: bytes) -> FixedLog:
     return FixedLog(view_of(write_segments(tmp_path / "topic-0", {0: batches})))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(0, 25),

@@ -15,6 +15,7 @@ from siltstone.log.validation import Origin
 from tests.support.log import sequence_twin as twin
 from tests.support.log.batches import edited, sent
 from tests.support.log.sequence_twin import Sent, Stored
+from tests.support.thoroughness import examples
 
 TOP = 2**31 - 1
 
@@ -123,7 +124,7 @@ def likely(draw: st.DrawFn, log: Log) -> Sent:
     )
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=examples(150), deadline=None, print_blob=True)
 @given(st.data())
 def test_any_history_gets_kafkas_answers(draw: st.DataObject) -> None:
     log = Log()
@@ -137,7 +138,7 @@ def test_any_history_gets_kafkas_answers(draw: st.DataObject) -> None:
     assert again.first_open_transaction() == log.states.first_open_transaction()
 
 
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=examples(60), deadline=None, print_blob=True)
 @given(st.lists(DATA | MARKERS, max_size=12))
 def test_several_batches_at_once_are_checked_as_one_by_one(offered: list[Sent]) -> None:
     """What a coordinator writes in one append gets the answer of the first that is refused."""

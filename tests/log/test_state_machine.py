@@ -22,6 +22,7 @@ from tests.support.cleaning.logs import WHERE
 from tests.support.log import driving
 from tests.support.log.index_checks import check_indexes
 from tests.support.log.machine import LogRules
+from tests.support.thoroughness import examples
 
 
 class LogMachine(LogRules):
@@ -195,7 +196,7 @@ class LogMachine(LogRules):
 
 TestLog = LogMachine.TestCase
 TestLog.settings = settings(
-    max_examples=200,
+    max_examples=examples(200),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

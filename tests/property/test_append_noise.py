@@ -20,8 +20,9 @@ from siltstone.log.producers import ProducerStates
 from siltstone.log.validation import Origin, validate_and_assign
 from tests.support.cleaning.logs import Rec, records_in
 from tests.support.log.batches import TIME, array, of_body, of_records, sent
+from tests.support.thoroughness import examples
 
-bounded = settings(max_examples=200, deadline=None, print_blob=True)
+bounded = settings(max_examples=examples(200), deadline=None, print_blob=True)
 CONFIG = LogConfig(max_decompressed_message_bytes=1 << 16)
 SIZES = (1, 3, 150)
 CODECS = (0, 1, 2, 3, 4)

@@ -22,6 +22,7 @@ from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
 from tests.support.log.index_checks import check_indexes
+from tests.support.thoroughness import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -102,7 +103,9 @@ def _below(files: dict[str, bytes], folder: str, minimum: str = "") -> dict[str,
     return {name: data for name, data in files.items() if name.startswith(folder) and name >= minimum}
 
 
-@settings(max_examples=410, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(410), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(lives())
 def test_random_lives_of_logs(life: Life) -> None:
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:

@@ -18,6 +18,7 @@ from siltstone.base.records.layout import Bytes
 from siltstone.base.records.scan import ScanEnd, scan_batches
 from tests.support.records import twin
 from tests.support.records.arrays import array, complete_headers, records_of
+from tests.support.thoroughness import examples
 
 LIMIT = 1 << 16
 ROOM_MAX = 4 << 20
@@ -137,7 +138,7 @@ def test_a_byte_missing() -> None:
 POSITIONS = st.integers(0, len(valid_log()))
 
 
-@settings(max_examples=250, deadline=None, print_blob=True)
+@settings(max_examples=examples(250), deadline=None, print_blob=True)
 @given(start=POSITIONS, size=st.integers(1, 600), fill=st.sampled_from([0, 0xFF]))
 def test_a_stretch_of_zeros_or_ones(start: int, size: int, fill: int) -> None:
     window = array(valid_log())
@@ -147,7 +148,7 @@ def test_a_stretch_of_zeros_or_ones(start: int, size: int, fill: int) -> None:
     assert [tuple(rows) for rows in found[:row]] == [entry.records for entry in entries()[:row]]
 
 
-@settings(max_examples=250, deadline=None, print_blob=True)
+@settings(max_examples=examples(250), deadline=None, print_blob=True)
 @given(changes=st.lists(st.tuples(POSITIONS, st.binary(min_size=1, max_size=9)), min_size=1, max_size=6))
 def test_several_places_overwritten(changes: list[tuple[int, bytes]]) -> None:
     log = bytearray(valid_log())
@@ -158,7 +159,7 @@ def test_several_places_overwritten(changes: list[tuple[int, bytes]]) -> None:
     assert [tuple(rows) for rows in found[:row]] == [entry.records for entry in entries()[:row]]
 
 
-@settings(max_examples=250, deadline=None, print_blob=True)
+@settings(max_examples=examples(250), deadline=None, print_blob=True)
 @given(
     kind=st.integers(0, 4),
     inside=st.integers(0, 300),

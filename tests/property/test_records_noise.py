@@ -15,6 +15,7 @@ from siltstone.base.records.scan import ScanEnd, scan_batches
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from tests.support.records import twin
 from tests.support.records.arrays import array, decoded
+from tests.support.thoroughness import examples
 
 LIMIT = 1 << 16
 NOISE = st.binary(max_size=400)
@@ -22,7 +23,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 OPTIONAL = st.none() | st.binary(max_size=40)
 HEADERS = st.lists(st.tuples(st.binary(max_size=5), OPTIONAL), max_size=3)
 
-bounded = settings(max_examples=200, deadline=None, print_blob=True)
+bounded = settings(max_examples=examples(200), deadline=None, print_blob=True)
 
 
 @bounded

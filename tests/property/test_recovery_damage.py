@@ -24,6 +24,7 @@ from tests.support import in_memory
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, tree, write_log
 from tests.support.records import twin
+from tests.support.thoroughness import examples
 
 CONFIG = LogConfig(index_interval_bytes=100, segment_index_bytes=4096)
 NOW = logs.RECORD_TIME + 1000
@@ -130,7 +131,7 @@ MAGIC_ZEROED = Harm(file=4, kind="zero", share=0.6328125, length=1, bit=0)
 """A record batch that looks like a message of format v0, below what a clean start reads."""
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(harm=MAGIC_ZEROED, noise=bytes(300), way=(True, END, True))
 @given(
     harm=HARMS,
@@ -167,7 +168,7 @@ def test_a_damaged_directory_is_recovered_or_refused(
         assert (again.log_end_offset, again.changed) == (found.log_end_offset, False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     harms=st.lists(HARMS, min_size=2, max_size=5),
     noise=st.binary(min_size=300, max_size=300),

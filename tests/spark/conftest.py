@@ -1,6 +1,5 @@
 """One Spark session for all tests here: starting one takes many seconds."""
 
-import fcntl
 from collections.abc import Iterator
 
 import pytest
@@ -16,11 +15,3 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session("local[2]", settings={"spark.sql.warehouse.dir": catalog})
     yield session
     session.stop()
-
-
-@pytest.fixture
-def connect_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Spark Connect on a local master has one port: of pytest's workers one has it at a time."""
-    with (tmp_path_factory.getbasetemp().parent / "connect.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -16,8 +16,9 @@ from siltstone.spark.jobs import BARRIER_BYTES
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.ledger.driving import How, compact_and_check, opened
 from tests.support.ledger.oracle import Model
+from tests.support.thoroughness import examples
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.random]
 
 
 def live(life: Life, by_time: bool, retain_null_key: bool, session: SparkSession) -> None:
@@ -46,7 +47,9 @@ def live(life: Life, by_time: bool, retain_null_key: bool, session: SparkSession
 
 
 def test_random_lives_are_compacted_on_spark_as_the_dict_says(session: SparkSession) -> None:
-    @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(6), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(lives(), st.booleans(), st.booleans())
     def run(life: Life, by_time: bool, retain_null_key: bool) -> None:
         live(life, by_time, retain_null_key, session)

@@ -18,6 +18,7 @@ from tests.support.cleaning.serving import TOPIC, table, write
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long  # test_embedded_compaction kills it below both ways
 @pytest.mark.timeout(280)
 def test_a_killed_java_process_is_survived(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.spark.embedded_cleaner", str(tmp_path / "logs")]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import logs_in, no_leftovers, stage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 PATIENCE_S = 600
 """Every worker process compiles the kernels anew: of a zip numba keeps nothing."""
 

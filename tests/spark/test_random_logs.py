@@ -21,8 +21,9 @@ from siltstone.spark.jobs import BARRIER_BYTES
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
+from tests.support.thoroughness import examples
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.random]
 
 
 def clean(living: Living, root: Path, round_: Round, engine: Engine, limits: RunLimits) -> LogResult:
@@ -63,7 +64,9 @@ def check(life: Life, root: Path, session: SparkSession) -> None:
 
 
 def test_random_lives_of_logs(session: SparkSession) -> None:
-    @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(20), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(lives())
     def run(life: Life) -> None:
         with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:

@@ -26,8 +26,9 @@ from siltstone.spark.rows import Row, rows_of
 from tests.spark.test_compaction import live
 from tests.support.cleaning.lives import Life, lives
 from tests.support.operator.staged import stage
+from tests.support.thoroughness import examples
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.random]
 Said = list[pa.RecordBatch]
 
 
@@ -92,7 +93,9 @@ def test_cleaning(
 
 
 def test_compaction(session: SparkSession, jobs: list[str]) -> None:
-    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(lives(), st.booleans(), st.booleans())
     def run(life: Life, by_time: bool, retain_null_key: bool) -> None:
         live(life, by_time, retain_null_key, session)

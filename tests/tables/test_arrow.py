@@ -26,6 +26,7 @@ from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names, read_records
 from tests.support.log.views import FixedLog, entries_of, random_segments, view_of, write_segments
 from tests.support.records import twin
+from tests.support.thoroughness import examples
 
 UNCOMMITTED = "read_uncommitted"
 
@@ -101,7 +102,7 @@ def control_offsets(listing: Path) -> set[int]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 300, 1 << 20]), st.data())
 def test_ranges_and_the_latest_of_each_key(seed: int, count: int, size: int, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

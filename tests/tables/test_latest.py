@@ -35,9 +35,10 @@ from tests.support.errors import raises_error
 from tests.support.log.views import entries_of, random_segments, write_segments
 from tests.support.records import twin
 from tests.support.tables.tables import log_directory, offsets, rows, table_of
+from tests.support.thoroughness import examples
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 25),
@@ -59,7 +60,7 @@ def test_the_last_record_of_each_key_is_found_whatever_the_memory(
         assert found.tolist() == sorted(last.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.booleans())
 def test_the_rows_are_those_of_the_reader_in_one_process(
     seed: int, count: int, size: int, keep: bool

@@ -25,6 +25,7 @@ from tests.support.golden_sets import case_names, legacy_names
 from tests.support.log.views import random_segments, write_segments
 from tests.support.records import twin
 from tests.support.tables.tables import log_directory, offsets, rows, table_of
+from tests.support.thoroughness import examples
 
 
 def plain(directory: Path, **options: str) -> list[dict[str, object]]:
@@ -60,7 +61,7 @@ def test_golden_logs_are_what_a_plain_reader_reads(golden: Path, isolation: str,
             assert rows(table) == plain(partition, isolation=isolation), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([1, 90, 1 << 20]), st.data())
 def test_any_range_in_any_splits_has_the_records_of_a_plain_reader(
     seed: int, count: int, size: int, data: st.DataObject

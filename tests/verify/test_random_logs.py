@@ -24,6 +24,7 @@ from tests.support.cleaning import logs, oracle
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.cleaning.naive import batches_of
 from tests.support.cleaning.random_logs import RandomLog, random_logs
+from tests.support.thoroughness import examples
 from tests.support.verify.editing import read_batches
 
 
@@ -53,7 +54,7 @@ def _offsets(partition: Path) -> set[int]:
     }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lives())
 def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +89,7 @@ def _drop(partition: Path, offset: int, interval: int) -> None:
             logs.write_segment(partition, base, b"".join(raw), interval)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random_logs(), st.randoms(use_true_random=False))
 def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: object) -> None:
     with tempfile.TemporaryDirectory() as folder:

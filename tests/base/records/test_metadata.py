@@ -17,6 +17,7 @@ from siltstone.base.records.metadata import (
     decode_metadata,
 )
 from tests.support.records import frames
+from tests.support.thoroughness import examples
 
 SETTING = frames.topic_config("users", "cleanup.policy", "compact")
 
@@ -82,7 +83,7 @@ def test_every_cut_is_noticed(data: bytes) -> None:
             decode_metadata(data[:size])
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_garbage_is_a_record_or_damage(data: bytes) -> None:
     for start in (b"", b"\x01\x02\x00", b"\x01\x04\x00", b"\x01\x17\x00"):

@@ -14,6 +14,7 @@ from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
 from tests.support.cleaning.random_logs import RandomLog, random_logs
 from tests.support.records.arrays import scanned
+from tests.support.thoroughness import examples
 
 
 def _end(log: RandomLog) -> int:
@@ -77,7 +78,7 @@ KEYLESS_TAIL = RandomLog(
 )
 
 
-@settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(90), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @example(KEYLESS_TAIL)
 @given(random_logs())
 def test_random_logs_are_cleaned_as_by_the_oracle(log: RandomLog) -> None:

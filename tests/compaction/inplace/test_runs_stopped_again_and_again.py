@@ -31,6 +31,7 @@ from tests.support.cleaning.open_transactions import ROUND, committed, table, wr
 from tests.support.cleaning.random_logs import RandomLog, random_logs
 from tests.support.cleaning.transactional import data, marker
 from tests.support.records import twin
+from tests.support.thoroughness import examples
 
 WINDOW = RunLimits(whole_log_bytes=0, wave_bytes=1, stop_after_seconds=0.0)
 """A group at a time, and no time for a second one that changes something."""
@@ -105,7 +106,7 @@ def windows(log: RandomLog, root: Path, *, hours: int) -> list[LogResult]:
     return until_done(runs())
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random_logs())
 def test_random_logs(log: RandomLog) -> None:
     """At one moment they end as one run does: all records. Windows that lie apart: all last values."""
@@ -170,7 +171,7 @@ def test_transactions_over_several_groups(tmp_path: Path, hours: int) -> None:
     assert checkpoint(living.root) == checkpoint(whole.root)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lives())
 def test_random_lives(life: Life) -> None:
     """Windows a day apart between which the log is appended to: every one is held to the oracle."""

@@ -13,6 +13,7 @@ from siltstone.compaction.ledger.work import CompactionSettings
 from tests.support.cleaning.lives import Life, Living, lives
 from tests.support.ledger.driving import How, compact_and_check, opened
 from tests.support.ledger.oracle import Model
+from tests.support.thoroughness import examples
 
 WAYS = st.builds(
     How,
@@ -38,10 +39,11 @@ def live(life: Life, model: Model, options: How) -> None:
             compact_and_check(opened(living.root), model, options)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("retain_null_key", [False, True])
 @pytest.mark.parametrize("by_time", [False, True])
 def test_random_lives_are_compacted_as_the_dict_says(by_time: bool, retain_null_key: bool) -> None:
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
     @given(lives(), WAYS)
     def run(life: Life, options: How) -> None:
         live(life, Model(by_time=by_time, retain_null_key=retain_null_key), options)

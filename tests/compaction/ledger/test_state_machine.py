@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,6 +33,7 @@ from tests.support.ledger.driving import How, as_seen, compact, in_ledger
 from tests.support.ledger.oracle import Model, Seen
 from tests.support.log.batches import of_records
 from tests.support.log.driving import open_log
+from tests.support.thoroughness import examples
 
 KEYS = st.sampled_from([None, b"", *(b"%d" % number for number in range(9))])
 VALUES = st.sampled_from([None, b"", b"1", b"2" * 90, b"3" * 400])
@@ -171,10 +173,14 @@ def _of(polled: object, row: int) -> Seen:
     )
 
 
+@pytest.mark.random
 def test_a_compacted_log_is_a_dict_and_the_rest_of_a_list() -> None:
     run_state_machine_as_test(
         CompactedLog,
         settings=settings(
-            max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(20),
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

@@ -32,6 +32,7 @@ from tests.support.cleaning.logs import NOW, Rec
 from tests.support.errors import raises_error
 from tests.support.log import driving, plainly
 from tests.support.log.model import Stored
+from tests.support.thoroughness import examples
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=60)
 Pairs = list[tuple[int, bytes | None]]
@@ -196,7 +197,7 @@ def test_it_ends_where_it_is_told(log: PartitionLog) -> None:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 120, 1 << 20]), st.data())
 def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.DataObject) -> None:
     """From any offset to any end, with any codec, after any number of compactions, merged or not."""

@@ -28,6 +28,7 @@ from siltstone.runtime.log_cleaner import LogCleaner
 from siltstone.runtime.manager import LogManager
 from tests.support.ledger.serving import SOON, USERS, Blocking, compacted, put, seen, serving
 from tests.support.log.managed import MINUTE, NOW
+from tests.support.thoroughness import examples
 
 COMPACT = {
     "cleanup.policy": "compact",
@@ -336,7 +337,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps=STEPS)
 def test_any_order_of_steps_keeps_the_compacted_view(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, ...]]

@@ -1,7 +1,9 @@
-"""``explain`` and ``verify`` through a Spark Connect server; a script, since a process has one Spark session.
+"""``explain``, ``verify`` and tables through a Spark Connect server; a script, since a process has one Spark
+session, and one script, since a server takes half a minute to start.
 
-Arguments: a log directory before its cleaning, the cleaned one, a topic, the settings, the clock. The server
-is started for it, on this machine. Prints one JSON document. The log is explained as it is, and as if it were
+Argument: a JSON document with ``before`` (a log directory before its cleaning), ``after`` (the cleaned one),
+``settings`` (topics, config, now_ms) and ``table`` (a log directory with the topic users). The server is
+started for it, on this machine. Prints one JSON document. The log is explained as it is, and as if it were
 over the size up to which a log is one task's; the cleaned one as that only.
 """
 
@@ -10,9 +12,11 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
+import siltstone as st
 from siltstone.commands import review
 from siltstone.compaction import explain as explaining
 from siltstone.spark.explain import SparkObserver
@@ -20,26 +24,43 @@ from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 
 
-def main(before: str, after: str, topic: str, config: str, now_ms: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    assert not hasattr(session, "_jsc"), "not a Connect session"
+def reviewed(session: SparkSession, before: Path, after: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What ``explain`` and ``verify`` say."""
     workers = workers_of(session)
-    settings = {"topics": [topic], "config": json.loads(config), "now_ms": int(now_ms)}
     observer = SparkObserver(session, workers)
     runner = review.Runner(engine=observer.engine(), observer=observer)
-    asked = review.ExplainRequest(directories=[Path(before)], **settings)
+    asked = review.ExplainRequest(directories=[before], **settings)
     told = review.explain(asked, runner=lambda: runner)
     explaining.WHOLE_LOG_BYTES = 0
     spread = review.explain(asked, runner=lambda: runner)
-    second = review.explain(replace(asked, directories=[Path(after)], force=True), runner=lambda: runner)
-    request = review.VerifyRequest(before=Path(before), after=Path(after), **settings)
+    second = review.explain(replace(asked, directories=[after], force=True), runner=lambda: runner)
+    request = review.VerifyRequest(before=before, after=after, **settings)
     verdict = review.verify(request, checker=SparkChecker(session, workers))
     explained = {"explain": told.to_json(), "spread": spread.to_json(), "second": second.to_json()}
-    found = {**explained, "verify": verdict.to_json(), "workers": workers}
+    return {**explained, "verify": verdict.to_json(), "workers": workers}
+
+
+def tables(session: SparkSession, root: str) -> dict[str, Any]:
+    """The rows of a table, of its latest view, and of an SQL view."""
+    log = st.read(session, root, "users", min_partitions=4)
+    latest = session.read.format("siltstone").option("view", "latest").load(root)
+    session.sql(f"CREATE TEMPORARY VIEW users USING siltstone OPTIONS (path '{root}')")
+    return {
+        "log": [row.offset for row in log.where("partition = 0").orderBy("offset").collect()],
+        "latest": sorted([row.partition, row.offset] for row in latest.collect()),
+        "view": session.sql("SELECT count(*) AS rows FROM users").collect()[0].rows,
+    }
+
+
+def main(given: dict[str, Any]) -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    assert not hasattr(session, "_jsc"), "not a Connect session"
+    found = reviewed(session, Path(given["before"]), Path(given["after"]), given["settings"])
+    found |= tables(session, given["table"])
     sys.stdout.write(f"{json.dumps(found)}\n")
     session.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""``explain`` and ``verify`` need no ``SparkContext``: they run through a Spark Connect server as well."""
+"""``explain``, ``verify`` and tables need no ``SparkContext``: they work through Spark Connect too."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from siltstone.commands import review
-from tests.support import golden_sets
+from tests.support.cleaning.logs import Rec, batch
 from tests.support.explaining import explain_request
+from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import stage
+from tests.support.tables.tables import log_directory
 
 pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "on_connect.py"
 
 
-@pytest.mark.usefixtures("connect_port")
-def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None:
+def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
     staged = stage(golden, "txn", tmp_path / "logs")
     before = tmp_path / "before"
@@ -32,15 +33,19 @@ def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None
     settings = {name: getattr(staged.request, name) for name in ("topics", "config", "now_ms")}
     request = review.VerifyRequest(before=before, after=staged.directory, no_spark=True, **settings)
     verdict = review.verify(request)
-    command = [sys.executable, str(SCRIPT), str(before), str(staged.directory), staged.case.topic]
-    command += [json.dumps(list(staged.request.config)), str(staged.request.now_ms)]
-    path = os.pathsep.join([str(golden_sets.REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    each = [batch([Rec(offset=at, key=b"k%d" % (at % 4))]) for at in range(20)]
+    table = log_directory(
+        tmp_path / "table", {"users-0": {0: each[:10], 10: each[10:]}, "users-1": {0: each[:3]}}
+    )
+    given = {"before": str(before), "after": str(staged.directory), "settings": settings, "table": str(table)}
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        command,
+        [sys.executable, str(SCRIPT), json.dumps(given)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=280,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -49,3 +54,6 @@ def test_both_say_what_they_say_in_process(golden: Path, tmp_path: Path) -> None
     assert found["second"] == second
     assert found["verify"] == verdict.to_json()
     assert found["workers"] == 2 and verdict.is_sound
+    assert found["log"] == list(range(20))
+    assert found["latest"] == [*([0, at] for at in range(16, 20)), *([1, at] for at in range(3))]
+    assert found["view"] == 23
