@@ -8,6 +8,7 @@ STAMP := $(VENV)/.stamp
 PYTEST_ARGS ?=
 BENCH_KAFKA_ARGS ?=
 CASE ?=
+SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 
 .DEFAULT_GOAL := help
@@ -29,10 +30,10 @@ demo: setup ## clean a log directory that a real Kafka broker wrote, and show wh
 	$(BIN)/python -m demo
 
 test: setup ## run the tests, except those that need a real broker
-	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/kafka --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 test-long: setup ## run what takes too long for make test: all examples and images of random tests, every signal (half an hour)
-	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --numprocesses 3 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	SILTSTONE_TESTS=thorough $(BIN)/python -m pytest -m "long or random" --ignore=tests/kafka --numprocesses 3 $(SPREAD) $(PYTEST_ARGS)
 
 crash: setup ## crash an open log at every step, with many more images than make test (half an hour)
 	SILTSTONE_CRASH=all $(BIN)/python -m pytest tests/crash --numprocesses auto --dist worksteal $(PYTEST_ARGS)
@@ -41,7 +42,7 @@ adversary: setup ## attack logs for an hour (SILTSTONE_ADVERSARY_SECONDS), or do
 	$(BIN)/python -m tests.adversary
 
 test-kafka: setup ## run the tests against a real Kafka broker (needs Maven and a JDK)
-	$(BIN)/python -m pytest tests/kafka $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/kafka --numprocesses 2 $(SPREAD) $(PYTEST_ARGS)
 
 lint: setup ## check style, types, the imports between packages and the structure rules
 	$(BIN)/ruff check .

@@ -19,33 +19,34 @@ hypothesis.settings.load_profile("siltstone")
 
 LONGEST = ("spark", "property", "crash", "kafka", "operator", "runtime", "compaction", "log")
 """Folders whose files take longest, longest first: begun last, one would keep a single worker busy."""
-SPARK_SESSION = "the Spark session"
-"""The group of all tests on ``tests/spark``'s session: one worker runs them, so that Java starts once."""
+EXPENSIVE = {"spark": "session", "kafka": "writer"}
+"""The fixtures of a folder that one worker makes for all tests that use them: Java starts once."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests, and say which of them run in one worker (``--dist loadgroup``) and which are random.
 
-    A file is a group, but for the tests on the Spark session, which come first. Long files are next; the
-    order within a folder stays (and needs xdist's ``--no-loadscope-reorder``).
+    A file is a group, but for the tests that share an expensive fixture, which come first. Long files are
+    next; the order within a folder stays (and needs xdist's ``--no-loadscope-reorder``).
     """
     here = Path(__file__).parent
 
     def place(item: pytest.Item) -> tuple[bool, int]:
         folder = item.path.relative_to(here).parts[0]
-        return not is_on_session(item), LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+        return not shares(item), LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(SPARK_SESSION if is_on_session(item) else str(item.path)))
+        group = item.path.parent if shares(item) else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(here))))
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.random)
     items.sort(key=place)
 
 
-def is_on_session(item: pytest.Item) -> bool:
-    """Does a test use the Spark session that those of ``tests/spark`` share?"""
-    return item.path.parent.name == "spark" and "session" in getattr(item, "fixturenames", ())
+def shares(item: pytest.Item) -> bool:
+    """Does a test use the expensive fixture of its folder?"""
+    return EXPENSIVE.get(item.path.parent.name) in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session", autouse=True)

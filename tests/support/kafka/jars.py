@@ -6,6 +6,7 @@ line that says what to install; they are not skipped.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -44,11 +45,14 @@ def java() -> str:
 
 
 def kafka_libs() -> Path:
-    """The folder of jars, fetched on first use and renamed into place when complete."""
+    """The folder of jars, fetched on first use, by one process, and renamed into place when complete."""
     libs = CACHE / "kafka" / kafka_version() / "libs"
     if not libs.is_dir():
         _ignore_cache()
-        _fetch(libs)
+        with (CACHE / "kafka.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not libs.is_dir():
+                _fetch(libs)
     return libs
 
 
