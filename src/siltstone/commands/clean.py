@@ -389,18 +389,20 @@ def _destination(
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
 ) -> Destination:
-    if request.dry_run or not (request.in_place or request.out):
-        return DryRun()
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()
-        return copy
-    if originals is None:
-        return InPlace(run)
-    files.make_directory(originals.parent, parents=True)
-    for state in states:
-        refuse_other_file_system(originals.parent, state.path)
-    return InPlace(run, Originals(originals))
+        return DryRun(copy) if request.dry_run else copy
+    in_place = InPlace(run, None if originals is None else Originals(originals))
+    if request.dry_run:
+        # A dry run that names no destination checks only the space that was named.
+        checks_space = request.in_place or request.max_extra_bytes is not None
+        return DryRun(in_place if checks_space else None)
+    if originals is not None:
+        files.make_directory(originals.parent, parents=True)
+        for state in states:
+            refuse_other_file_system(originals.parent, state.path)
+    return in_place
 
 
 def _report_excluded(

@@ -237,6 +237,8 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         mode, reserved = ExecutionMode.WAVES, spilled + retained_file_bytes(work)
     # Where a swap frees the old segments, a wave may be one group: the largest one must fit.
     largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
+    if mode is ExecutionMode.WAVES and work.staging is None:  # a dry run has no files between its waves
+        mode = ExecutionMode.ONE_JOB
     return ExecutionPlan(
         mode=mode,
         new_bytes_max=space.size - reserved,
