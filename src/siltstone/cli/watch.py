@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -84,10 +85,9 @@ def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: b
             for snapshot in snapshots:
                 live.update(render(snapshot, with_skipped, console.height), refresh=True)
     else:
-        console = Console(width=output.WIDEST)
         for snapshot in snapshots:
-            console.print(render(snapshot, with_skipped))
-            console.file.flush()
+            output.write_rendered(render(snapshot, with_skipped), output.WIDEST)
+            sys.stdout.flush()
 
 
 def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX) -> RenderableType:
@@ -163,7 +163,8 @@ def _total(snapshot: WatchSnapshot) -> str:
     total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     late = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
+    logs = output.counted(total.logs, "log")
     return (
-        f"total: {total.logs} logs ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
+        f"total: {logs} ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
         f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{late}"
     )
