@@ -306,6 +306,7 @@ CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
+RETENTION_LEFT_OUT = "retention was left out: {error}"
 STOPPED_PARTLY = "stopped by --stop-after with {groups_done} of {total} groups done; run again to go on"
 STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
@@ -623,7 +624,7 @@ class Cleaner:
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
         except (InvalidConfigError, LedgerError) as error:
-            result.notes.append(f"retention was left out: {error}")
+            result.notes.append(RETENTION_LEFT_OUT.format(error=error))
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"
