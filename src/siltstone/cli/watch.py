@@ -86,14 +86,17 @@ def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: b
                 live.update(render(snapshot, with_skipped, console.height), refresh=True)
     else:
         for snapshot in snapshots:
-            output.write_rendered(render(snapshot, with_skipped), output.WIDEST)
+            output.write_rendered(render(snapshot, with_skipped, wraps=True), output.WIDEST)
             sys.stdout.flush()
 
 
-def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX) -> RenderableType:
+def render(
+    snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX, *, wraps: bool = False
+) -> RenderableType:
     """A table, the most urgent logs first; below it reasons, notes and the total: ``rows_max`` rows in all.
 
-    ``with_skipped``: skipped logs have rows, too.
+    ``with_skipped``: skipped logs have rows, too. ``wraps``: long reasons and notes take several lines;
+    otherwise, as on a screen, they are cut.
     """
     places = ", ".join(f"{path} (in use)" if used else path for path, used in snapshot.directories.items())
     title = f"{time_text(snapshot.at_ms)}  {places}"
@@ -109,6 +112,8 @@ def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = 
         logs = logs[: room - 1]
     columns = (0, 1, 2, len(_COLUMNS) - 1)
     table = output.new_table(title, _COLUMNS, (_cells(log, snapshot.at_ms) for log in logs), columns)
+    if wraps:
+        lines = [part for line in lines for part in output.wrapped(line)]
     notes = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     return Group(table, *notes, Text(_total(snapshot), style="bold"))
 

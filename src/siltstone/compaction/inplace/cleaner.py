@@ -444,6 +444,8 @@ class Cleaner:
             reason, advice = f"needs up to {inodes} inodes, but only {space.inodes} are free", "free some"
         else:
             return execution
+        if planned.work.staging is None:
+            reason = f"the run would be refused: {reason}"
         refusal = DirectoryRefusedError(reason, path=planned.state.path, advice=advice)
         planned.result.set_failure(failure_of(refusal))
         return None
