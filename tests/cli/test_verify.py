@@ -210,6 +210,18 @@ def test_a_directory_without_a_partner_is_one_line(
     assert f"{several}: AFTER has none" in siltstone("verify", *more_before).err
 
 
+def test_a_directory_may_be_named_for_its_metadata_or_for_other_logs(
+    siltstone: Command, golden: Path, tmp_path: Path, pair: tuple[Staged, Path]
+) -> None:
+    staged, before = pair
+    several, _ = stage_several(golden, ["basic", "txn"], tmp_path / "several")
+    after = ["--after", staged.directory, "--after", several]
+    assert siltstone("verify", "--before", before, *after, *_flags(staged)).status == 0  # --topic
+    run = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert siltstone("verify", "--before", run, *after, *_flags(staged)[2:-1]).status == 2  # --config alone
+    assert siltstone("verify", "--before", run, *after).status == 0
+
+
 def test_logs_that_only_one_side_has_are_one_line(siltstone: Command, golden: Path, tmp_path: Path) -> None:
     directory, _ = stage_several(golden, ["basic", "tombstones", "txn"], tmp_path)
     shutil.copytree(directory, tmp_path / "after")

@@ -246,7 +246,6 @@ def open_sides(
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
         reason = f"is {next(iter(new))}, but BEFORE ({before[0]}) is {next(iter(old))}"
         raise UsageError(reason, path=after[0], advice="name two directories of one partition")
-    _refuse_unmatched(old, new)
     if runs and not copies:
         new = {partition: side for partition, side in new.items() if partition in old}
         names = ", ".join(map(str, runs))
@@ -263,6 +262,7 @@ def open_sides(
             )
         old = {partition: side for partition, side in old.items() if partition.topic in topics}
         new = {partition: side for partition, side in new.items() if partition.topic in topics}
+    _refuse_unmatched(old, new)
     return old, new, notes
 
 
