@@ -46,6 +46,20 @@ def test_deleted_files_that_wait_for_their_removal_are_not_copied(
     assert checked.is_sound, checked.to_json()
 
 
+def test_files_of_a_swap_that_had_not_begun_are_not_copied(staged: Staged, tmp_path: Path) -> None:
+    """A start removes them; the log itself is as before that swap, and copied so."""
+    first, *_, active = sorted(staged.partition.glob("*.log"))
+    shutil.copyfile(active, f"{first}.cleaned")
+    (staged.partition / f"{999_999:020d}.log.deleted").write_bytes(b"gone")
+    (staged.partition / f"{999_999:020d}.snapshot").write_bytes(b"was to be renamed next")
+    result = staged.clean_one(in_place=False, out=tmp_path / "copy")
+    assert result.status == "skipped" and "interrupted swap" in result.reason
+    copied = tmp_path / "copy" / staged.partition.name
+    finish_replacement(staged.partition)
+    assert listing(copied) == listing(staged.partition)
+    no_leftovers(tmp_path / "copy")
+
+
 def test_a_log_with_an_unfinished_swap_is_copied_with_all_of_it(staged: Staged, tmp_path: Path) -> None:
     """A start on the copy must finish the swap as one on the source does, and for that it needs all files."""
     interrupted = False

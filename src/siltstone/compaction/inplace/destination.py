@@ -33,9 +33,9 @@ from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
 from siltstone.log.replacement import (
     delete_oldest,
     finish_replacement,
+    removed_at_startup,
     rename_to_cleaned,
     replace_segments,
-    swap_leftovers,
 )
 
 _SWAP_THREADS = 4
@@ -293,9 +293,9 @@ class CleanedCopy(Destination):
     """A new log directory ``target``, which gets its name when it is complete.
 
     It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock, symbolic
-    links and deleted segments (``.deleted``). An unsafe file or partition is left out, and ``commit_run``
-    reports it. A log with an interrupted swap, which was not cleaned, is copied with all files of the swap: a
-    start on the copy finishes it as one on the source would.
+    links and what a start would only remove (``.deleted``, ``.cleaned``). An unsafe file or partition is left
+    out, and ``commit_run`` reports it. A log with a swap that a start would finish, which was not cleaned, is
+    copied with all files of the swap: a start on the copy finishes it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -410,20 +410,15 @@ class CleanedCopy(Destination):
         files.copy_attributes(source, target)
         topic_partition = names.parse_partition(source.name)
         not_copied, new_bases = self._bases_not_copied[topic_partition], self._new_bases[topic_partition]
-        # While a swap is unfinished, its ``.deleted`` files tell a start how far it had come.
-        deleted_suffix = None if swap_leftovers(source) else names.DELETED
+        removed = removed_at_startup(source)
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
-            is_left_out = name is not None and (
-                name.base_offset in not_copied or name.suffix == deleted_suffix
-            )
+            is_left_out = name is not None and name.base_offset in not_copied
             is_snapshot_of_new = (
-                name is not None
-                and name.base_offset in new_bases
-                and name.kind == names.SNAPSHOT
-                and not name.suffix
+                name is not None and name.base_offset in new_bases and name.kind == names.SNAPSHOT
             )
-            if entry.is_file and (is_snapshot_of_new or not is_left_out):
+            is_copied = entry.name not in removed and (is_snapshot_of_new or not is_left_out)
+            if entry.is_file and is_copied:
                 files.copy(source / entry.name, target / entry.name)
         files.sync_directory(target)
 
