@@ -529,7 +529,7 @@ class LogExplanation:
     """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
-    ``reason``. A log that is not eligible is explained as if it were.
+    ``reason``. A log that is not eligible is explained as if it were, unless retention alone changes it now.
     """
 
     topic: str
@@ -839,8 +839,9 @@ def _expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOp
             fill_expiry(result, expiry)
         return expiry
     # A broker, or a program that serves the directory, applies retention to a log that only deletes.
-    is_skipped_for_policy = state.refused is None and state.topic_partition.topic != CLUSTER_METADATA
-    if not is_skipped_for_policy or state.config is None or state.config.policies != ("delete",):
+    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
+        return None
+    if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
         return None
     try:
         # As if cleaned: then only the records of expired segments are counted.
@@ -882,7 +883,9 @@ def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None)
 
 def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
     result = plan.result if isinstance(plan, PlannedLog) else plan
-    log.status = WOULD_CLEAN if result.status == report.CLEANED or plan is not result else result.status
+    # A result is ``cleaned`` if retention alone changes the log.
+    would_clean = isinstance(plan, PlannedLog) or result.status == report.CLEANED
+    log.status = WOULD_CLEAN if would_clean else result.status
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
     log.reason, log.notes = result.reason, list(result.notes)
 
