@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +363,13 @@ def test_wrong_settings_are_refused(
     lines = tmp_path / "topics.config"
     lines.write_text("basic:cleanup.policy=compact\nbasic segment.bytes=3\n")
     refused(capsys, command(staged, "--in-place", "--config-file", lines), 2, f"{lines}:2")
-    refused(capsys, command(staged, "--in-place", "--config-file", tmp_path / "none"), 1, "No such file")
+    refused(
+        capsys,
+        command(staged, "--in-place", "--config-file", tmp_path / "none"),
+        2,
+        "--config-file",
+        "No such file",
+    )
 
 
 def test_the_lock_is_free_afterwards(staged: Staged) -> None:
@@ -454,12 +461,51 @@ def test_all_topics_are_cleaned_in_place_only_if_that_is_asked_for(
     assert "2 logs of 2 topics" in capsys.readouterr().err and listing(directory) == before
     for stream in (sys.stdin, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    for answer, status in (("", 2), ("n", 2), ("yess", 2), ("Y", 0)):
+    beside = sorted(tmp_path.rglob("*"))
+    for answer, status in (("", 1), ("n", 1), ("yess", 1), ("Y", 0)):
         monkeypatch.setattr(sys.stdin, "readline", lambda answer=answer: f"{answer}\n")
-        assert run(arguments) == status, answer
+        assert run([*arguments, "--keep-originals", str(tmp_path / "keep")]) == status, answer
         shown = capsys.readouterr()
         assert "basic: 1 log" in shown.err and "clean 2 logs of 2 topics" in shown.err
-        assert (listing(directory) == before) == (status == 2)
+        assert (listing(directory) == before) == (status == 1) == (sorted(tmp_path.rglob("*")) == beside)
+        assert shown.err.endswith("siltstone: nothing was changed\n") == (status == 1)
+    # The question is about the logs that would change: none now, unless the active segments are rolled.
+    monkeypatch.setattr(sys.stdin, "readline", lambda: "n\n")
+    assert run(arguments) == 0
+    assert "[y/N]" not in capsys.readouterr().err
+    assert run([*arguments, "--roll"]) == 1
+    assert "clean 2 logs of 2 topics" in capsys.readouterr().err
+
+
+def test_the_question_counts_only_logs_that_would_change(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    app.clean(replace(request, topics=["basic"]), engine=in_process)
+    arguments = ["clean", str(directory), "--in-place", "--now-ms", str(request.now_ms)]
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdin, "readline", lambda: "n\n")
+    assert run([*arguments, "--config-file", str(request.config_file)]) == 1
+    shown = capsys.readouterr().err
+    assert "clean 1 log of 1 topic" in shown and "(1 of 2 compacted logs need no cleaning)" in shown
+    assert "tombstones: 1 log" in shown and "basic" not in shown
+
+
+def test_the_closing_line_names_the_copy(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command(staged, "--out", tmp_path / "first")) == 0
+    assert capsys.readouterr().out.endswith(f"; the cleaned copy is {tmp_path / 'first'}\n")
+    again = command(staged, "--out", tmp_path / "second", "--config", "cleanup.policy=delete")
+    assert run(again) == 0
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shown.startswith("none of 1 log cleaned, ")
+    assert shown.endswith(f"; the copy, with all logs as they were, is {tmp_path / 'second'}")
+    assert run(command(staged, "--out", tmp_path / "third", "--json")) == 0
+    assert document(capsys)["out"] == str(tmp_path / "third")
+    assert run(command(staged, "--out", tmp_path / "fourth", "--json", "--dry-run")) == 0
+    assert document(capsys)["out"] is None and not (tmp_path / "fourth").exists()
 
 
 def test_the_active_segment_is_rolled_on_request(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_a_dry_run_shows_it_and_changes_nothing(staged: Staged, capsys: pytest.C
 
 def test_the_table_has_a_column_and_the_reason(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
     assert clean(staged, "--in-place") == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "expired" in shown and "older than retention.ms=86400000" in shown
 
 

@@ -107,6 +107,8 @@ def test_names_states_and_members_as_kafkas_flags_have_them(siltstone: Command, 
         "billing m1 - /10.0.0.1 client 3 new(0),orders(0,1)".split(),
         "billing m2 - /10.0.0.1 client 0 -".split(),
     ]
+    both = siltstone("groups", directory, "--members", "--verbose")
+    assert both.lines == members and "Consumer group 'audit' has no active members." in both.err
     chosen = siltstone("groups", directory, "--group", "billing", "--group", "audit", "--json").document
     assert [group["name"] for group in chosen["groups"]] == ["audit", "billing"]
 

@@ -92,7 +92,7 @@ def test_clean_undo_and_verify(strictly: Strictly, logs: Path, tmp_path: Path) -
     assert str(logs / "topic-0") in json.loads(report.read_bytes())["sha256_before"]
     (run,) = kept.iterdir()
     said = strictly("undo", run)
-    assert (said.status, said.out.endswith(b"\\udcff/topic-0: 1 segments restored\n")) == (0, True)
+    assert (said.status, said.out.endswith(b"\\udcff/topic-0: 1 segment restored\n")) == (0, True)
     assert strictly("undo", run, "--json").document["logs"][0]["directory"] == str(logs / "topic-0")
     document = strictly("clean", logs, *HOW, "--in-place", "--all-topics", "--json").document
     assert document["logs"][0]["directory"] == str(logs / "topic-0")

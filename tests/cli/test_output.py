@@ -97,4 +97,18 @@ def test_the_tables_of_a_whole_broker_fit_100_columns(
     assert run(["explain", *directories, "--engine=process"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 40 and "of 17 logs would be cleaned" in lines[-1]
-    assert max(len(line.rstrip()) for line in lines if "would clean" in line) <= 100
+    assert [line for line in lines if len(line) > 100 or line != line.rstrip()] == []
+
+
+def test_a_long_line_is_wrapped_between_words(capsys: pytest.CaptureFixture[str]) -> None:
+    short, path = "x" * output.TABLE_WIDTH, "/" + "y" * 150
+    output.write_wrapped(short, f"skipped: a-0: {'word ' * 18}{path}: {'word ' * 5}end")
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == short
+    assert [line for line in rest if len(line) > output.TABLE_WIDTH] == [f"    {path}:"]
+    assert all(line.startswith("    ") for line in rest[1:]) and rest[-1].endswith("word end")
+
+
+def test_nouns_are_counted_in_english() -> None:
+    assert [output.counted(number, "log") for number in (0, 1, 2000)] == ["0 logs", "1 log", "2,000 logs"]
+    assert output.counted(2, "entry", "entries") == "2 entries"

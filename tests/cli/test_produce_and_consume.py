@@ -59,7 +59,7 @@ def test_keys_headers_nulls_and_codecs(siltstone: Command, logs: Path) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         done = siltstone(*produce, "-k", codec, "-z", codec, "-H", "a=1", "-H", "b", stdin=b"x" * 100)
         assert done.status == 0 and done.out == b""
-        assert done.err.startswith("siltstone: users-0: 1 records, offsets ")
+        assert done.err.startswith("siltstone: users-0: 1 record, offsets ")
     assert siltstone(*produce, "-K", ":", "-Z", stdin=b"gzip:\n").status == 0
     found = siltstone("consume", "--dir", logs, "-t", "users", "-e", "-J", "-q").documents
     assert [each["key"] for each in found] == ["none", "gzip", "snappy", "lz4", "zstd", "gzip"]

@@ -91,6 +91,9 @@ def test_the_table_says_where_a_log_was_cut(
     assert run(["recover", str(path), "--dry-run"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "" and "nothing was changed" in shown.out and "truncated at" in shown.out
+    assert "would recover" in shown.out and "recovered" not in shown.out.replace(
+        "what would be recovered", ""
+    )
     assert tree(path) == before
     assert run(["recover", str(path)]) == 0
     shown = capsys.readouterr()

@@ -30,7 +30,7 @@ def test_worked_example_21(siltstone: Command, tmp_path: Path) -> None:
         *("--config", "cleanup.policy=delete", "--config", "retention.ms=10000"),
         *("--config", "retention.bytes=128000"),
     )
-    assert (made.status, made.lines, made.err) == (0, ["topic new-topic1 created with 1 partitions"], "")
+    assert (made.status, made.lines, made.err) == (0, ["topic new-topic1 created with 1 partition"], "")
     with LogManager.open([tmp_path / "new"]) as manager:
         config = manager["new-topic1", 0].config
         assert (config.policies, config.retention_ms, config.retention_bytes) == (("delete",), 10000, 128000)
@@ -59,11 +59,17 @@ def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, P
         f"{name}-{each['partition']}": each for name, topic in found.items() for each in topic["partitions"]
     }
     assert partitions.keys() == case["partitions"].keys()
+    for topic in found.values():
+        assert topic["partition_count_in_metadata"] == topic["partition_count"] == len(topic["partitions"])
     for name, said in case["partitions"].items():
         mine = partitions[name]
         assert Path(mine["directory"]).name == said["log_dir"]
         for field in ("log_start_offset", "log_end_offset", "high_watermark"):
             assert mine[field] == said[field], name
+    one = siltstone("topics", "--dir", stopped_broker[0], "--describe", "--topic", "ledger").lines[0]
+    assert "\tPartitionCount: 1 (of 2 in the metadata)\t" in one
+    whole = siltstone("topics", *both(stopped_broker), "--describe", "--topic", "ledger").lines[0]
+    assert "\tPartitionCount: 2\t" in whole
     assert tree(*stopped_broker) == before, "looking changes nothing"
 
 

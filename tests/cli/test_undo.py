@@ -150,3 +150,14 @@ def test_one_topic_of_a_run(golden: Path, tmp_path: Path, siltstone: Command) ->
     assert (listing(directory / "basic-0"), listing(directory / "tombstones-0")) == (before, other)
     rest = siltstone("undo", folder).lines
     assert [line.split(": ")[1].split()[0] for line in rest] == ["nothing", "3"]
+
+
+def test_the_folder_above_the_runs_lists_them(golden: Path, tmp_path: Path) -> None:
+    _, folder, second = again(golden, tmp_path, keep=True)
+    assert second is not None and folder.parent == second.parent
+    newest_first = ", ".join(sorted(map(str, (folder, second)), reverse=True))
+    with raises_error(UsageError, path=folder.parent, about="no run kept", advice=newest_first):
+        undo(folder.parent)
+    one_log = next(path for path in folder.iterdir() if path.is_dir())
+    with raises_error(UsageError, path=one_log, advice=f"pass the run's folder, {folder}"):
+        undo(one_log)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from siltstone.commands import clean as app
 from tests.support.command_line import Command, tree
-from tests.support.operator.staged import Staged, in_process, stage
+from tests.support.operator.staged import Staged, in_process, stage, stage_several
 
 
 @pytest.fixture
@@ -177,3 +178,56 @@ def test_a_run_and_a_copy_of_one_log_are_refused_as_before(
         "verify", *each("--before", [before, kept]), "--after", staged.directory, *_flags(staged)
     )
     assert refused.status == 2 and "twice" in refused.err
+
+
+def test_a_run_that_was_undone_is_called_so(siltstone: Command, golden: Path, tmp_path: Path) -> None:
+    directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
+    run = app.clean(replace(request, keep_originals=tmp_path / "keep"), engine=in_process).kept
+    assert run is not None
+    flags = ("--config-file", request.config_file, "--now-ms", request.now_ms)
+    assert siltstone("undo", run, "--topic", "basic").status == 0
+    half = siltstone("verify", run, directory, *flags)
+    assert half.status == 0 and f"{run}: undone, and so not checked: basic-0" in half.err
+    assert b"1 log checked, all ok" in half.out and b"basic-0" not in half.out
+    assert siltstone("undo", run).status == 0
+    done = siltstone("verify", run, directory, *flags)
+    assert (done.status, done.out, done.err.count("\n")) == (2, b"", 1)
+    assert f"{run}: the run was undone: AFTER has its originals" in done.err
+
+
+def test_a_directory_without_a_partner_is_one_line(
+    siltstone: Command, golden: Path, tmp_path: Path, pair: tuple[Staged, Path]
+) -> None:
+    staged, before = pair
+    several, _ = stage_several(golden, ["basic", "txn"], tmp_path / "several")
+    for sides in ([before, several], [several, staged.directory]):
+        done = siltstone("verify", *sides)
+        assert (done.status, done.out, done.err.count("\n")) == (2, b"", 1), done.err
+        assert done.err.startswith(f"siltstone: {sides[1]}: BEFORE has none of the logs of this directory")
+    more_after = ["--before", before, "--after", staged.directory, "--after", several]
+    assert f"{several}: BEFORE has none" in siltstone("verify", *more_after).err
+    more_before = ["--before", before, "--before", several, "--after", staged.directory]
+    assert f"{several}: AFTER has none" in siltstone("verify", *more_before).err
+
+
+def test_a_directory_may_be_named_for_its_metadata_or_for_other_logs(
+    siltstone: Command, golden: Path, tmp_path: Path, pair: tuple[Staged, Path]
+) -> None:
+    staged, before = pair
+    several, _ = stage_several(golden, ["basic", "txn"], tmp_path / "several")
+    after = ["--after", staged.directory, "--after", several]
+    assert siltstone("verify", "--before", before, *after, *_flags(staged)).status == 0  # --topic
+    run = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert siltstone("verify", "--before", run, *after, *_flags(staged)[2:-1]).status == 2  # --config alone
+    assert siltstone("verify", "--before", run, *after).status == 0
+
+
+def test_logs_that_only_one_side_has_are_one_line(siltstone: Command, golden: Path, tmp_path: Path) -> None:
+    directory, _ = stage_several(golden, ["basic", "tombstones", "txn"], tmp_path)
+    shutil.copytree(directory, tmp_path / "after")
+    for name in ("basic-0", "txn-0"):
+        shutil.rmtree(tmp_path / "after" / name)
+    done = siltstone("verify", directory, tmp_path / "after")
+    assert done.status == 1
+    about = [line for line in done.lines if line.startswith(("log_missing", "basic-0: ", "txn-0: "))]
+    assert about == ["log_missing: basic-0, txn-0: a log of BEFORE is not in AFTER"]

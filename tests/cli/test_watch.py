@@ -22,7 +22,7 @@ from siltstone.commands import watch as outlook
 from siltstone.commands import watch as watching
 from siltstone.commands.policies import LogOptions
 from siltstone.commands.watch import Watch, WatchSnapshot
-from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK
+from siltstone.compaction.inplace.planning import NO_HIGH_WATERMARK, POLICY_UNKNOWN
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.log_cleaner import make_candidate
 from siltstone.runtime.manager import LogManager
@@ -379,7 +379,12 @@ def test_a_log_with_unknown_settings_is_skipped_with_advice(
         path.unlink()
     (seen,) = watch(stopped, "--json").documents
     assert set(states(seen).values()) == {"skipped"}
-    assert seen["logs"][0]["reason"] == watching.NO_SETTINGS
+    assert seen["logs"][0]["reason"] == POLICY_UNKNOWN
+    # A setting by hand tells no policy: Kafka's default, delete, may not be the topic's.
+    (seen,) = watch(
+        stopped, "--topic", "users", "--config", "min.cleanable.dirty.ratio=0", "--json"
+    ).documents
+    assert {(each["reason"], each["cleanup_policy"]) for each in seen["logs"]} == {(POLICY_UNKNOWN, None)}
     (stopped / "replication-offset-checkpoint").unlink()
     given = ("--topic", "users", "--config", "cleanup.policy=compact")
     (seen,) = watch(stopped, *given, "--json").documents

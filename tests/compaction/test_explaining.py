@@ -13,6 +13,7 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
 from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_in_process
+from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
@@ -155,7 +156,60 @@ def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without
 
 def test_a_log_without_a_policy_is_skipped(staged: Staged) -> None:
     log = explain_one(staged, config=(), topics=())
-    assert (log.status, log.reason, log.is_explained) == ("skipped", "policy unknown", False)
+    assert (log.status, log.reason, log.is_explained) == ("skipped", POLICY_UNKNOWN, False)
+
+
+@pytest.mark.parametrize("name", ["compact_then_delete_ms2", "basic"])
+def test_records_and_bytes_are_of_the_whole_log_and_retention_is_told_apart(
+    golden: Path, tmp_path: Path, name: str
+) -> None:
+    staged = stage(golden, name, tmp_path / "logs")
+    log = explain_one(staged, force=True)
+    done = staged.clean_one(force=True)
+    assert (log.status, done.status) == (WOULD_CLEAN, "cleaned")
+    assert log.outcome.expired.records == done.discarded.expired
+    assert (log.outcome.expired.segments > 0) == (done.discarded.expired > 0) == (name != "basic")
+    assert (log.outcome.records_before, log.outcome.records_after) == (
+        done.records_before,
+        done.records_after,
+    )
+    assert log.outcome.records_before is not None
+    assert log.outcome.records_before > log.outcome.records["total"], "the active segment counts, too"
+    assert log.bytes_after == done.bytes_after
+    assert [note for note in done.notes if note.startswith("retention: ")] == log.notes
+
+
+def test_retention_of_a_log_that_needs_no_cleaning_is_explained(golden: Path, tmp_path: Path) -> None:
+    staged = stage(golden, "compact_then_delete_ms2", tmp_path / "logs")
+    staged.clean(now_ms=1, config=[*staged.request.config, "retention.ms=-1", "retention.bytes=-1"])
+    log = explain_one(staged)
+    done = staged.clean_one()
+    assert (log.status, log.reason, log.is_explained) == (WOULD_CLEAN, "", False)
+    assert (done.status, log.notes) == ("cleaned", done.notes)
+    assert log.notes[0].startswith("not compacted: ")
+    expired = log.outcome.expired
+    assert (expired.records, log.outcome.removed) == (done.discarded.expired, {})
+    assert 0 < expired.bytes == log.bytes_before - (log.bytes_after or 0)
+    assert (log.outcome.records_before, log.outcome.records_after) == (
+        done.records_before,
+        done.records_after,
+    )
+
+
+def test_what_a_brokers_retention_would_delete_is_told_of_a_log_that_only_deletes(staged: Staged) -> None:
+    config = ["cleanup.policy=delete", "retention.ms=-1", "retention.bytes=1"]
+    log = explain_one(staged, config=config)
+    assert (log.status, log.reason, log.bytes_after) == ("skipped", "cleanup.policy=delete", None)
+    assert 0 < log.outcome.expired.bytes < log.bytes_before
+    assert log.outcome.expired.records and log.outcome.expired.segments == log.segments - 1
+    (note,) = log.notes
+    assert note.startswith("retention: ") and note.endswith("; clean leaves it to the broker")
+    assert staged.clean_one(config=config).bytes_after == log.bytes_before
+    tiered = explain_one(staged, config=[*config, "remote.storage.enable=true"])
+    assert tiered.outcome.expired.segments == 0
+    (staged.directory / "replication-offset-checkpoint").unlink()
+    uncommitted = explain_one(staged, config=config)
+    assert uncommitted.outcome.expired.segments == 0
 
 
 def test_keyless_records_have_to_be_allowed(golden: Path, tmp_path: Path) -> None:

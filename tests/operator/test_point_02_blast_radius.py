@@ -7,6 +7,7 @@ import pytest
 
 from siltstone.base.errors import DirectoryRefusedError, SiltstoneError, UsageError
 from siltstone.commands import clean as app
+from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.operator.staged import in_process, listing, no_engine, stage, stage_several
 
 NOW_MS = 1_795_230_724_700
@@ -65,7 +66,7 @@ def test_without_a_policy_nothing_is_cleaned(golden: Path, tmp_path: Path) -> No
     staged = stage(golden, "basic", tmp_path / "data")
     before = listing(staged.directory)
     (result,) = app.clean(staged.asking(topics=(), config=(), force=True), engine=no_engine).results
-    assert (result.status, result.reason) == ("skipped", "policy unknown")
+    assert (result.status, result.reason) == ("skipped", POLICY_UNKNOWN)
     assert listing(staged.directory) == before
 
 

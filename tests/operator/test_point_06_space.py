@@ -218,3 +218,49 @@ def test_a_copy_that_would_not_fit_is_refused(
     with pytest.raises(DirectoryRefusedError, match="8000 are free"):
         app.clean(staged.asking(in_place=False, out=tmp_path / "new"), engine=no_engine)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("changes", [{}, {"in_place": False}, {"keep_originals": Path("keep")}])
+def test_a_dry_run_says_that_the_run_would_be_refused(
+    golden: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """``--dry-run --max-extra-bytes`` means a run in place, whether that is said or not."""
+    changes = {**changes, **({"keep_originals": tmp_path / "keep"} if "keep_originals" in changes else {})}
+    staged = stage(golden, "grouping", tmp_path / "data")
+    before = listing(staged.directory)
+    asked = staged.asking(max_extra_bytes=5_000, dry_run=True, **changes)
+    (planned,) = app.clean(asked, engine=no_engine).results
+    assert listing(staged.directory) == before and not (tmp_path / "keep").exists()
+    (refused,) = app.clean(replace(asked, in_place=True, dry_run=False), engine=no_engine).results
+    assert planned.reason.replace("the run would be refused: ", "") == refused.reason != planned.reason
+    assert planned.status == refused.status == "failed" and "5000 are allowed" in planned.reason
+
+
+def test_a_dry_run_of_a_log_that_would_go_in_waves_counts_the_same(golden: Path, tmp_path: Path) -> None:
+    allowed = room_in_waves(14_000, offsets=724)
+    staged = stage(golden, "compact_then_delete_ms2", tmp_path / "data")
+    planned = staged.clean_one(max_extra_bytes=allowed, force=True, dry_run=True)
+    done = staged.clean_one(max_extra_bytes=allowed, force=True)
+    assert (planned.status, planned.counts, planned.bytes_after) == ("cleaned", done.counts, done.bytes_after)
+
+
+def test_a_dry_run_counts_the_space_of_kept_originals(golden: Path, tmp_path: Path) -> None:
+    names = ["basic", "tombstones", "codec_lz4", "jcodec_none"]
+    _, request = stage_several(golden, names, tmp_path)
+    request = replace(request, keep_originals=tmp_path / "keep", max_extra_bytes=60_000)
+    statuses = [
+        {str(result.topic_partition): result.status for result in app.clean(asked, engine=in_process).results}
+        for asked in (replace(request, dry_run=True), request)
+    ]
+    assert statuses[0] == statuses[1] and set(statuses[0].values()) == {"cleaned", "failed"}
+
+
+def test_a_dry_run_of_a_copy_checks_its_space(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(golden, "grouping", tmp_path / "data")
+    monkeypatch.setattr(files, "free_space", lambda path: files.FreeSpace(free_bytes=8_000, free_inodes=None))
+    with pytest.raises(DirectoryRefusedError, match="8000 are free"):
+        app.clean(staged.asking(in_place=False, out=tmp_path / "new", dry_run=True), engine=no_engine)
+    # Without a destination there is no space to compare with.
+    assert staged.clean_one(in_place=False, dry_run=True).status == "cleaned"

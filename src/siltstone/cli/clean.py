@@ -19,7 +19,8 @@ from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.engines import log_bytes
 from siltstone.commands.explain_page import size_text
-from siltstone.compaction.inplace.planning import LogState
+from siltstone.compaction.inplace.expiry import would_change
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
 
 
@@ -74,15 +75,27 @@ def clean(
     if watch:
         return watch_logs(request, interval, json=json_)
     output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
-    asks = request.changes_every_topic and not all_topics
     began = time.monotonic()
-    with output.RunProgress(quiet=quiet or json_) as progress:
-        done = cleaning.clean(request, progress=progress, confirm=_confirm if asks else None)
+    done = _clean(request, all_topics=all_topics, quiet=quiet or json_)
+    if done is None:
+        return 1
     if json_:
         output.write_json(_document(request, done))
     else:
         _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
     return _exit_status(done)
+
+
+def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
+    """Clean, after a question if no flag says that all topics are meant; None if it was not answered yes."""
+    asks = request.changes_every_topic and not all_topics
+    confirm = partial(_confirm, rolls=request.roll) if asks else None
+    try:
+        with output.RunProgress(quiet=quiet) as progress:
+            return cleaning.clean(request, progress=progress, confirm=confirm)
+    except _DeclinedError:
+        output.note("nothing was changed")
+        return None
 
 
 def _exit_status(done: cleaning.CleanOutcome) -> int:
@@ -91,27 +104,41 @@ def _exit_status(done: cleaning.CleanOutcome) -> int:
     return 1 if failures(done.results) or done.report_error is not None else 0
 
 
-def _confirm(states: Sequence[LogState]) -> None:
-    """Ask on a terminal whether all compacted logs are to be cleaned in place. Raises UsageError for no, and
-    off a terminal."""
+class _DeclinedError(Exception):
+    """The question whether to clean was not answered with yes."""
+
+
+def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
+    """Ask on a terminal whether all compacted logs are to be cleaned in place; there is no question if none
+    of them would change. ``rolls``: all of them are rolled first. Raises _DeclinedError for no, and
+    UsageError off a terminal."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
-    topics = sorted({state.topic_partition.topic for state in selected})
-    logs, size = output.counted(len(selected), "log"), size_text(log_bytes(selected))
-    what = f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
     output.refuse_if(
         not (sys.stdin.isatty() and sys.stderr.isatty()),
-        f"--in-place would clean all compacted topics: {what}",
+        f"--in-place would clean all compacted topics: {_logs_text(selected)}",
         "pass --topic TOPIC for some of them, or --all-topics; --dry-run shows what would be cleaned",
     )
-    for topic in topics:
-        states = [state for state in selected if state.topic_partition.topic == topic]
-        output.note(f"{topic}: {output.counted(len(states), 'log')}, {size_text(log_bytes(states))}")
-    sys.stderr.write(f"siltstone: clean {what} in place? [y/N] ")
+    changed = selected if rolls else [state for state in selected if would_change(state, options)]
+    if not changed:
+        return
+    for topic in sorted({state.topic_partition.topic for state in changed}):
+        of_topic = [state for state in changed if state.topic_partition.topic == topic]
+        output.note(f"{topic}: {output.counted(len(of_topic), 'log')}, {size_text(log_bytes(of_topic))}")
+    others = len(selected) - len(changed)
+    unchanged = f" ({others:,} of {len(selected):,} compacted logs need no cleaning)" if others else ""
+    sys.stderr.write(f"siltstone: clean {_logs_text(changed)} in place{unchanged}? [y/N] ")
     sys.stderr.flush()
-    answer = sys.stdin.readline().strip().lower()
-    output.refuse_if(answer not in ("y", "yes"), "nothing was cleaned", "pass --topic TOPIC, or answer y")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise _DeclinedError
+
+
+def _logs_text(states: Sequence[LogState]) -> str:
+    """``4 logs of 2 topics, 1.2 MB``."""
+    topics = {state.topic_partition.topic for state in states}
+    logs, size = output.counted(len(states), "log"), size_text(log_bytes(states))
+    return f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
 
 
 def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
@@ -124,27 +151,20 @@ def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> di
         "notes": done.notes,
         "report_error": done.report_error,
         "kept_originals": done.kept,
+        "out": done.out,
     }
-
-
-def _change(before: str, after: str) -> str:
-    return before if before == after else f"{before} → {after}"
 
 
 def _discarded(reason: str, result: LogResult) -> int | None:
     return result.discarded.counts[reason] or None
 
 
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
-
-
 _COLUMNS: dict[str, Callable[[LogResult], object]] = {
     "log": lambda log: log.topic_partition,
     "status": lambda log: output.status_text(log.status),
-    "segments": lambda log: _change(str(log.segments_before), str(log.segments_after)),
-    "bytes": lambda log: _change(size_text(log.bytes_before), size_text(log.bytes_after)),
-    "records": lambda log: _change(_count(log.records_before), _count(log.records_after)),
+    "segments": lambda log: output.change_text(log.segments_before, log.segments_after),
+    "bytes": lambda log: output.change_text(log.bytes_before, log.bytes_after, size_text),
+    "records": lambda log: output.change_text(log.records_before, log.records_after),
     **{reason: partial(_discarded, reason) for reason in REASONS},
     "seconds": lambda log: f"{log.seconds:.2f}" if log.seconds else None,
 }
@@ -185,18 +205,26 @@ def _show(
             for result in sorted(shown, key=lambda log: (log.topic, log.partition))
         )
         output.write_table(title, list(columns), rows, left=2)
-    output.write_lines(
+    output.write_wrapped(
         *(f"{result.topic_partition}: {text}" for result in shown for text in result.notes),
         *output.reason_lines(_reasons(done.results)),
     )
     if verbose:
         settings = output.grouped(_settings(done.results))
-        output.write_lines(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
+        output.write_wrapped(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
         output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
-    output.write_lines(*done.notes)
     if done.kept is not None:
         output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
-    output.write_lines(f"{_summary(request, done)}, {seconds:.1f} s")
+    output.write_lines(f"{_summary(request, done)}, {seconds:.1f} s{_copy_text(done)}")
+    output.note(*done.notes)
+
+
+def _copy_text(done: cleaning.CleanOutcome) -> str:
+    """Where the cleaned copy is, and whether it is one; empty without a copy."""
+    if done.out is None:
+        return ""
+    is_cleaned = any(result.status == CLEANED for result in done.results)
+    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {done.out}"
 
 
 def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:
@@ -260,6 +288,6 @@ def undo(
     else:
         verb = "would be restored" if dry_run else "restored"
         for path, names in restored.items():
-            done = f"{len(names)} segments {verb}" if names else "nothing to undo"
+            done = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
             output.write_lines(f"{path}: {done}")
     return 0

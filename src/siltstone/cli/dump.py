@@ -32,9 +32,9 @@ class DumpFlags(DumpOptions):
     deep_iteration
         Of a .log: print the records, the messages in compressed message sets too, without their contents.
     verify_index_only
-        Check .index and .timeindex against their .log, print no entries.
+        Check .index and .timeindex against their .log, print no entries; of a directory only its indexes.
     index_sanity_check
-        Check only that an index file is in itself well-formed.
+        Check only that an index file is in itself well-formed; of a directory only its indexes.
     max_bytes
         Read no more of a .log than so many bytes.
     max_decompressed_message_bytes
@@ -92,12 +92,16 @@ def dump(
     paths = [path for file in files for path in _split(os.fspath(file))]
     output.refuse_if(not paths, "no file", "name the files to show")
     try:
-        identified = [file for path in paths for file in files_below(path)]
+        only_indexes = options.verify_index_only or options.index_sanity_check
+        identified = [file for path in paths for file in files_below(path, only_indexes=only_indexes)]
     except UsageError as error:
         path = None if error.path is None else printable(error.path)
         raise UsageError(printable(error.reason), path=path, advice=error.advice) from None
-    advice = "name a partition or a log directory"
-    output.refuse_if(not identified, f"no file of a log directory in {printable(', '.join(paths))}", advice)
+    except OSError as error:
+        output.note(printable(f"{error.filename}: {error.strerror or error}"))
+        return 1
+    what, advice = "index" if only_indexes else "file", "name a partition or a log directory"
+    output.refuse_if(not identified, f"no {what} of a log directory in {printable(', '.join(paths))}", advice)
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
 

@@ -105,13 +105,24 @@ def groups(
     elif flags.list_ or flags.state:
         _write_table(_STATE_COLUMNS, map(_state_row, shown))
     else:
-        columns = _MEMBER_COLUMNS if flags.members else _OFFSET_COLUMNS
-        for number, group in enumerate(shown):
-            output.write_lines(*[""] * (number > 0))
-            rows = _member_rows(group, verbose=flags.verbose) if flags.members else _offset_rows(group)
-            _write_table(columns + " ASSIGNMENT" * flags.verbose, rows)
+        notes += _write_groups(shown, flags)
     output.note(*notes, *map(printable, failures))
     return 1 if failures else 0
+
+
+def _write_groups(groups: Sequence[ConsumerGroup], flags: GroupsFlags) -> list[str]:
+    """A table for each group; returns a note for each group that has nothing to show."""
+    notes, blocks = [], 0
+    what, columns = ("active members", _MEMBER_COLUMNS) if flags.members else ("offsets", _OFFSET_COLUMNS)
+    for group in groups:
+        rows = [*(_member_rows(group, verbose=flags.verbose) if flags.members else _offset_rows(group))]
+        if not rows:  # in the words of Kafka's tool
+            notes.append(f"Consumer group '{printable(group.name)}' has no {what}.")
+            continue
+        output.write_lines(*[""] * (blocks > 0))
+        _write_table(columns + " ASSIGNMENT" * flags.verbose, rows)
+        blocks += 1
+    return notes
 
 
 def _write_table(columns: str, rows: Iterable[Sequence[object]]) -> None:

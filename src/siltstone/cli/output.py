@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console, JustifyMethod
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -29,7 +30,8 @@ WIDEST = 10_000
 """Columns of the widest table."""
 LINE_SECONDS = 60.0
 """Off a terminal, a line shows the progress of a long run so often."""
-_STATUS_STYLES = {"cleaned": "green", "would_clean": "green", "recovered": "green", "skipped": "yellow"}
+_STATUS_STYLES = dict.fromkeys(("cleaned", "would_clean", "recovered", "would_recover"), "green")
+_STATUS_STYLES |= {"skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
 Group = TypeVar("Group", bound=Hashable)
 
@@ -56,8 +58,29 @@ def write_lines(*lines: str) -> None:
     sys.stdout.write("".join(f"{text}\n" for text in lines))
 
 
+def wrapped(line: str) -> list[str]:
+    """A line for people that is longer than the terminal, or ``TABLE_WIDTH``, as several ones. No word is
+    broken, so that a path stays in one piece."""
+    console = Console()
+    width = console.width if console.is_terminal else TABLE_WIDTH
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def write_wrapped(*lines: str) -> None:
+    """Lines for people on standard output, each ``wrapped``."""
+    write_lines(*(part for line in lines for part in wrapped(line)))
+
+
 def note(*lines: str) -> None:
-    """Lines for people on standard error, after everything that was printed before them."""
+    """Lines for people on standard error, after everything that was printed before them.
+
+    What a command found is on standard output: its tables, what it says of a log, its closing line. Notes are
+    about the run: where settings came from, the state of a directory.
+    """
     sys.stdout.flush()
     for text in lines:
         sys.stderr.write(f"siltstone: {' '.join(text.split())}\n")
@@ -83,9 +106,15 @@ def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], l
     return table
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 log``, ``2,000 logs``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """``1 log``, ``2,000 logs``; ``nouns``: the plural, where it is not the noun and an s."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def change_text(before: int | None, after: int | None, text: Callable[[int], str] = "{:,}".format) -> str:
+    """``9,000 → 5,600``, or only ``9,000`` if it stays so; an unknown number is empty."""
+    texts = ["" if number is None else text(number) for number in (before, after)]
+    return texts[0] if texts[0] == texts[1] else " → ".join(texts)
 
 
 def status_text(status: str) -> Text:
@@ -102,7 +131,19 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
     table, console = new_table("", names, rows, range(left)), Console()
     width = console.width if console.is_terminal else TABLE_WIDTH
     natural = Measurement.get(console, console.options.update_width(WIDEST), table).maximum
-    Console(width=max(width, natural)).print(table, crop=False)
+    write_rendered(table, max(width, natural))
+
+
+def write_rendered(renderable: RenderableType, width: int) -> None:
+    """What ``rich`` renders on standard output; without blanks at the ends of lines where that is no
+    terminal."""
+    console = Console(width=width)
+    if console.is_terminal:
+        console.print(renderable, crop=False)
+        return
+    with console.capture() as capture:
+        console.print(renderable, crop=False)
+    write_lines(*(line.rstrip() for line in capture.get().splitlines()))
 
 
 @contextlib.contextmanager

@@ -425,7 +425,9 @@ def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
 def _note_appended(producing: TopicProducer) -> None:
     for _, produced in sorted(producing.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
-        output.note(f"{produced.topic_partition}: {produced.records} records, offsets {offsets}")
+        output.note(
+            f"{produced.topic_partition}: {output.counted(produced.records, 'record')}, offsets {offsets}"
+        )
 
 
 def _document(producing: TopicProducer) -> dict[str, object]:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from siltstone.cli import output
 from siltstone.commands import clean
-from siltstone.log.recovery.directories import DirectoryRecovery, LogRecovery
+from siltstone.log.recovery.directories import RECOVERED, DirectoryRecovery, LogRecovery
 
 
 @Parameter(name="*")
@@ -116,24 +116,30 @@ def _show(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> None:
     title = "what would be recovered (dry run: nothing was changed)" if dry_run else "recovered"
     names = ("log", "status", "start", "end", "bytes cut off", "indexes", "swaps", "files removed")
     logs = (log for directory in recoveries for log in directory.logs)
-    output.write_table(title, names, map(_row, logs), left=2)
+    output.write_table(title, names, (_row(log, dry_run=dry_run) for log in logs), left=2)
     for directory in recoveries:
         for log in directory.logs:
             if log.reason:
-                output.write_lines(f"{log.topic_partition}: {log.status}: {log.reason}")
-        output.write_lines(*directory.notes)
+                status = _status(log, dry_run=dry_run).replace("_", " ")
+                output.write_wrapped(f"{log.topic_partition}: {status}: {log.reason}")
         if directory.offline is not None:
-            output.write_lines(f"{directory.path}: offline: {directory.offline}")
+            output.write_wrapped(f"{directory.path}: offline: {directory.offline}")
+    output.note(*(text for directory in recoveries for text in directory.notes))
 
 
-def _row(log: LogRecovery) -> list[object]:
+def _status(log: LogRecovery, *, dry_run: bool) -> str:
+    """The log's status; a dry run says what it would be."""
+    return "would_recover" if dry_run and log.status == RECOVERED else log.status
+
+
+def _row(log: LogRecovery, *, dry_run: bool) -> list[object]:
     document = _log(log)
     changes = (len(document[name]) for name in ("rebuilt_indexes", "finished_swaps", "removed_files"))
     counts = (document["truncated_bytes"], *changes)
     offsets = (document["log_start_offset"], document["log_end_offset"])
     return [
         log.topic_partition,
-        output.status_text(log.status),
+        output.status_text(_status(log, dry_run=dry_run)),
         *offsets,
         *(count or None for count in counts),
     ]

@@ -22,9 +22,11 @@ from siltstone.compaction.explain import (
     Explanation,
     LogExplanation,
 )
-from siltstone.compaction.report import CLEANING_REASONS, FAILED, SKIPPED, UNCLEANABLE
-from siltstone.verify.findings import PROBLEM_KINDS, REASONS, LogVerdict, Verdict
+from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
+from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
+from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 
+_VERBOSE_COLUMNS = ("keys", "dirty", "passes")
 GROUPS_MAX = 12
 """Groups of a log in the tables for people; the page and the JSON have all of them."""
 
@@ -93,15 +95,16 @@ def _show_explanation(
         output.note(*output.reason_lines(_status_reasons(failed)))
         return
     explained = [log for log in explanation.logs if log.is_explained]
-    rows = [log for log in explanation.logs if verbose or log.is_explained or log.status != SKIPPED]
+    rows = [log for log in explanation.logs if verbose or _has_figures(log) or log.status != SKIPPED]
     if rows:
-        names = ("log", "state", "bytes", "records", *CLEANING_REASONS, "keys", "dirty", "passes")
-        shown = names if verbose else names[:-2]
+        names = ("log", "state", "bytes", "records", *REASONS, *_VERBOSE_COLUMNS)
+        is_detailed = verbose or len(explained) == 1
+        shown = names if is_detailed else names[: -len(_VERBOSE_COLUMNS)]
         cells = (_explanation_row(log)[: len(shown)] for log in rows)
         output.write_table("what cleaning would do", shown, cells, left=2)
-    output.write_lines(*output.reason_lines(_status_reasons(explanation.logs)))
+    output.write_wrapped(*output.reason_lines(_status_reasons(explanation.logs)))
     for log in explanation.logs:
-        output.write_lines(*(f"{log.name}: {text}" for text in log.notes))
+        output.write_wrapped(*(f"{log.name}: {text}" for text in log.notes))
         if log.is_explained and (verbose or len(explained) == 1):
             _show_log(log)
         if log.is_explained and (request.show_keys or request.top != HOTTEST_KEYS_DEFAULT):
@@ -112,6 +115,10 @@ def _show_explanation(
     output.note(*explanation.notes)
 
 
+def _has_figures(log: LogExplanation) -> bool:
+    return log.is_explained or log.outcome.expired.segments > 0
+
+
 def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str, str], object]]:
     """((status, why the log has it), name) of each log with such a reason."""
     for log in logs:
@@ -120,32 +127,39 @@ def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str,
 
 
 def _summary(explanation: Explanation) -> str:
-    """``12 of 14 logs would be cleaned: 480 kB → 210 kB, 3,400 of 9,000 records removed``."""
-    logs = [log for log in explanation.logs if log.is_explained and log.status == WOULD_CLEAN]
+    """``12 of 14 logs would be cleaned: 480 kB → 210 kB, 3,400 of 9,000 records removed (700 expired)``."""
+    logs = [log for log in explanation.logs if log.status == WOULD_CLEAN]
     of = f"of {output.counted(len(explanation.logs), 'log')}"
     if not logs:
         return f"none {of} would be cleaned"
     before, after = sum(log.bytes_before for log in logs), sum(log.bytes_after or 0 for log in logs)
-    total = sum(log.outcome.records.get("total", 0) for log in logs)
-    removed = sum(sum(log.outcome.removed.values()) for log in logs)
+    total = sum(log.outcome.records_before or 0 for log in logs)
+    expired = sum(log.outcome.expired.records or 0 for log in logs)
+    removed = expired + sum(sum(log.outcome.removed.values()) for log in logs)
     return (
         f"{len(logs):,} {of} would be cleaned: {size_text(before)} → {size_text(after)}, "
-        f"{removed:,} of {total:,} dirty records removed"
+        f"{removed:,} of {output.counted(total, 'record')} removed"
+        + (f" ({expired:,} expired)" if expired else "")
     )
 
 
 def _explanation_row(log: LogExplanation) -> Sequence[object]:
-    after = "" if log.bytes_after is None else f" → {size_text(log.bytes_after)}"
+    outcome = log.outcome
+    removed = {**outcome.removed, "expired": outcome.expired.records}
     return [
         log.name,
         output.status_text(log.status),
-        f"{size_text(log.bytes_before)}{after}",
-        log.outcome.records.get("total"),
-        *(log.outcome.removed.get(reason) or None for reason in CLEANING_REASONS),
+        output.change_text(log.bytes_before, _known(log.bytes_after, log.bytes_before), size_text),
+        output.change_text(outcome.records_before, _known(outcome.records_after, outcome.records_before)),
+        *(removed.get(reason) or None for reason in REASONS),
         log.keys.distinct_keys,
         None if log.range.dirty_ratio is None else f"{log.range.dirty_ratio:.3f}",
         None if log.keys.kafka is None else log.keys.kafka.passes,
     ]
+
+
+def _known(number: int | None, otherwise: int | None) -> int | None:
+    return otherwise if number is None else number
 
 
 def _show_log(log: LogExplanation) -> None:
@@ -168,7 +182,8 @@ def _show_log(log: LogExplanation) -> None:
         elif waiting.at_ms == KEPT_BY_LEDGER:
             text = "stay until the next side-by-side compaction has applied them to the compacted ledger"
         size = size_text(waiting.bytes)
-        output.write_lines(f"{log.name}: {waiting.tombstones:,} tombstones ({size}) {text}")
+        count = output.counted(waiting.tombstones, "tombstone")
+        output.write_lines(f"{log.name}: {count} ({size}) {text}")
     groups = [
         (g.base_offset, g.segments, size_text(g.bytes_before), size_text(g.bytes_after), g.records_after)
         for g in outcome.groups[:GROUPS_MAX]
@@ -248,16 +263,32 @@ def verify(
 
 
 def _show_verdict(verdict: Verdict) -> None:
-    names = ("log", "verdict", "cleaned offsets", "before", "after", "keys", *REASONS)
+    names = ("log", "verdict", "cleaned offsets", "before", "after", "keys", *VERIFIED_REASONS)
     output.write_table("compared with the state before", names, map(_verdict_row, verdict.logs), left=3)
+    output.write_wrapped(*output.reason_lines(_without_partner(verdict.logs)))
     for log in verdict.logs:
+        if log.found.keys() <= _WITHOUT_PARTNER:
+            output.write_wrapped(*(f"{log.topic}-{log.partition}: {text}" for text in log.notes))
+            continue
         kinds = (f"{count} of {kind}: {PROBLEM_KINDS[kind]}" for kind, count in sorted(log.found.items()))
-        for text in (*log.problems, *kinds, *log.notes):
-            output.write_lines(f"{log.topic}-{log.partition}: {text}")
+        output.write_wrapped(
+            *(f"{log.topic}-{log.partition}: {text}" for text in (*log.problems, *kinds, *log.notes))
+        )
     wrong = sum(not log.is_sound for log in verdict.logs)
-    count = f"{len(verdict.logs):,} log{'' if len(verdict.logs) == 1 else 's'}"
+    count = output.counted(len(verdict.logs), "log")
     output.write_lines(f"{count} checked; {wrong:,} with problems" if wrong else f"{count} checked, all ok")
     output.note(*verdict.notes)
+
+
+_WITHOUT_PARTNER = {"log_missing", "log_unknown"}
+"""Kinds of problems of a log that only one side has."""
+
+
+def _without_partner(logs: Iterable[LogVerdict]) -> Iterator[tuple[tuple[str, str], object]]:
+    """((kind, what it means), log) of each log that only one side has."""
+    for log in logs:
+        for kind in log.found.keys() & _WITHOUT_PARTNER:
+            yield (kind, PROBLEM_KINDS[kind]), f"{log.topic}-{log.partition}"
 
 
 def _verdict_row(log: LogVerdict) -> Sequence[object]:
@@ -265,7 +296,7 @@ def _verdict_row(log: LogVerdict) -> Sequence[object]:
     cleaned_offsets = None
     if log.first_dirty_offset is not None:
         cleaned_offsets = f"{log.first_dirty_offset} to {log.cleaned_end_offset}"
-    discarded = [log.removed.get(reason) or None for reason in REASONS]
+    discarded = [log.removed.get(reason) or None for reason in VERIFIED_REASONS]
     verdict = "ok" if log.is_sound else f"{problems} problem{'s' if problems > 1 else ''}"
     counts = [log.records_before, log.records_after, log.distinct_keys]
     return [f"{log.topic}-{log.partition}", verdict, cleaned_offsets, *counts, *discarded]

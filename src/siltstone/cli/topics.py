@@ -207,7 +207,10 @@ def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) ->
     names = commands.matching_topics(snapshot.names(), flags.topic, if_exists=flags.if_exists)
     topics = [snapshot.topic(name) for name in names]
     partitions = {topic.name: commands.partitions_of(snapshot, topic) for topic in topics}
-    described = [(topic, snapshot.overrides(topic), partitions[topic.name]) for topic in topics]
+    described = [
+        (topic, snapshot.overrides(topic), partitions[topic.name], snapshot.partition_count(topic))
+        for topic in topics
+    ]
     if as_json:
         output.write_json({"topics": [_document(*description) for description in described]})
     else:
@@ -225,7 +228,10 @@ def _describe(place: BrokerDirectories, flags: TopicsFlags, *, as_json: bool) ->
 
 
 def _document(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionDescription]
+    topic: TopicDescription,
+    own: Mapping[str, str],
+    partitions: Sequence[commands.PartitionDescription],
+    in_cluster: int | None,
 ) -> dict[str, object]:
     documents = []
     for partition in partitions:
@@ -236,6 +242,7 @@ def _document(
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
+        "partition_count_in_metadata": in_cluster,
         "replication_factor": 1,
         "configs": dict(own),
         "partitions": documents,
@@ -243,12 +250,16 @@ def _document(
 
 
 def _show_topic(
-    topic: TopicDescription, own: Mapping[str, str], partitions: Sequence[commands.PartitionDescription]
+    topic: TopicDescription,
+    own: Mapping[str, str],
+    partitions: Sequence[commands.PartitionDescription],
+    in_cluster: int | None,
 ) -> None:
     configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
+    elsewhere = "" if in_cluster in (None, len(partitions)) else f" (of {in_cluster} in the metadata)"
     output.write_lines(
-        f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\tPartitionCount: {len(partitions)}\t"
-        f"ReplicationFactor: 1\tConfigs: {configs}"
+        f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\t"
+        f"PartitionCount: {len(partitions)}{elsewhere}\tReplicationFactor: 1\tConfigs: {configs}"
     )
     rows = [(str(partition.partition), *_figures(partition)) for partition in partitions]
     output.write_table("", _COLUMNS, rows, left=2)
@@ -257,7 +268,8 @@ def _show_topic(
         if ledger is not None:
             output.write_lines(
                 f"  {topic_partition}: compacted up to offset {ledger.horizon - 1}: "
-                f"ledger {ledger.id}, {ledger.entries} entries, {ledger.size} bytes"
+                f"ledger {ledger.id}, {output.counted(ledger.entries, 'entry', 'entries')}, "
+                f"{output.counted(ledger.size, 'byte')}"
             )
 
 
@@ -272,7 +284,7 @@ def _show_changes(
         output.write_json({"action": action, "dry_run": dry_run, "topics": documents})
         return
     for change in changes:
-        count = "" if action == "delete" else f" with {change.partitions} partitions"
+        count = "" if action == "delete" else f" with {output.counted(change.partitions or 0, 'partition')}"
         done = f"{'would be ' if dry_run else ''}{change.status}{count}"
         output.write_lines(f"topic {change.topic} {'exists already' if change.status == 'exists' else done}")
     if not changes:
@@ -378,10 +390,12 @@ def _compaction_text(
         nothing = f"nothing new below offset {partition.result.horizon}"
         return f"{topic_partition}: {partition.status.status}: {nothing}"
     result = partition.result
+    records = output.counted(result.read_records, "record")
     return (
-        f"{topic_partition}: {partition.status.status}: {result.read_records:,} records up to offset "
-        f"{result.horizon - 1:,}: {counts_text(result)}; "
-        f"ledger {result.ledger_id}: {result.entries:,} entries, {size_text(result.size)}"
+        f"{topic_partition}: {partition.status.status}: {records} up to offset {result.horizon - 1:,}: "
+        f"{counts_text(result)}; "
+        f"ledger {result.ledger_id}: {output.counted(result.entries, 'entry', 'entries')}, "
+        f"{size_text(result.size)}"
     )
 
 

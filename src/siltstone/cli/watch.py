@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -84,16 +85,18 @@ def _show_all(snapshots: Iterable[WatchSnapshot], with_skipped: bool, *, json: b
             for snapshot in snapshots:
                 live.update(render(snapshot, with_skipped, console.height), refresh=True)
     else:
-        console = Console(width=output.WIDEST)
         for snapshot in snapshots:
-            console.print(render(snapshot, with_skipped))
-            console.file.flush()
+            output.write_rendered(render(snapshot, with_skipped, wraps=True), output.WIDEST)
+            sys.stdout.flush()
 
 
-def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX) -> RenderableType:
+def render(
+    snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = _ROWS_MAX, *, wraps: bool = False
+) -> RenderableType:
     """A table, the most urgent logs first; below it reasons, notes and the total: ``rows_max`` rows in all.
 
-    ``with_skipped``: skipped logs have rows, too.
+    ``with_skipped``: skipped logs have rows, too. ``wraps``: long reasons and notes take several lines;
+    otherwise, as on a screen, they are cut.
     """
     places = ", ".join(f"{path} (in use)" if used else path for path, used in snapshot.directories.items())
     title = f"{time_text(snapshot.at_ms)}  {places}"
@@ -109,6 +112,8 @@ def render(snapshot: WatchSnapshot, with_skipped: bool = False, rows_max: int = 
         logs = logs[: room - 1]
     columns = (0, 1, 2, len(_COLUMNS) - 1)
     table = output.new_table(title, _COLUMNS, (_cells(log, snapshot.at_ms) for log in logs), columns)
+    if wraps:
+        lines = [part for line in lines for part in output.wrapped(line)]
     notes = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     return Group(table, *notes, Text(_total(snapshot), style="bold"))
 
@@ -163,7 +168,8 @@ def _total(snapshot: WatchSnapshot) -> str:
     total = snapshot.total()
     states = ", ".join(f"{count} {state}" for state, count in total.states.items())
     late = f"; most overdue {duration_text(total.overdue_ms / 1000)}" if total.overdue_ms else ""
+    logs = output.counted(total.logs, "log")
     return (
-        f"total: {total.logs} logs ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
+        f"total: {logs} ({states or 'none'}): {size_text(total.clean_bytes)} clean, "
         f"{size_text(total.dirty_bytes)} dirty, ratio {total.dirty_ratio:.3f}{late}"
     )

@@ -185,7 +185,8 @@ class CleanRequest(CleaningOptions):
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
     roll
-        Roll the active segment of each log first, so that its records are cleaned, too.
+        Roll the active segment of each log first, so that its records are cleaned, too. The originals of
+        earlier runs cannot be put back after that.
     dry_run
         Compute everything, change nothing.
     """
@@ -209,20 +210,24 @@ class CleanRequest(CleaningOptions):
 class CleanOutcome:
     """The outcome of a run: its name, a result for each log, ignored files; ``notes``: for display.
 
-    ``kept``: the folder of the replaced files. ``engine``: the engine that cleaned, None if there was
-    nothing to clean. ``report_error``: why the audit could not be written, though the cleaning was done.
+    ``kept``: the folder of the replaced files. ``out``: the copy that was made. ``engine``: the engine that
+    cleaned, None if there was nothing to clean. ``report_error``: why the audit could not be written, though
+    the cleaning was done.
     """
 
     run: str
     results: list[LogResult]
     passed_over: list[PassedOver] = field(default_factory=list)
     kept: Path | None = None
+    out: Path | None = None
     notes: list[str] = field(default_factory=list)
     engine: str | None = None
     report_error: str | None = None
 
 
 EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
+Confirm = Callable[[Sequence[LogState], PlanOptions], None]
+"""Called with the logs of a run and the options of its plans."""
 
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
@@ -262,10 +267,10 @@ def clean(
     progress: Progress | None = None,
     clock: Clock | None = None,
     engine: EngineFactory | None = None,
-    confirm: Callable[[Sequence[LogState]], None] | None = None,
+    confirm: Confirm | None = None,
 ) -> CleanOutcome:
     """Clean log directories. ``engine``: makes the engine, in place of the request's choice. ``confirm`` is
-    called with the logs before the first is changed, and raises to refuse.
+    called before anything is changed, and raises to refuse.
 
     Raises SiltstoneError for the run; the failure of a log is in its result.
     """
@@ -280,11 +285,11 @@ def clean(
         _refuse_directories(request, directories)
         policies = gather_policies(directories, request)
         states = log_states(directories, policies, request.topics)
+        if confirm is not None:
+            confirm(states, request.plan_options(now_ms))
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination = _destination(request, run, originals, directories, states)
         audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
-        if confirm is not None:
-            confirm(states)
         _roll(states if request.roll else (), clock)
         make = engine or _engine_for(request, states)
         once = functools.cache(lambda: make(request, progress))
@@ -333,12 +338,13 @@ def _outcome(
         passed_over=passed_over,
         notes=list(policies.notes),
         kept=originals if originals is not None and files.exists(originals) else None,
+        out=None if audit.request.dry_run or audit.request.out is None else audit.request.out.absolute(),
         engine=engine,
         report_error=audit.write(results),
     )
 
 
-def refuse_all_topics(states: Sequence[LogState]) -> None:
+def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None:
     """Raises UsageError if a cleaning in place, for which no topic was named, would clean any."""
     selected = [state for state in states if state.may_be_cleaned]
     if any(not state.directory.is_partition_subset for state in selected):
@@ -389,18 +395,20 @@ def _destination(
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
 ) -> Destination:
-    if request.dry_run or not (request.in_place or request.out):
-        return DryRun()
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()
-        return copy
-    if originals is None:
-        return InPlace(run)
-    files.make_directory(originals.parent, parents=True)
-    for state in states:
-        refuse_other_file_system(originals.parent, state.path)
-    return InPlace(run, Originals(originals))
+        return DryRun(copy) if request.dry_run else copy
+    in_place = InPlace(run, None if originals is None else Originals(originals))
+    if request.dry_run:
+        # A dry run that names no destination checks only the space that was named.
+        checks_space = request.in_place or request.max_extra_bytes is not None
+        return DryRun(in_place if checks_space else None)
+    if originals is not None:
+        files.make_directory(originals.parent, parents=True)
+        for state in states:
+            refuse_other_file_system(originals.parent, state.path)
+    return in_place
 
 
 def _report_excluded(

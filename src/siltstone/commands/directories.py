@@ -220,6 +220,12 @@ class Snapshot:
             return topic.config
         return cluster.overrides(topic.name)
 
+    def partition_count(self, topic: TopicDescription) -> int | None:
+        """How many partitions a broker's topic has in its metadata, here and elsewhere; None if that is not
+        known."""
+        cluster = self.settings_of(topic).cluster
+        return None if topic.created_by_siltstone or cluster is None else cluster.partition_count(topic.name)
+
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """The source of the settings of a broker's topics, or why they are not shown; for display."""
         metadata, of_broker = self._metadata, [topic for topic in topics if not topic.created_by_siltstone]

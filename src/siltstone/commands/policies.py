@@ -225,9 +225,11 @@ def gather_policies(directories: Sequence[LogDirectory], options: LogOptions) ->
     config = parse_assignments(options.config, "--config")
     by_topic: dict[str, dict[str, Setting]] = {}
     if options.config_file is not None:
-        by_topic = parse_config_file(read_text(options.config_file), str(options.config_file))
+        by_topic = parse_config_file(
+            read_text(options.config_file, "--config-file"), str(options.config_file)
+        )
     absent = by_topic.keys() - {name.topic for one in directories for name in one.partitions}
-    static = read_server_properties(options.broker_config, skip_unknown=True)
+    static = read_server_properties(options.broker_config, "--broker-config", skip_unknown=True)
     has_broker_config = options.broker_config is not None
     settings, notes = TopicSettings(broker=Config(static=static)), list[str]()
     if options.policy_from_metadata and options.no_policy_from_metadata:
@@ -286,7 +288,7 @@ def recovery_configs(
     Raises UsageError and OSError for ``broker_config``, DirectoryRefusedError if it names another broker's
     metadata.
     """
-    static = read_server_properties(broker_config, skip_unknown=True)
+    static = read_server_properties(broker_config, "--broker-config", skip_unknown=True)
     cluster: ClusterSettings | None = None
     try:
         directory = metadata_directory(directories) or _metadata_of_properties(directories, broker_config)
@@ -335,17 +337,23 @@ def refuse_missing_topics(
         )
 
 
-def read_server_properties(path: Path | None, *, skip_unknown: bool = False) -> Mapping[str, Setting]:
-    """The settings of a ``server.properties``, none without a path. ``skip_unknown``: skip the settings that
-    Siltstone does not know. Raises UsageError, OSError."""
+def read_server_properties(
+    path: Path | None, flag: str = "--server-properties", *, skip_unknown: bool = False
+) -> Mapping[str, Setting]:
+    """The settings of a ``server.properties``, which ``flag`` names; none without a path. ``skip_unknown``:
+    skip the settings that Siltstone does not know. Raises UsageError."""
     if path is None:
         return {}
-    return parse_server_properties(read_text(path), str(path), skip_unknown=skip_unknown)
+    return parse_server_properties(read_text(path, flag), str(path), skip_unknown=skip_unknown)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file that an option names. Raises OSError."""
-    return files.read_input(path).decode("utf-8", "replace")
+def read_text(path: Path, flag: str) -> str:
+    """The text of a file that ``flag`` names. Raises UsageError if it cannot be read."""
+    try:
+        return files.read_input(path).decode("utf-8", "replace")
+    except OSError as error:
+        reason = f"{flag} {path}: {error.strerror or error}"
+        raise UsageError(reason, advice=f"pass {flag} with a file that can be read") from error
 
 
 def _without_metadata(directories: Sequence[LogDirectory]) -> DirectoryRefusedError:
@@ -367,7 +375,7 @@ def _metadata_of_properties(
     if broker_config is None:
         return None
     names = ("metadata.log.dir", "log.dirs", "log.dir")
-    named = first_property(read_text(broker_config), str(broker_config), *names)
+    named = first_property(read_text(broker_config, "--broker-config"), str(broker_config), *names)
     path = Path((named or "").partition(",")[0].strip())
     if not named or not files.is_directory(path / str(METADATA_PARTITION)):
         return None

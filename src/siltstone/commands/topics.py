@@ -276,8 +276,9 @@ def _in_unit(key: Key, name: str, value: Value) -> str:
 
 
 def read_additions(path: Path) -> list[str]:
-    """A properties file as ``key=value`` assignments. Raises OSError, UsageError."""
-    return [f"{name}={value}" for name, value in javaproperties.loads(read_text(path)).items()]
+    """A properties file as ``key=value`` assignments. Raises UsageError."""
+    text = read_text(path, "--add-config-file")
+    return [f"{name}={value}" for name, value in javaproperties.loads(text).items()]
 
 
 def alter_settings(

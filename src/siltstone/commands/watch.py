@@ -19,7 +19,7 @@ from pathlib import Path
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, duration_text
-from siltstone.base.config import LONG_MAX, LogConfig, Setting, refuse_contradictions
+from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig, Setting, refuse_contradictions
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptRecordError,
@@ -37,6 +37,7 @@ from siltstone.commands.policies import (
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.inplace.planning import (
     NO_HIGH_WATERMARK,
+    POLICY_UNKNOWN,
     Horizons,
     LogState,
     find_horizons,
@@ -215,10 +216,6 @@ READS_MAX = 3
 """How many times a log is read whose files change meanwhile."""
 METADATA_MS = 30_000
 """The time after which a broker's metadata log is read again."""
-NO_SETTINGS = (
-    "its settings are not known: Siltstone did not create it, and there is no metadata log of a broker; "
-    "pass --config or --config-file"
-)
 
 
 class Watch:
@@ -307,10 +304,11 @@ class Watch:
         try:
             if snapshot.settings_of(topic).knows(topic.name):
                 config = snapshot.config_of(topic).with_topic_layer(by_hand)
-            elif by_hand:
-                config = snapshot.settings.broker.with_topic_layer(by_hand)
             else:
-                return replace(state, refused=(snapshot.notes_on([topic]) or [NO_SETTINGS])[-1])
+                config = snapshot.settings.broker.with_topic_layer(by_hand)
+                policy = config.setting("cleanup.policy")
+                if not by_hand or policy.config_source is ConfigSource.DEFAULT_CONFIG:
+                    return replace(state, refused=(snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1])
             return replace(state, config=refuse_contradictions(config))
         except UsageError as error:
             return replace(state, refused=str(error))

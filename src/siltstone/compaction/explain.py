@@ -1,8 +1,9 @@
 """``siltstone explain``: what a cleaning of a log would do.
 
 A log is planned as for a cleaning, cleaned in a dry run, and *observed*: all its records are read and
-counted. Nothing is locked or written. Beside a live broker files may disappear between two of these steps.
-That log is ``failed`` then, with the reason, and another run may succeed.
+counted. Retention is planned on what the dry run leaves. Nothing is locked or written. Beside a live broker
+files may disappear between two of these steps. That log is ``failed`` then, with the reason, and another run
+may succeed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig, Setting, format_value
-from siltstone.base.errors import EngineError, SiltstoneError, SourceChangedError
+from siltstone.base.errors import (
+    EngineError,
+    InvalidConfigError,
+    LedgerError,
+    SiltstoneError,
+    SourceChangedError,
+)
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
@@ -26,7 +33,19 @@ from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span, report_progress
 from siltstone.compaction.inplace import ranges
-from siltstone.compaction.inplace.cleaner import WHOLE_LOG_BYTES
+from siltstone.compaction.inplace.cleaner import (
+    RETENTION_LEFT_OUT,
+    WHOLE_LOG_BYTES,
+    fill_records_before,
+    fill_result,
+)
+from siltstone.compaction.inplace.expiry import (
+    Expiry,
+    expiry_notes,
+    fill_expiry,
+    find_expiry,
+    retention_applies,
+)
 from siltstone.compaction.inplace.planning import (
     LogState,
     PlannedLog,
@@ -43,7 +62,7 @@ from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, b
 from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
-from siltstone.log.names import parse_partition
+from siltstone.log.names import CLUSTER_METADATA, parse_partition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import (
     first_batch_timestamp,
@@ -466,11 +485,25 @@ class RangeExplained:
 
 
 @dataclass(slots=True, kw_only=True)
+class ExpiredExplained:
+    """What retention would remove: whole segments, with their records (None: one is damaged) and the bytes
+    of their ``.log`` files. Of a log that is cleaned, segments are counted as they are after the cleaning."""
+
+    segments: int = 0
+    records: int | None = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class OutcomeExplained:
-    """What a cleaning would keep and remove. ``bytes_after``: of ``.log`` files, None if the log was not
-    read; ``removed_bytes``: of uncompressed records."""
+    """What a cleaning, and retention after it, would keep and remove. ``records_before``, ``records_after``:
+    of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
+    ``bytes_after``: of ``.log`` files; ``removed_bytes``: of uncompressed records. None where not known."""
 
     bytes_after: int | None = None
+    records_before: int | None = None
+    records_after: int | None = None
+    expired: ExpiredExplained = field(default_factory=ExpiredExplained)
     records: dict[str, int] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     removed_bytes: dict[str, int] = field(default_factory=dict)
@@ -496,7 +529,7 @@ class LogExplanation:
     """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
-    ``reason``. A log that is not eligible is explained as if it were.
+    ``reason``. A log that is not eligible is explained as if it were, unless retention alone changes it now.
     """
 
     topic: str
@@ -519,13 +552,13 @@ class LogExplanation:
 
     @property
     def bytes_after(self) -> int | None:
-        """Bytes of ``.log`` files after the cleaning, None if the log was not read."""
+        """Bytes of ``.log`` files after the cleaning, None if they are not known."""
         return self.outcome.bytes_after
 
     @property
     def is_explained(self) -> bool:
-        """Was the log read?"""
-        return self.bytes_after is not None
+        """Were the log's records read?"""
+        return self.keys.distinct_keys is not None
 
     def to_json(self) -> dict[str, Any]:
         """A plain, flat dictionary for ``json``, settings as {key: {value, source}}."""
@@ -778,11 +811,18 @@ def _plan_explanation(
             return log, None
         checkpoints, plan_options = state.checkpoints(), options.plan_options
         now = plan_log(state, checkpoints, plan_options, None)
+        expiry = None
+        if isinstance(now, LogResult):
+            expiry = _expiry_without_cleaning(state, now, plan_options)
         _copy_plan_result(log, now)
         if log.status == report.SKIPPED:
+            log.outcome.expired = _expired(expiry)
             return log, None
         forced = plan_log(state, checkpoints, replace(plan_options, force=True, drop_keyless=True), None)
         log.range = range_of(state, checkpoints, plan_options)
+        if expiry is not None and isinstance(now, LogResult):  # only retention changes the log now
+            _copy_outcome(log, now, expiry)
+            return log, None
         return log, forced if isinstance(forced, PlannedLog) else None
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
@@ -790,9 +830,62 @@ def _plan_explanation(
         return log, None
 
 
+def _expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
+    """What retention removes of a log that is not cleaned; None for nothing. The result has the notes, and
+    is as after a cleaning where a cleaning applies retention. Raises SiltstoneError, OSError."""
+    if retention_applies(result):
+        expiry = _find_expiry(state, result, options, None)
+        if expiry is not None:
+            fill_expiry(result, expiry)
+        return expiry
+    # A broker, or a program that serves the directory, applies retention to a log that only deletes.
+    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
+        return None
+    if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
+        return None
+    try:
+        # As if cleaned: then only the records of expired segments are counted.
+        expiry = find_expiry(state, replace(result, status=report.CLEANED), options, None)
+    except (SiltstoneError, OSError):  # no failure of a log that is skipped
+        return None
+    if expiry is not None:
+        result.notes += [f"{note}; clean leaves it to the broker" for note in expiry_notes(expiry)]
+    return expiry
+
+
+def _find_expiry(
+    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
+) -> Expiry | None:
+    """``find_expiry``; retention that a cleaning leaves out is None, with a note."""
+    try:
+        return find_expiry(state, result, options, planned)
+    except (InvalidConfigError, LedgerError) as error:
+        result.notes.append(RETENTION_LEFT_OUT.format(error=error))
+        return None
+
+
+def _expired(expiry: Expiry | None) -> ExpiredExplained:
+    if expiry is None:
+        return ExpiredExplained()
+    return ExpiredExplained(
+        segments=len(expiry.segments),
+        records=expiry.records,
+        bytes=sum(segment.size for segment in expiry.segments),
+    )
+
+
+def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None) -> None:
+    """Copy what a cleaning and retention leave of the whole log."""
+    log.outcome.bytes_after = result.bytes_after
+    log.outcome.records_before, log.outcome.records_after = result.records_before, result.records_after
+    log.outcome.expired = _expired(expiry)
+
+
 def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
     result = plan.result if isinstance(plan, PlannedLog) else plan
-    log.status = WOULD_CLEAN if isinstance(plan, PlannedLog) else result.status
+    # A result is ``cleaned`` if retention alone changes the log.
+    would_clean = isinstance(plan, PlannedLog) or result.status == report.CLEANED
+    log.status = WOULD_CLEAN if would_clean else result.status
     log.segments, log.bytes_before = result.segments_before, result.bytes_before
     log.reason, log.notes = result.reason, list(result.notes)
 
@@ -821,6 +914,12 @@ def _complete_explanation(
     keyless = log.outcome.records["keyless"]
     if keyless and not (options.plan_options.drop_keyless or state.drop_keyless):
         log.status, log.reason = report.SKIPPED, HAS_KEYLESS_RECORDS.format(count=keyless)
+    try:
+        _complete_with_retention(log, planned, done, options.plan_options)
+    except (SiltstoneError, OSError) as error:
+        failure = failure_of(error)
+        log.status, log.reason = failure.status, failure.reason
+        return
     log.keys.kafka = kafka_needs(state.config, statistics.counts["dirty_keys"])
     log.outcome.tombstones_waiting = [
         WaitingTombstones(at_ms=horizon, tombstones=count, bytes=statistics.waiting_sizes[horizon])
@@ -834,6 +933,24 @@ def _complete_explanation(
         ]
     except (SiltstoneError, OSError) as error:
         log.notes.append(f"the hottest keys could not be read: {failure_of(error).reason}")
+
+
+def _complete_with_retention(
+    log: LogExplanation, planned: PlannedLog, done: LogReport, options: PlanOptions
+) -> None:
+    """Count the whole log's records before and after the cleaning, and after retention where it applies.
+    Raises SiltstoneError, OSError."""
+    result, notes_before = planned.result, len(planned.result.notes)
+    planned.committed = sorted(done.groups, key=attrgetter("group_index"))
+    fill_records_before(planned, done)
+    fill_result(planned, done)
+    expiry = None
+    if log.status == WOULD_CLEAN:
+        expiry = _find_expiry(planned.state, result, options, planned)
+        if expiry is not None:
+            fill_expiry(result, expiry)
+    _copy_outcome(log, result, expiry)
+    log.notes += result.notes[notes_before:]
 
 
 def _outcome(

@@ -20,6 +20,7 @@ says that it is not valid, and its records follow as far as they can be read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -94,7 +95,8 @@ _BASE_OFFSET_PATTERN = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
 
 
 def identify(path: str) -> NamedFile:
-    """A file's kind and base offset, by its name. Raises UsageError for a directory and an unknown name."""
+    """A file's kind and base offset, by its name. Raises UsageError for a directory and an unknown name,
+    FileNotFoundError for an unknown name without a file."""
     name = os.path.basename(path)
     if files.is_directory(path):
         raise UsageError("it is a directory", path=path, advice="pass the files in it")
@@ -103,6 +105,8 @@ def identify(path: str) -> NamedFile:
     if name in (names.PARTITION_METADATA, names.META_PROPERTIES):
         return NamedFile(path=path, kind="properties")
     parts = _FILE_NAME_PATTERN.match(name)  # the name without suffixes, the kind, a suffix of a swap
+    if parts is None and not files.exists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     if parts is None:
         raise UsageError("the kind of the file is unknown", path=path, advice=f"pass {KNOWN_FILES}")
     number = _BASE_OFFSET_PATTERN.match(parts[1])
@@ -115,8 +119,9 @@ def identify(path: str) -> NamedFile:
     return NamedFile(path=path, kind=kind, base_offset=base_offset, suffix=parts[3] or "")
 
 
-def files_below(path: str) -> list[NamedFile]:
-    """The file itself; of a directory the files of known kinds in it, and those in partitions below it.
+def files_below(path: str, *, only_indexes: bool = False) -> list[NamedFile]:
+    """The file itself; of a directory the files of known kinds in it, and those in partitions below it, or
+    ``only_indexes`` of these.
 
     Links, and files of other kinds, are left out. Raises UsageError, OSError.
     """
@@ -126,11 +131,11 @@ def files_below(path: str) -> list[NamedFile]:
     for entry in files.entries(path):
         inner = os.path.join(path, entry.name)
         if entry.is_directory and names.parse_partition(entry.name) is not None:
-            found += files_below(inner)
+            found += files_below(inner, only_indexes=only_indexes)
         elif entry.is_file:
-            with contextlib.suppress(UsageError):
+            with contextlib.suppress(UsageError, FileNotFoundError):
                 found.append(identify(inner))
-    return found
+    return [file for file in found if not only_indexes or file.kind in names.SEGMENT_KINDS[1:]]
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:

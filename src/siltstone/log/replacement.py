@@ -122,6 +122,18 @@ def swap_leftovers(directory: Path) -> list[str]:
     return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
 
 
+def removed_at_startup(directory: Path) -> set[str]:
+    """The names of files that ``finish_replacement`` only removes: ``.cleaned``, ``.deleted``, and what
+    belongs to a log that is ``.deleted``. None if a ``.swap`` is there: then they tell how far its swap had
+    come."""
+    parsed = _files(directory)
+    if any(name.suffix == SWAP for _, name in parsed):
+        return set()
+    logs = {name.base_offset for _, name in parsed if name.kind == "log" and not name.suffix}
+    orphaned = {name.base_offset for _, name in parsed if name.suffix == DELETED} - logs
+    return {entry.name for entry, name in parsed if name.suffix or name.base_offset in orphaned}
+
+
 def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
     """Finish or drop an interrupted swap as a broker does at startup.
 

@@ -51,9 +51,11 @@ _COPY_ADVICE = "name a copy from before the cleaning"
 
 
 class _Group(msgspec.Struct):
-    """A swapped segment group in ``undo.json``, or a segment that retention deleted (``expired``)."""
+    """A swapped segment group in ``undo.json``, or a segment that retention deleted (``expired``);
+    ``originals``: base offsets of the segments that were replaced."""
 
     base_offset: int
+    originals: tuple[int, ...] = ()
     expired: bool = False
 
 
@@ -233,8 +235,9 @@ def open_sides(
     runs = {path: kept for path in before if (kept := _kept_logs(path))}
     copies = [path for path in before if path not in runs]
     copied = _directory_sides(copies)
-    old = dict(copied)
+    old, notes = dict(copied), list[str]()
     for path, kept in runs.items():
+        notes += _without_undone(path, kept, new)
         twice = ", ".join(sorted(map(str, kept.keys() & old.keys())))
         if twice:
             advice = "name one state before the cleaning"
@@ -243,12 +246,11 @@ def open_sides(
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
         reason = f"is {next(iter(new))}, but BEFORE ({before[0]}) is {next(iter(old))}"
         raise UsageError(reason, path=after[0], advice="name two directories of one partition")
-    notes = []
     if runs and not copies:
         new = {partition: side for partition, side in new.items() if partition in old}
         names = ", ".join(map(str, runs))
         notes.append(
-            f"{names} has the originals of a run: only the {len(old)} logs that it changed are checked"
+            f"{names} has the originals of a run: only the logs that it changed ({len(old)}) are checked"
         )
     _refuse_same_directories(copied, new)
     if topics:
@@ -260,7 +262,23 @@ def open_sides(
             )
         old = {partition: side for partition, side in old.items() if partition.topic in topics}
         new = {partition: side for partition, side in new.items() if partition.topic in topics}
+    _refuse_unmatched(old, new)
     return old, new, notes
+
+
+def _refuse_unmatched(old: Logs, new: Logs) -> None:
+    """Raises UsageError for a log directory of which the other side has no log at all."""
+    sides = (("AFTER", "--after", new, old), ("BEFORE", "--before", old, new))
+    for number, (_, _, logs, others) in enumerate(sides):
+        name, flag = sides[1 - number][:2]
+        directories: dict[Path, list[TopicPartition]] = {}
+        for partition, side in logs.items():
+            directories.setdefault(side.directory.parent, []).append(partition)
+        for path, partitions in directories.items():
+            if not any(partition in others for partition in partitions):
+                reason = f"{name} has none of the logs of this directory, such as {min(partitions)}"
+                advice = f"name all log.dirs of the broker on both sides, with another {flag}"
+                raise UsageError(reason, path=path, advice=advice)
 
 
 def _refuse_same_directories(copied: Logs, new: Logs) -> None:
@@ -309,6 +327,42 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
     return {partition: folder for partition, folder in named if partition}
 
 
+def _without_undone(run: Path, kept: dict[TopicPartition, Path], after: Logs) -> list[str]:
+    """Remove the logs from ``kept`` whose originals are in AFTER again; returns a note on them. Raises
+    UsageError if these are all logs of the run, CorruptFileError."""
+    undone = [
+        partition
+        for partition, folder in kept.items()
+        if partition in after and _is_undone(folder, after[partition].directory)
+    ]
+    if undone and len(undone) == len(kept):
+        reason = "the run was undone: AFTER has its originals, so there is no cleaning to check"
+        raise UsageError(reason, path=run, advice="name another run, or a copy from before the cleaning")
+    for partition in undone:
+        del kept[partition]
+    return [f"{run}: undone, and so not checked: {', '.join(map(str, undone))}"] if undone else []
+
+
+def _is_undone(folder: Path, partition: Path) -> bool:
+    """Are the kept logs those that are in the partition's directory?"""
+    logs = [segment_file(base, "log") for group in _read_undo(folder).groups for base in group.originals]
+    kept = [name for name in logs if files.exists(folder / name)]
+    return bool(kept) and all(
+        files.exists(partition / name)
+        and files.stat(partition / name).device_and_inode == files.stat(folder / name).device_and_inode
+        for name in kept
+    )
+
+
+def _read_undo(folder: Path) -> _Undo:
+    path = folder / UNDO_FILE
+    try:
+        return msgspec.json.decode(files.read_bytes(path), type=_Undo)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        reason, advice = "is not a list of kept originals", "name a copy of the log directory"
+        raise CorruptFileError(str(path), 0, reason, advice=advice) from None
+
+
 def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
     """The logs of BEFORE: kept originals, and the segments of ``after`` that no swap replaced."""
     sides = {}
@@ -316,12 +370,7 @@ def _kept_sides(kept: Mapping[TopicPartition, Path], after: Logs) -> Logs:
         if partition not in after:
             advice = "name the directory that was cleaned in place"
             raise UsageError(f"AFTER has no {partition}", path=folder, advice=advice)
-        path = folder / UNDO_FILE
-        try:
-            undo = msgspec.json.decode(files.read_bytes(path), type=_Undo)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            reason, advice = "is not a list of kept originals", "name a copy of the log directory"
-            raise CorruptFileError(str(path), 0, reason, advice=advice) from None
+        undo = _read_undo(folder)
         swapped = {group.base_offset for group in undo.groups if not group.expired}
         unswapped = [segment for segment in after[partition].segments if segment.base_offset not in swapped]
         originals, unsafe_reason = _list_safe_segments(folder)

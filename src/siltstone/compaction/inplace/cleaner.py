@@ -237,6 +237,8 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         mode, reserved = ExecutionMode.WAVES, spilled + retained_file_bytes(work)
     # Where a swap frees the old segments, a wave may be one group: the largest one must fit.
     largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
+    if mode is ExecutionMode.WAVES and work.staging is None:  # a dry run has no files between its waves
+        mode = ExecutionMode.ONE_JOB
     return ExecutionPlan(
         mode=mode,
         new_bytes_max=space.size - reserved,
@@ -304,6 +306,7 @@ CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
+RETENTION_LEFT_OUT = "retention was left out: {error}"
 STOPPED_PARTLY = "stopped by --stop-after with {groups_done} of {total} groups done; run again to go on"
 STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
@@ -441,6 +444,8 @@ class Cleaner:
             reason, advice = f"needs up to {inodes} inodes, but only {space.inodes} are free", "free some"
         else:
             return execution
+        if planned.work.staging is None:
+            reason = f"the run would be refused: {reason}"
         refusal = DirectoryRefusedError(reason, path=planned.state.path, advice=advice)
         planned.result.set_failure(failure_of(refusal))
         return None
@@ -621,7 +626,7 @@ class Cleaner:
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
         except (InvalidConfigError, LedgerError) as error:
-            result.notes.append(f"retention was left out: {error}")
+            result.notes.append(RETENTION_LEFT_OUT.format(error=error))
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"

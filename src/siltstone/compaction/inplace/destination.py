@@ -30,7 +30,13 @@ from siltstone.log.checkpoints import read_checkpoint, write_checkpoint
 from siltstone.log.directory import LogDirectory, has_siltstone_folder, refuse_unsafe_files, require_kind
 from siltstone.log.names import SEGMENT_KINDS, STAGING, TopicPartition, segment_file
 from siltstone.log.overflow import overflowed_segments, split_overflowed_segment
-from siltstone.log.replacement import delete_oldest, finish_replacement, rename_to_cleaned, replace_segments
+from siltstone.log.replacement import (
+    delete_oldest,
+    finish_replacement,
+    removed_at_startup,
+    rename_to_cleaned,
+    replace_segments,
+)
 
 _SWAP_THREADS = 4
 """How many swaps run at one time; they mostly wait for the disk."""
@@ -160,7 +166,25 @@ def remove_all_staged(partition: Path) -> bool:
 
 
 class DryRun(Destination):
-    """A dry run: everything is computed, nothing is written."""
+    """A dry run: everything is computed, nothing is written.
+
+    ``imitated``: the destination of the run whose dry run it is; its space is checked, as in that run. None:
+    the space is not checked.
+    """
+
+    def __init__(self, imitated: Destination | None = None) -> None:
+        self._imitated = imitated
+
+    def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
+        """The space that the run would have."""
+        if self._imitated is None:
+            return super().space_budget(state, max_extra_bytes)
+        return self._imitated.space_budget(state, max_extra_bytes)
+
+    def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
+        """Count the space that the run would take for good."""
+        if isinstance(self._imitated, InPlace):
+            self._imitated.count_originals(groups)
 
 
 class InPlace(Destination):
@@ -212,6 +236,11 @@ class InPlace(Destination):
             frees_sources=self._originals is None,
         )
 
+    def count_originals(self, groups: Sequence[GroupReport]) -> None:
+        """Take the space of the groups' kept originals off the budget: a swap does not free it."""
+        if self._originals is not None:
+            self._bytes_of_originals += sum(group.size for group in groups)
+
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint."""
         state.directory.write_cleaner_checkpoint(state.topic_partition, offset)
@@ -230,7 +259,7 @@ class InPlace(Destination):
         if self._originals is not None:
             for group in groups:
                 self._originals.keep(planned, planned.work.groups[group.group_index], group.staged["log"])
-                self._bytes_of_originals += group.size
+            self.count_originals(groups)
         # 3. Rename the staged files to ``.cleaned`` in the partition's directory. A start of the log removes
         #    ``.cleaned`` files, as long as not all of them have become ``.swap``.
         rename_to_cleaned(planned.state.path, swap.staged)
@@ -263,8 +292,10 @@ class InPlace(Destination):
 class CleanedCopy(Destination):
     """A new log directory ``target``, which gets its name when it is complete.
 
-    It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock and symbolic
-    links. An unsafe file or partition is left out, and ``commit_run`` reports it.
+    It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock, symbolic
+    links and what a start would only remove (``.deleted``, ``.cleaned``). An unsafe file or partition is left
+    out, and ``commit_run`` reports it. A log with a swap that a start would finish, which was not cleaned, is
+    copied with all files of the swap: a start on the copy finishes it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -372,19 +403,22 @@ class CleanedCopy(Destination):
         return self._copy_partition(source, target)
 
     def _copy_partition(self, source: Path, target: Path) -> None:
-        """Copy a partition's files, but not those of segments that were replaced or have expired. A producer
-        snapshot at the base offset of a new segment is copied: it has the producers at that offset."""
+        """Copy a partition's files, but not those of segments that were replaced, have expired or had been
+        deleted before. A producer snapshot at the base offset of a new segment is copied: it has the
+        producers at that offset."""
         files.make_directory(target)
         files.copy_attributes(source, target)
         topic_partition = names.parse_partition(source.name)
         not_copied, new_bases = self._bases_not_copied[topic_partition], self._new_bases[topic_partition]
+        removed = removed_at_startup(source)
         for entry in files.entries(source):
             name = names.parse_segment_file(entry.name)
             is_left_out = name is not None and name.base_offset in not_copied
             is_snapshot_of_new = (
                 name is not None and name.base_offset in new_bases and name.kind == names.SNAPSHOT
             )
-            if entry.is_file and (is_snapshot_of_new or not is_left_out):
+            is_copied = entry.name not in removed and (is_snapshot_of_new or not is_left_out)
+            if entry.is_file and is_copied:
                 files.copy(source / entry.name, target / entry.name)
         files.sync_directory(target)
 

@@ -23,15 +23,17 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
-from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.base.errors import CorruptFileError, CorruptRecordError, SiltstoneError
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
-from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions
+from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
+from siltstone.log.overflow import overflowed_segments
+from siltstone.log.replacement import swap_leftovers
 from siltstone.log.retention import SegmentMetadata, segments_to_delete
 from siltstone.log.segments import Segment, largest_timestamp, windows
 
@@ -146,6 +148,20 @@ class Expiry:
         return [segment.base_offset for segment in self.segments]
 
 
+def would_change(state: LogState, options: PlanOptions) -> bool:
+    """Would a cleaning in place change this log, whose settings allow it? False for a log that would fail.
+    Nothing is changed here."""
+    try:
+        if swap_leftovers(state.path) or overflowed_segments(state.segments()):
+            return True  # ``InPlace.recover`` comes first
+        plan = plan_log(state, state.checkpoints(), options, None)
+        if isinstance(plan, PlannedLog):
+            return True
+        return retention_applies(plan) and find_expiry(state, plan, options, None) is not None
+    except (SiltstoneError, OSError):
+        return False
+
+
 def retention_applies(result: LogResult) -> bool:
     """Does retention apply to a log with this result? Not if the log was skipped, or failed."""
     return result.status in (report.CLEANED, report.NOTHING_TO_DO, report.NOT_ELIGIBLE)
@@ -233,10 +249,16 @@ def fill_expiry(result: LogResult, expiry: Expiry) -> None:
         result.records_after = result.records_before - result.discarded.total()
     result.bytes_after -= sum(segment.size for segment in expiry.segments)
     result.segments_after -= len(expiry.segments)
-    # A line for each reason, with the segments that it removes.
+    result.notes += expiry_notes(expiry)
+
+
+def expiry_notes(expiry: Expiry) -> list[str]:
+    """A line for each reason, with the segments that it removes."""
+    notes = []
     for reason, pairs in groupby(zip(expiry.reasons, expiry.segments, strict=True), key=itemgetter(0)):
         segments = [segment for _, segment in pairs]
         count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
         size = sum(segment.size for segment in segments)
         place = f"from offset {segments[0].base_offset} ({size} bytes)"
-        result.notes.append(f"retention: {count} {place}: {reason}")
+        notes.append(f"retention: {count} {place}: {reason}")
+    return notes

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 UNDO_FILE = "undo.json"
 MIN_FREE_BYTES = 1 << 20
+RUNS_NAMED = 4
+"""How many runs an error names."""
 """The space that must be free for links and the checkpoint."""
 _NOTHING_CHANGED = "nothing was changed"
 _CANNOT_BE_UNDONE = "this run cannot be undone any more"
@@ -181,16 +183,33 @@ def refuse_other_file_system(folder: Path, partition: Path) -> None:
 
 def read_run(folder: Path) -> list[tuple[Path, KeptLog]]:
     """The logs that a run kept, with their folders. Raises UsageError if there is no run."""
-    logs = []
-    with contextlib.suppress(OSError):
-        for entry in files.entries(folder):
-            path = folder / entry.name / UNDO_FILE
-            if entry.is_directory and files.exists(path):
-                logs.append((folder / entry.name, _read_undo_file(path)))
+    logs = [(path, _read_undo_file(path / UNDO_FILE)) for path in _kept_folders(folder)]
     if not logs:
         advice = "pass the path KEEP/RUN that clean --keep-originals printed"
+        runs = _runs_in(folder)
+        if runs:
+            more = f" or one of {len(runs) - RUNS_NAMED} others" if len(runs) > RUNS_NAMED else ""
+            advice = f"pass one of its runs, the newest first: {', '.join(map(str, runs[:RUNS_NAMED]))}{more}"
+        elif files.exists(folder / UNDO_FILE):
+            advice = f"pass the run's folder, {folder.absolute().parent}, and --topic for a part of it"
         raise UsageError("no run kept its originals here", path=folder, advice=advice)
     return logs
+
+
+def _kept_folders(folder: Path) -> list[Path]:
+    """The folders of the logs that a run kept in ``folder``, in order; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        paths = [folder / entry.name for entry in files.entries(folder) if entry.is_directory]
+        return [path for path in paths if files.exists(path / UNDO_FILE)]
+    return []
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The runs below ``folder`` (KEEP), the newest first: their names begin with their times."""
+    with contextlib.suppress(OSError):
+        paths = [folder / entry.name for entry in files.entries(folder) if entry.is_directory]
+        return sorted(filter(_kept_folders, paths), reverse=True)
+    return []
 
 
 def _read_undo_file(path: Path) -> KeptLog:

@@ -143,7 +143,10 @@ ONLY_ACTIVE = (
     "all records are in the active segment, which is never cleaned; a broker rolls it by segment.bytes or "
     "segment.ms, clean --in-place with --roll"
 )
-POLICY_UNKNOWN = "policy unknown"
+POLICY_UNKNOWN = (
+    "policy unknown: name all log.dirs of the broker together, since one of them has the metadata log, or "
+    "pass --broker-config, or --config cleanup.policy=POLICY"
+)
 """Why a log is skipped whose ``cleanup.policy`` no source names."""
 OVERFLOWED = (
     "offsets are more than 2147483647 above the segment's base offset; clean --in-place splits it (without "
@@ -448,8 +451,8 @@ def _ineligible(
     ratio = config.min_cleanable_dirty_ratio
     if options.force or ranges.is_eligible(cleanable, ratio):
         return None
-    reason = f"dirty ratio {cleanable.dirty_ratio:.3f} is not over min.cleanable.dirty.ratio={ratio:g}"
-    return report.NOT_ELIGIBLE, f"{reason}; --force cleans it"
+    reason = f"dirty ratio {cleanable.dirty_ratio:.3f}, not over min.cleanable.dirty.ratio={ratio:g}"
+    return report.NOT_ELIGIBLE, f"{reason}; pass --force"
 
 
 def _log_work(
