@@ -252,6 +252,9 @@ class RecordProducer:
         self._lock = threading.Lock()
         self._sticky: dict[str, tuple[int, int]] = {}
 
+    def __repr__(self) -> str:
+        return f"<RecordProducer of {self._logs!r}>"
+
     def send(
         self,
         topic: str,

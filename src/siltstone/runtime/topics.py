@@ -384,6 +384,9 @@ class Topics:
         self._partitions: dict[str, tuple[int, ...]] = {}
         self._new_ids: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"<Topics of {self._manager!r}>"
+
     # Start
 
     def load(self) -> None:
