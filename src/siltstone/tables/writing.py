@@ -31,7 +31,13 @@ from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import LONG_MAX, Config, LogConfig
-from siltstone.base.errors import DirectoryLockedError, MessageTooLargeError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    DirectoryLockedError,
+    MessageTooLargeError,
+    NotALogDirectoryError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.build import (
     MAX_RECORD_OVERHEAD,
     NewBatchHeader,
@@ -45,7 +51,8 @@ from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
-from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition, parse_partition
+from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
@@ -155,7 +162,12 @@ def plan_write(
     if options.partitions is not None and options.topic is not None:
         _refuse_columns(columns, has_topic=True)
         _create_topic(path, options.topic, options.partitions, clock)
-    directory = LogDirectory.open(path, lock=False)
+    try:
+        directory = LogDirectory.open(path, lock=False)
+    except NotALogDirectoryError as error:
+        if not files.exists(path) or (files.is_directory(path) and not files.entries(path)):
+            error.advice = f"set the options topic and partitions to create both, or {error.advice}"
+        raise
     _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partition_subset)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
@@ -201,9 +213,22 @@ def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
 def _create_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
     if files.is_directory(path / f"{topic}-0"):
         return
+    _refuse_partition_directory(path, topic)
     with LogManager.open([path], clock=clock) as manager:
         if topic not in manager.topics.names():
             manager.topics.create(topic, partitions)
+
+
+def _refuse_partition_directory(path: Path, topic: str) -> None:
+    """Raises UsageError for a partition's directory, or for a new one with the name of the topic's."""
+    own = parse_partition(path.name)
+    is_new = not files.exists(path) and own is not None and own.topic == topic
+    if is_new or (own is not None and files.is_directory(path) and list_segments(path)):
+        raise UsageError(
+            "the option partitions creates a topic in a log directory, and this is a partition's",
+            path=path,
+            advice=f"leave the option out, or set path to {path.parent}",
+        )
 
 
 def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
@@ -588,7 +613,7 @@ def topics_of(batch: pa.RecordBatch, index_of_topic: Mapping[str, int]) -> Int32
     names = topics.dictionary.to_pylist()
     unknown = next((name for name in names if name not in index_of_topic), None)
     if unknown is not None:
-        advice = "create it with siltstone topics --create"
+        advice = "create it with siltstone topics --create (the option partitions is for the option topic)"
         raise UsageError(f"there is no topic {unknown!r}", advice=advice)
     if topics.null_count:
         advice = "set the option topic, or the column topic of each record"
