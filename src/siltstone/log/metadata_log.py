@@ -33,6 +33,7 @@ from siltstone.base.records.metadata import (
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     UndecodableMessageError,
@@ -53,13 +54,15 @@ ALL_BROKERS = ""
 class MetadataImage:
     """A cluster's topics and settings below ``end_offset`` (``MetadataImage``, ``MetadataBatchLoader``).
 
-    ``topics``: name → id. ``settings``: (resource type, resource name) → name of a setting → its text. Call
-    ``apply`` with the records in the order of the log. The records of a metadata transaction (KIP-868) wait
-    in ``_pending_records`` and are applied when it ends. Those of a transaction that was aborted, or is still
-    open at the log's end, are never applied. ``_topic_names``: id → name.
+    ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``settings``:
+    (resource type, resource name) → name of a setting → its text. Call ``apply`` with the records in the
+    order of the log. The records of a metadata transaction (KIP-868) wait in ``_pending_records`` and are
+    applied when it ends. Those of a transaction that was aborted, or is still open at the log's end, are
+    never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
+    partition_counts: dict[str, int] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     end_offset: int = 0
     _topic_names: dict[str, str] = field(default_factory=dict)
@@ -86,10 +89,14 @@ class MetadataImage:
                 self._pending_records.append(record)
             case TopicRecord(name, topic_id):
                 self._topic_names[topic_id], self.topics[name] = name, topic_id
+            case PartitionRecord(partition, topic_id):  # they are numbered from 0 on
+                count = self.partition_counts.get(topic_id, 0)
+                self.partition_counts[topic_id] = max(count, partition + 1)
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
                     raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
                 name = self._topic_names.pop(topic_id)
+                self.partition_counts.pop(topic_id, None)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC_RESOURCE, name), None)
             case ConfigRecord(resource_type, resource_name, name, None):
@@ -267,6 +274,10 @@ class ClusterSettings:
     def topic_id(self, topic: str) -> str | None:
         """The id of the topic that has this name now, None if there is no such topic."""
         return self.image.topics.get(topic)
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has in the cluster, None if that is not known."""
+        return self.image.partition_counts.get(self.image.topics.get(topic, ""))
 
     def mismatch_reason(self, topic: str, directory: Path) -> str | None:
         """Why a directory does not belong to the topic that has this name now; None if it does.

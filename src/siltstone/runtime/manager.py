@@ -399,6 +399,11 @@ class LogManager(Closing):
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
         return self.topics.partitions_of(topic)
 
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, here and in other directories of its broker; None if no metadata
+        tells."""
+        return self.topics.partition_count(topic)
+
     def refresh(self) -> None:
         """Open logs are always as new as they can be."""
 

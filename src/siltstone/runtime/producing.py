@@ -192,6 +192,66 @@ def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[lis
         yield batch
 
 
+# Partitions. One rule for every producer: ``Partitioner`` here, ``tables.writing`` for columns of keys.
+
+
+def key_partitions(topic: str, here: Sequence[int], count: int | None) -> int:
+    """The number of partitions that a key's partition depends on.
+
+    ``count``: how many the topic has by its metadata, None if that is not known. Then all partitions must be
+    ``here``, as far as that can be seen: their numbers have no gap. Raises UsageError.
+    """
+    if count is not None or list(here) == list(range(len(here))):
+        return len(here) if count is None else count
+    raise UsageError(
+        f"topic {topic!r} has only the partitions {', '.join(map(str, here))} here, and a key's partition "
+        "depends on how many there are",
+        advice=_NAME_PARTITION,
+    )
+
+
+def absent_partition(topic: str, partition: int, count: int) -> UsageError:
+    """The error for a key whose partition is in none of the directories."""
+    reason = f"a key belongs to partition {partition} of the {count} of topic {topic!r}, which is not here"
+    return UsageError(reason, advice=_NAME_PARTITION)
+
+
+_NAME_PARTITION = (
+    "open all of its log directories, or name the partition: partition=… in a program, --partition N, a "
+    "column partition in a table"
+)
+
+
+class Partitioner:
+    """Picks partitions as Kafka's default partitioner does; for any number of threads.
+
+    A key's by its hash; records without a key stay with one partition for ``STICKY_BYTES``.
+    """
+
+    def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
+        """``choose``: picks a partition for records without a key, of ascending numbers."""
+        self._choose = choose
+        self._lock = threading.Lock()
+        self._sticky: dict[str, tuple[int, int]] = {}
+
+    def partition(self, topic: str, record: NewRecord, here: Sequence[int], count: int | None) -> int:
+        """The partition of a record. ``here``: the topic's partitions in the directories, ascending;
+        ``count``: see ``key_partitions``. Raises UsageError if a key's is not known or not here."""
+        if record.key is not None:
+            count = key_partitions(topic, here, count)
+            number = partition_for_key(bytes(record.key), count)
+            if len(here) < count and number not in here:
+                raise absent_partition(topic, number, count)
+            return number
+        with self._lock:
+            number, left = self._sticky.get(topic, (-1, 0))
+            if left <= 0 or number not in here:
+                others = [other for other in here if other != number]
+                number, left = self._choose(others or here), STICKY_BYTES
+            self._sticky[topic] = number, left - record_size_max(record)
+            return number
+
+
 # Sending to topics.
 
 
@@ -222,6 +282,10 @@ class ServedTopics(Protocol):
         """The numbers of a topic's partitions. Raises UnknownTopicError."""
         ...
 
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has, here and elsewhere, None if that is not known."""
+        ...
+
     def get(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition. Raises UnknownTopicError, StorageError."""
         ...
@@ -248,9 +312,7 @@ class RecordProducer:
         """``choose``: picks a partition for records without a key."""
         self._logs = logs
         self._serialize_key, self._serialize_value = key_serializer, value_serializer
-        self._choose = choose
-        self._lock = threading.Lock()
-        self._sticky: dict[str, tuple[int, int]] = {}
+        self._partitioner = Partitioner(choose)
 
     def __repr__(self) -> str:
         return f"<RecordProducer of {self._logs!r}>"
@@ -286,9 +348,12 @@ class RecordProducer:
         if partition is not None and partition not in numbers:
             advice = f"pass one of {', '.join(map(str, numbers))}, or none: the key picks it"
             raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=advice)
+        count = self._logs.partition_count(topic) if partition is None else None
         by_partition: dict[int, list[int]] = {}
         for row, record in enumerate(rows):
-            number = self._partition(topic, record, numbers) if partition is None else partition
+            number = partition
+            if number is None:
+                number = self._partitioner.partition(topic, record, numbers, count)
             by_partition.setdefault(number, []).append(row)
         # Every log is looked up before the first append: one that is not served refuses the whole call.
         logs = {number: self._logs.get(TopicPartition(topic, number)) for number in by_partition}
@@ -312,24 +377,6 @@ class RecordProducer:
                 if appended.log_append_ms >= 0:
                     time_ms = appended.log_append_ms
                 yield RecordMetadata(topic_partition=log.topic_partition, offset=offset, timestamp=time_ms)
-
-    def _partition(self, topic: str, record: NewRecord, numbers: Sequence[int]) -> int:
-        """The partition of Kafka's default partitioner. Raises UsageError for a key's if it is not known."""
-        if record.key is not None:
-            if numbers[-1] != len(numbers) - 1:
-                raise UsageError(
-                    f"topic {topic!r} has only the partitions {', '.join(map(str, numbers))} here, and "
-                    "a key's partition depends on how many there are",
-                    advice="open all of its log directories, or pass partition=…",
-                )
-            return partition_for_key(bytes(record.key), len(numbers))
-        with self._lock:
-            number, left = self._sticky.get(topic, (-1, 0))
-            if left <= 0 or number not in numbers:
-                others = [other for other in numbers if other != number]
-                number, left = self._choose(others or numbers), STICKY_BYTES
-            self._sticky[topic] = number, left - record_size_max(record)
-            return number
 
 
 def _serialized(part: object, serializer: Serializer | None) -> Any:

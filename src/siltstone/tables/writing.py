@@ -11,8 +11,9 @@
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes the staged files. A task does the work of
 Kafka's ``RecordAccumulator``, without a Python object for each record. Base offsets are 0: the log assigns
 offsets when it appends the batch. A record with a key goes to the partition that Kafka's default partitioner
-chooses. Records without a key are distributed round-robin by Arrow batch: those of one Arrow batch go to one
-partition, those of the next one to the next partition.
+chooses (``runtime.producing.key_partitions``), or to the one whose directory is the path. Records without a
+key are distributed round-robin by Arrow batch: those of one Arrow batch go to one partition, those of the
+next one to the next partition.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_d
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import absent_partition, key_partitions
 from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
     StagedOutput,
@@ -116,12 +118,14 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """What tasks need to know of a topic. ``partitions``: their numbers; ``codec``: its number;
+    """What tasks need to know of a topic. ``partitions``: the numbers of those that are here; ``count``: how
+    many it has, None if that is not known; ``codec``: its number;
     ``records_bytes_max``: bytes of a batch's records before compression; ``batch_bytes_max``: bytes of the
     whole batch; ``requires_keys``: the topic is compacted."""
 
     name: str
     partitions: tuple[int, ...]
+    count: int | None
     codec: int
     records_bytes_max: int
     batch_bytes_max: int
@@ -247,12 +251,15 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
     return tuple(
-        _target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        _target(name, tuple(partitions), settings, options)
         for name, partitions in partitions_by_topic.items()
     )
 
 
-def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
+def _target(
+    name: str, partitions: tuple[int, ...], settings: TopicSettings, options: WriteOptions
+) -> TopicTarget:
+    config = LogConfig.of(settings.config_of(name))
     topic_codec = config.compression_type
     codec = (options.compression or "none") if topic_codec == "producer" else topic_codec
     batch_bytes_max = min(config.max_message_bytes, config.segment_bytes)
@@ -261,6 +268,7 @@ def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: 
     return TopicTarget(
         name=name,
         partitions=partitions,
+        count=settings.partition_count(name),
         codec=codec_number(codec),
         records_bytes_max=max(records_bytes_max, 1),
         batch_bytes_max=batch_bytes_max,
@@ -306,7 +314,10 @@ class _TaskBatches:
             if target.requires_keys and (keys.size < 0).any():
                 reason = "a record has no key, and the topic is compacted"
                 raise UsageError(reason, path=target.name, advice="set a key in each record")
-            partitions = partitions_of(rows.partition[of_topic], keys, target.partitions, round_robin_turn)
+            column = rows.partition[of_topic]
+            if self._plan.only_partition is not None:  # the path names the partition
+                column = np.where(column == BY_KEY, self._plan.only_partition.partition, column)
+            partitions = partitions_of(column, keys, target, round_robin_turn)
             for partition, of_partition in group_rows(partitions):
                 append = partial(self._append, topic, partition)
                 builder = BatchBuilder(target.codec, target.records_bytes_max, append)
@@ -509,26 +520,25 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     return times
 
 
-def partitions_of(column: Int64, keys: Spans, partitions: Sequence[int], round_robin_turn: int) -> Int32:
-    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is.
-
-    ``partitions``: the topic's, ascending. Raises UsageError."""
-    is_by_key, existing = column == BY_KEY, ", ".join(map(str, partitions))
+def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_turn: int) -> Int32:
+    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is. Raises
+    UsageError, also for a key's partition that is not known or not here (``key_partitions``)."""
+    is_by_key, partitions = column == BY_KEY, target.partitions
     unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):
-        advice = f"use the topic's partitions: {existing}"
+        advice = f"use the topic's partitions: {', '.join(map(str, partitions))}"
         raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
-    if is_by_key.any():
-        if list(partitions) != list(range(len(partitions))):
-            raise UsageError(
-                f"the directory has only partitions {existing} of the topic, so a key's is not known",
-                advice="add a column partition",
-            )
-        chosen = np.empty(len(column), np.int32)
-        partitions_for_keys(keys.data, keys.start, keys.size, len(partitions), chosen)  # -1: no key
-        chosen[chosen < 0] = partitions[round_robin_turn % len(partitions)]
-        column = np.where(is_by_key, chosen, column)
-    return column.astype(np.int32)
+    chosen = np.full(len(column), partitions[round_robin_turn % len(partitions)], np.int64)
+    has_key = is_by_key & (keys.size >= 0)
+    if has_key.any():
+        count = key_partitions(target.name, partitions, target.count)
+        by_key = np.empty(len(column), np.int32)
+        partitions_for_keys(keys.data, keys.start, keys.size, count, by_key)  # -1: no key
+        absent = np.setdiff1d(by_key[has_key], partitions)
+        if len(absent):
+            raise absent_partition(target.name, int(absent[0]), count)
+        chosen[has_key] = by_key[has_key]
+    return np.where(is_by_key, chosen, column).astype(np.int32)
 
 
 def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:

@@ -11,6 +11,7 @@ from siltstone.base.records.metadata import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     UndecodableMessageError,
@@ -23,6 +24,9 @@ SETTING = frames.topic_config("users", "cleanup.policy", "compact")
 
 def test_each_record_is_read() -> None:
     assert decode_metadata(frames.topic("a.b", 7)) == TopicRecord("a.b", frames.topic_id(7))
+    for version in (0, 2, 9):  # later fields do not matter
+        partition = frames.frame(3, (5).to_bytes(4, "big") + bytes(15) + b"\x07more", version=version)
+        assert decode_metadata(partition) == PartitionRecord(5, frames.topic_id(7))
     assert decode_metadata(frames.remove_topic(7)) == RemoveTopicRecord(frames.topic_id(7))
     assert decode_metadata(SETTING) == ConfigRecord(2, "users", "cleanup.policy", "compact")
     assert decode_metadata(frames.BEGIN) == BeginTransactionRecord()

@@ -6,8 +6,9 @@ A record's value is a frame, and fields in the protocol's flexible form::
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
     tagged fields   count varint, then each: tag varint, size varint, bytes
 
-Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, partitions,
-ACLs …) are skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them.
+Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
+skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of a
+partition's record only the first two fields are read, which all versions have.
 Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
 """
 
@@ -35,6 +36,14 @@ class TopicRecord:
     """A topic is created; ``topic_id`` as in ``partition.metadata``: 22 characters of URL-safe base64."""
 
     name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition is created, or described anew in a snapshot."""
+
+    partition: int
     topic_id: str
 
 
@@ -72,6 +81,7 @@ class AbortTransactionRecord:
 
 MetadataRecord = (
     TopicRecord
+    | PartitionRecord
     | RemoveTopicRecord
     | ConfigRecord
     | BeginTransactionRecord
@@ -107,6 +117,9 @@ class MessageReader:
     def int8(self) -> int:
         return int.from_bytes(self.take(1, "a number"), "big", signed=True)
 
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4, "a number"), "big", signed=True)
+
     def uuid(self) -> str:
         """A UUID as 22 characters of URL-safe base64."""
         return base64.urlsafe_b64encode(self.take(16, "an id")).rstrip(b"=").decode()
@@ -140,6 +153,8 @@ _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], 
     25: (AbortTransactionRecord, ()),
 }
 assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
+_PARTITION_RECORD = 3
+"""The api key of ``PartitionRecord``."""
 
 
 def decode_metadata(value: bytes) -> MetadataRecord | None:
@@ -152,8 +167,11 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
     version = frame.varint()
     if version != FRAME_VERSION:
         raise UndecodableMessageError(0, f"frame version {version}; only {FRAME_VERSION} is known")
-    schema = _SCHEMAS.get(frame.varint())
+    api_key = frame.varint()
+    schema = _SCHEMAS.get(api_key)
     start, version = frame.position, frame.varint()
+    if api_key == _PARTITION_RECORD:
+        return _partition_record(frame)
     if schema is None:
         return None
     record, reads = schema
@@ -167,3 +185,12 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
         left_over = len(value) - frame.position
         raise UndecodableMessageError(frame.position, f"{left_over} bytes are left after the record")
     return record(*fields_read)
+
+
+def _partition_record(frame: MessageReader) -> PartitionRecord | None:
+    """The first fields of a partition's record. None for one that ends before them: no setting depends on
+    it, so it is skipped as a record of an unknown kind is."""
+    try:
+        return PartitionRecord(frame.int32(), frame.uuid())
+    except UndecodableMessageError:
+        return None
