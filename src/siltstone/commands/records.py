@@ -75,11 +75,11 @@ class TopicProducer(Closing):
 
     def append(self, records: Sequence[NewRecord]) -> None:
         """Append records, in their order within each partition. Raises UsageError, LogError."""
+        numbers = [self._partition or 0] * len(records)
+        if self._partition is None:
+            numbers = self._partitioner.partitions(self._topic, records, self._numbers, self._count)
         by_partition: dict[int, list[NewRecord]] = {}
-        for record in records:
-            number = self._partition
-            if number is None:
-                number = self._partitioner.partition(self._topic, record, self._numbers, self._count)
+        for number, record in zip(numbers, records, strict=True):
             by_partition.setdefault(number, []).append(record)
         for number, some in by_partition.items():
             for batch in batches_for(self._logs[number].config, some):

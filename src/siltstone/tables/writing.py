@@ -11,9 +11,9 @@
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes the staged files. A task does the work of
 Kafka's ``RecordAccumulator``, without a Python object for each record. Base offsets are 0: the log assigns
 offsets when it appends the batch. A record with a key goes to the partition that Kafka's default partitioner
-chooses (``runtime.producing.key_partitions``), or to the one whose directory is the path. Records without a
-key are distributed round-robin by Arrow batch: those of one Arrow batch go to one partition, those of the
-next one to the next partition.
+chooses (``runtime.producing.partitions_of_keys``), or to the one whose directory is the path. Records
+without a key are distributed round-robin by Arrow batch: those of one Arrow batch go to one partition, those
+of the next one to the next partition.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from siltstone.base.records.build import (
     encode_records,
     write_span,
 )
-from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
@@ -55,7 +54,7 @@ from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_d
 from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition, parse_partition
 from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.producing import absent_partition, key_partitions
+from siltstone.runtime.producing import partitions_of_keys
 from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
     StagedOutput,
@@ -522,23 +521,16 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
 
 def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_turn: int) -> Int32:
     """Each row's partition: that in ``column``, else the key's, else the one whose turn it is. Raises
-    UsageError, also for a key's partition that is not known or not here (``key_partitions``)."""
+    UsageError, also for a key's partition that is not known or not here (``partitions_of_keys``)."""
     is_by_key, partitions = column == BY_KEY, target.partitions
     unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):
         advice = f"use the topic's partitions: {', '.join(map(str, partitions))}"
         raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
-    chosen = np.full(len(column), partitions[round_robin_turn % len(partitions)], np.int64)
-    has_key = is_by_key & (keys.size >= 0)
-    if has_key.any():
-        count = key_partitions(target.name, partitions, target.count)
-        by_key = np.empty(len(column), np.int32)
-        partitions_for_keys(keys.data, keys.start, keys.size, count, by_key)  # -1: no key
-        absent = np.setdiff1d(by_key[has_key], partitions)
-        if len(absent):
-            raise absent_partition(target.name, int(absent[0]), count)
-        chosen[has_key] = by_key[has_key]
-    return np.where(is_by_key, chosen, column).astype(np.int32)
+    keys = keys._replace(size=np.where(is_by_key, keys.size, -1).astype(np.int32))
+    by_key = partitions_of_keys(target.name, keys, partitions, target.count)
+    turn = partitions[round_robin_turn % len(partitions)]
+    return np.where(is_by_key, np.where(by_key >= 0, by_key, turn), column).astype(np.int32)
 
 
 def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:
