@@ -11,12 +11,13 @@ import pytest
 
 import siltstone as st
 from siltstone.base.clock import ManualClock
-from siltstone.base.errors import UnknownTopicError, UsageError
+from siltstone.base.errors import ReadOnlyError, UnknownKeywordError, UnknownTopicError, UsageError
 from siltstone.commands import library
 from siltstone.commands.clean import CleanRequest
 from siltstone.commands.review import ExplainRequest, VerifyRequest
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import POSITIONS
+from siltstone.log.read_only import LOG_CHANGES, LOGS_CHANGES
 from siltstone.spark import session as sessions
 from tests.support.errors import raises_error
 from tests.support.log.managed import NOW
@@ -54,12 +55,15 @@ def test_a_directory_is_explained_cleaned_and_verified(tmp_path: Path, directory
     keywords: library.LogKeywords = {"topic": "users", "config": COMPACT, "now_ms": NOW, "no_spark": True}
     explained = st.explain(directory, **keywords)
     assert [log.name for log in explained.logs] == ["users-0", "users-1"]
+    assert explained.logs[1].topic_partition == st.TopicPartition("users", 1)
     with st.open(directory) as logs:
         assert len(logs.explain(**keywords).logs) == 2
         run = logs.clean(out=str(tmp_path / "new"), force=True, **keywords)
     assert [result.status for result in run.results] == [CLEANED, CLEANED]
     assert run.results[0].records_after is not None and run.results[0].records_after < 100
-    st.verify(directory, tmp_path / "new", **keywords).raise_for_errors()
+    verdict = st.verify(directory, tmp_path / "new", **keywords)
+    verdict.raise_for_errors()
+    assert [log.name for log in run.results] == [log.name for log in verdict.logs] == ["users-0", "users-1"]
     policy = tmp_path / "topics.config"
     policy.write_text("users:cleanup.policy=compact\n")
     with raises_error(UsageError, about="all compacted topics", advice="all_topics=True"):
@@ -70,14 +74,58 @@ def test_a_directory_is_explained_cleaned_and_verified(tmp_path: Path, directory
 
 
 def test_wrong_keywords_are_refused(directory: Path) -> None:
-    with raises_error(UsageError, about="topcis", advice="docs/commands.md"):
-        st.clean(directory, topcis="users")  # type: ignore[call-arg]
+    for wrong, meant in (("topcis", "topic"), ("topics", "topic"), ("stop_after_minutes", "stop_after")):
+        with raises_error(UnknownKeywordError, about=wrong, advice=f"did you mean {meant}? The keywords are"):
+            st.clean(directory, **{wrong: "users"})  # type: ignore[arg-type]
+    with raises_error(UnknownKeywordError, about="'directories'", advice="topic, config, "):
+        st.explain(directory, directories=[])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="all_topics"):
+        st.clean(directory, everything=True)  # type: ignore[call-arg]
+    with raises_error(UnknownKeywordError, about="'dry_run'"):
+        st.verify(directory, directory, dry_run=True)  # type: ignore[call-arg]
     with raises_error(UsageError, about="seconds"):
         st.explain(directory, now_ms=NOW // 1000)
     with raises_error(UsageError, advice="path"):
         st.clean([])
     with raises_error(UsageError, advice="--in-place"):
         st.clean(directory, topic="users")
+
+
+def test_logs_that_are_only_read_refuse_changes(directory: Path, tmp_path: Path) -> None:
+    with st.open(directory) as logs:
+        for owner, names in ((logs, LOGS_CHANGES), (logs["users", 0], LOG_CHANGES)):
+            for name in names:
+                assert not hasattr(owner, name)
+                with raises_error(ReadOnlyError, about=name, advice="mode='a'"):
+                    getattr(owner, name)
+            with pytest.raises(AttributeError, match="no attribute 'sned'"):
+                owner.sned  # type: ignore[attr-defined]  # noqa: B018
+        with raises_error(UsageError, advice="positions="):
+            logs.consumer("billing", "users")
+        with raises_error(UsageError, about="ReadableLogs", advice="mode='a'"):
+            st.start_cleaner(logs)  # type: ignore[arg-type]
+        assert len(list(logs.consumer("billing", "users", positions=tmp_path / "at.json", timeout=0))) == 200
+    assert set(dir(st.OpenLogs)) >= LOGS_CHANGES - {"topics"} and set(dir(st.PartitionLog)) >= LOG_CHANGES
+
+
+def test_every_open_thing_says_what_and_where_it_is(directory: Path, tmp_path: Path) -> None:
+    with st.open(directory, "a", clock=ManualClock(NOW)) as logs:
+        assert repr(logs) == f"<OpenLogs {directory}: 2 partitions>"
+        assert repr(logs["users", 1]) == f"<PartitionLog users-1 in {directory}: offsets 0 to 100>"
+        assert repr(logs["users", 1].reader(7)) == f"<LogReader of {logs['users', 1]!r} at offset 7>"
+        assert repr(logs.producer()) == f"<RecordProducer of {logs!r}>"
+        assert repr(logs.topics) == f"<Topics of {logs!r}>"
+        consumer = logs.consumer("billing", "users", timeout=0)
+        assert repr(consumer) == "<Consumer 'billing': users-0 at 1, users-1 at 0>"
+        partition = logs["users", 0]
+    assert repr(logs) == f"<OpenLogs {directory}: closed>"
+    assert repr(partition) == f"<PartitionLog users-0 in {directory}: offsets 0 to 100, closed>"
+    with st.open(directory) as readable:
+        assert repr(readable) == f"<ReadableLogs {directory}: 2 partitions>"
+        assert repr(readable["users", 0]) == f"<ReadOnlyLog users-0 in {directory}: offsets 0 to 100>"
+        assert repr(readable["users"].follow(3)) == "<RecordStream: users-0 at 3, users-1 at 3>"
+    with st.Log(tmp_path / "own" / "events-0", upkeep=False) as log:
+        assert repr(log) == f"<Log events-0 in {tmp_path / 'own'}: offsets 0 to 0>"
 
 
 def test_open_logs_are_cleaned_at_once_with_their_active_segments(directory: Path) -> None:

@@ -17,10 +17,13 @@ from siltstone.base.errors import (
     UnknownTopicError,
     UsageError,
 )
-from siltstone.log.names import POSITIONS, TopicPartition
+from siltstone.base.records.build import NewBatchHeader
+from siltstone.log.checkpoints import write_checkpoint
+from siltstone.log.names import CLEANER_CHECKPOINT, POSITIONS, TopicPartition
+from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.log.reading import Record
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.producing import NewRecord
+from siltstone.runtime.producing import NewRecord, append
 from tests.support.errors import raises_error
 from tests.support.log.managed import opened
 
@@ -222,3 +225,18 @@ def test_a_single_log_has_consumers_too(tmp_path: Path) -> None:
             assert next(consumer).value == expected[0]
             consumer.commit()
             assert values(consumer) == expected[1:]
+
+
+def test_a_refresh_brings_everything_of_a_read_only_log_up_to_date(tmp_path: Path, logs: LogManager) -> None:
+    send(logs, b"1")
+    logs.flush()
+    reading = ReadOnlyLogs([tmp_path / "logs"])["users", 0]
+    shape = NewBatchHeader(producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    append(logs["users", 0], [NewRecord(value=b"2")], shape=shape)
+    write_checkpoint(tmp_path / "logs" / CLEANER_CHECKPOINT, {USERS: 1})
+    assert (reading.open_transactions, reading.first_dirty_offset) == ({}, 0)
+    reading.refresh()
+    assert (reading.open_transactions, reading.first_dirty_offset) == ({8: 1}, 1)
+    write_checkpoint(tmp_path / "logs" / CLEANER_CHECKPOINT, {USERS: 2})
+    reading.refresh()
+    assert reading.first_dirty_offset == 2

@@ -305,12 +305,42 @@ def test_a_scan_finds_epochs_and_forgets_those_beyond_the_end(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_senseless_epoch_file_is_made_again(tmp_path: Path, clean: bool) -> None:
-    partition = settled(tmp_path, leader_epoch=4)
-    (partition / "leader-epoch-checkpoint").write_bytes(b"\xff\0nonsense")
+@pytest.mark.parametrize("damage", [b"\xff\0nonsense", b"", b"0\n2\n6 0\n"])
+def test_a_damaged_epoch_file_is_made_again_from_all_batches(
+    tmp_path: Path, clean: bool, damage: bytes
+) -> None:
+    batches = {
+        base: [one(base + i, "k", leader_epoch=(2 * (base + i) + 11) // 12) for i in range(10)]
+        for base in (0, 10, 20)
+    }
+    partition, path = write_log(tmp_path, batches), tmp_path / "topic-0" / "leader-epoch-checkpoint"
+    recover(partition)
+    expected = path.read_bytes()
+    assert LeaderEpochs(partition).entries == ((0, 0), (1, 1), (2, 7), (3, 13), (4, 19), (5, 25))
+    path.write_bytes(damage)
+    dry = recover(partition, clean=clean, point=30, dry_run=True)
+    assert dry.changed and "leader-epoch-checkpoint" in dry.notes[0] and path.read_bytes() == damage
+    # A crash before the file is written leaves the damaged one, and the next start does all of it.
     found = recover(partition, clean=clean, point=30)
-    assert "leader-epoch-checkpoint" in found.removed_files
-    assert LeaderEpochs(partition).entries == ((4, 20),)
+    assert found.notes == dry.notes and "leader-epoch-checkpoint" not in found.removed_files
+    assert path.read_bytes() == expected
+    assert recover(partition, clean=clean, point=30).notes == ()
+
+
+def test_a_damaged_epoch_file_is_made_again_of_a_log_without_batches_too(tmp_path: Path) -> None:
+    partition = tmp_path / "topic-0"
+    partition.mkdir()
+    (partition / "leader-epoch-checkpoint").write_bytes(b"nonsense")
+    recover(partition, start=7)
+    assert LeaderEpochs(partition).entries == ()
+
+
+def test_a_damaged_epoch_file_is_made_again_up_to_the_damage_of_a_segment(tmp_path: Path) -> None:
+    partition = settled(tmp_path, leader_epoch=4)
+    (partition / name(10, "log")).write_bytes(b"damaged")
+    (partition / "leader-epoch-checkpoint").write_bytes(b"nonsense")
+    recover(partition, clean=True)
+    assert LeaderEpochs(partition).entries == ((4, 0),)
 
 
 def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_groups_that_were_swapped_stay_swapped(golden: Path, tmp_path: Path) -> 
 def test_a_run_without_time_still_changes_something(golden: Path, tmp_path: Path) -> None:
     """The first log, or one group of it that changes; what comes after waits for the next run."""
     _, request = stage_several(golden, ["basic", "tombstones", SET], tmp_path)
-    asked = replace(request, stop_after_minutes=0.0, max_extra_bytes=75_000)
+    asked = replace(request, stop_after=0.0, max_extra_bytes=75_000)
     cleaned = []
     for _ in range(20):
         results = app.clean(asked, engine=in_process).results
@@ -217,7 +217,7 @@ def test_stop_after_may_stop_between_two_waves(
     )
     monkeypatch.setattr(cleaner_module, "time", stopwatch)
     with files.observe(watch):
-        result = staged.clean_one(max_extra_bytes=SMALL_WAVES, stop_after_minutes=1.0)
+        result = staged.clean_one(max_extra_bytes=SMALL_WAVES, stop_after=1.0)
     assert (
         result.status == "skipped"
         and "stopped by --stop-after with 2 of 6 groups done; run again to go on" in result.reason
@@ -237,9 +237,7 @@ def test_stop_after_may_stop_between_two_waves(
 def test_what_was_done_before_the_stop_is_in_the_report_and_the_history(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, SET, tmp_path / "data")
     (staged.directory / "siltstone-cleanings.jsonl").touch()
-    done = staged.clean_one(
-        max_extra_bytes=SMALL_WAVES, stop_after_minutes=0.0, report=tmp_path / "report.json"
-    )
+    done = staged.clean_one(max_extra_bytes=SMALL_WAVES, stop_after=0.0, report=tmp_path / "report.json")
     rest = staged.clean_one(max_extra_bytes=SMALL_WAVES)
     assert (done.status, rest.status) == ("skipped", "cleaned")
     (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]

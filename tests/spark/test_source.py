@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     segments = {first: segment(first) for first in (0, 100, 200)}
     return log_directory(tmp_path_factory.mktemp("source"), {"users-0": segments, "users-1": segments})
+
+
+@pytest.fixture
+def damaged(root: Path, tmp_path: Path) -> Path:
+    """The same with a wrong byte in the first batch of a partition."""
+    shutil.copytree(root, tmp_path / "damaged")
+    log = tmp_path / "damaged" / "users-0" / f"{0:020}.log"
+    raw = log.read_bytes()
+    log.write_bytes(raw[:100] + b"\xff" + raw[101:])
+    return tmp_path / "damaged"
 
 
 @pytest.fixture
@@ -166,6 +177,43 @@ def test_what_is_wrong_is_said_in_our_words(session: SparkSession, root: Path) -
             load(session, root, **options).collect()
     with pytest.raises(PySparkException, match="the option 'columns'"):
         session.read.format("siltstone").schema("key string").load(str(root)).collect()
+
+
+def message_of(query: Callable[[], object]) -> list[str]:
+    """The lines of the error that a query ends with."""
+    with pytest.raises(PySparkException) as raised:
+        query()
+    return str(raised.value).splitlines()
+
+
+def test_an_error_is_our_line_without_a_traceback(
+    session: SparkSession, root: Path, tmp_path: Path, damaged: Path
+) -> None:
+    # In a task: the first line is Spark's own for every Python worker, the next one is ours.
+    frame = session.read.format("siltstone").load(str(damaged))
+    frame.createOrReplaceTempView("damaged")
+    file = damaged / "users-0" / f"{0:020}.log"
+    error = f"siltstone.base.errors.CorruptRecordError: {file}: byte 0: checksum does not match"
+    for query in (
+        frame.collect,
+        frame.toArrow,
+        lambda: frame.write.parquet(str(tmp_path / "copy")),
+        session.sql("SELECT count(*) FROM damaged").collect,
+    ):
+        assert message_of(query) == [
+            "An exception was thrown from the Python worker:",
+            error,
+            "code: CORRUPT_RECORD",
+        ]
+    # While Spark plans a query: ours follows what Spark was about to do, in the first line.
+    lines = message_of(lambda: load(session, root, startingOffsets='{"users":{"0":5000,"1":-2}}').collect())
+    words = "siltstone.base.errors.OffsetOutOfRangeError: users-0: offset 5000 is outside 0 to 300"
+    assert lines[0].startswith("[PYTHON_DATA_SOURCE_ERROR] Failed to ") and words in lines[0]
+    assert lines[1] == "code: OFFSET_OUT_OF_RANGE" and not any("Traceback" in line for line in lines)
+    lines = message_of(lambda: load(session, root, vew="latest"))
+    assert lines[0].endswith("siltstone.base.errors.UsageError: unknown option 'vew'; did you mean 'view'?")
+    lines = message_of(lambda: frame.select("value").write.format("siltstone").mode("append").save(str(root)))
+    assert "UsageError: the topic is missing; set the option topic" in lines[0], lines
 
 
 def test_read_takes_all_directories_of_a_broker_and_lists_of_topics(

@@ -18,6 +18,7 @@ from siltstone.base.errors import (
     DirectoryRefusedError,
     InvalidTimestampError,
     MessageTooLargeError,
+    NotALogDirectoryError,
     UnknownTopicError,
     UsageError,
 )
@@ -380,6 +381,27 @@ def test_wrong_columns_and_options_are_refused_before_anything_is_written(
 def test_a_missing_topic_is_refused_unless_partitions_are_set(logs: Path) -> None:
     with raises_error(UnknownTopicError, path=logs, about="'none'", advice="partitions"):
         planned(logs, ("value",), topic="none")
+
+
+def test_a_new_directory_needs_the_options_topic_and_partitions(logs: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        with raises_error(NotALogDirectoryError, path=tmp_path / name, advice="topic and partitions"):
+            planned(tmp_path / name, ("value",), topic="made")
+    (tmp_path / "empty" / "file").touch()
+    with raises_error(NotALogDirectoryError, path=tmp_path / "empty") as raised:
+        planned(tmp_path / "empty", ("value",), topic="made")
+    assert "partitions" not in (raised.value.advice or "")
+    assert not (tmp_path / "new").exists()
+
+
+def test_partitions_are_not_created_in_a_partitions_directory(logs: Path) -> None:
+    for name, topic in (("one-0", "one"), ("one-0", "made"), ("made-0", "made")):
+        with raises_error(UsageError, path=logs / name, about="partitions", advice=str(logs)):
+            planned(logs / name, ("value",), topic=topic, partitions="1")
+    assert not (logs / "made-0").exists()
+    job(logs / "logs-0", [numbered(0, 2)], topic="made", partitions="1")  # the name of a log directory, too
+    assert values(logs / "logs-0", "made") == [b"v0", b"v1"]
 
 
 def test_rows_that_fit_no_record_are_refused_by_the_task(logs: Path) -> None:

@@ -4,6 +4,8 @@
 
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
+    │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
+    │   └── ReadOnlyError        (and AttributeError) a change of logs that are open to be read
     ├── NotALogDirectoryError    the path is no Kafka log or partition directory
     ├── DirectoryLockedError     a live broker (or another Siltstone) holds the directory's ``.lock``
     ├── DirectoryRefusedError    the directory is not in a state in which it may be changed
@@ -92,6 +94,19 @@ class SiltstoneError(Exception):
 
 class UsageError(SiltstoneError, code="USAGE"):
     """Wrong flags, settings or values."""
+
+
+class UnknownKeywordError(UsageError, TypeError, code="UNKNOWN_KEYWORD"):
+    """A function has no such keyword argument; Python's own error for it is a TypeError, too."""
+
+
+class ReadOnlyError(
+    UsageError,
+    AttributeError,
+    code="READ_ONLY",
+    advice="open them with mode='a', which locks the directory",
+):
+    """Logs that are only read have no such method; to ``hasattr`` they have none, either."""
 
 
 class NotALogDirectoryError(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -31,7 +30,6 @@ class CleanFlags(cleaning.CleanRequest):
 
     directories: output.FromArguments = ()
     topics: output.Topics = ()
-    stop_after_minutes: Annotated[float | None, Parameter(name="--stop-after")] = None
 
 
 def clean(

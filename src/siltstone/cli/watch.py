@@ -29,7 +29,6 @@ _ROWS_MAX = 40
 _REASONS_MAX = 8
 _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
 """The fields of a request that choose logs and settings; the others say how to clean."""
-_FLAG_NAMES = {"stop_after_minutes": "stop_after"}
 _STYLE = {"uncleanable": "red", "unreadable": "red", "due": "yellow", "cleaning": "green", "changing": "dim"}
 _COLUMNS = "log,state,policy,clean,dirty,ratio,overdue,last cleaning".split(",")
 
@@ -58,7 +57,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
 def _refuse_cleaning(request: CleanRequest) -> None:
     for option in fields(request):
         if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
-            flag = _FLAG_NAMES.get(option.name, option.name).replace("_", "-")
+            flag = option.name.replace("_", "-")
             reason = f"--watch changes nothing, so it does not go with --{flag}"
             advice = "clean without --watch, and watch from another terminal"
             raise UsageError(reason, advice=advice)

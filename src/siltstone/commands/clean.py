@@ -180,7 +180,7 @@ class CleanRequest(CleaningOptions):
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
         Most bytes of new files at one time; default: a quarter of the free space.
-    stop_after_minutes
+    stop_after
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
@@ -195,7 +195,7 @@ class CleanRequest(CleaningOptions):
     out: Path | None = None
     keep_originals: Path | None = None
     max_extra_bytes: int | None = None
-    stop_after_minutes: float | None = None
+    stop_after: float | None = None
     report: Path | None = None
     roll: bool = False
     dry_run: bool = False
@@ -383,8 +383,8 @@ def _engine_name(engine: Engine, request: CleanRequest) -> str:
 def _cleaner(
     request: CleanRequest, destination: Destination, engine: Callable[[], Engine], progress: Progress | None
 ) -> Cleaner:
-    stop_after = None if request.stop_after_minutes is None else request.stop_after_minutes * 60
-    limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=stop_after)
+    seconds = None if request.stop_after is None else request.stop_after * 60
+    limits = RunLimits(max_extra_bytes=request.max_extra_bytes, stop_after_seconds=seconds)
     return Cleaner(engine, destination, limits, critical=interruption.current().critical, progress=progress)
 
 
@@ -448,8 +448,8 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
-    if request.stop_after_minutes is not None and not request.stop_after_minutes >= 0:
-        reason = f"--stop-after {request.stop_after_minutes:g} is negative"
+    if request.stop_after is not None and not request.stop_after >= 0:
+        reason = f"--stop-after {request.stop_after:g} is negative"
         raise UsageError(reason, advice="pass minutes, from 0 on")
     if request.roll and (request.dry_run or not request.in_place):
         raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")

@@ -9,11 +9,13 @@
     st.verify("/backup/kafka", "/new").raise_for_errors()
 
 Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
-many, ``config`` a mapping. Spark is imported only if it is used.
+many, ``config`` a mapping. A keyword that does not exist is a TypeError, which is a UsageError, too. Spark is
+imported only if it is used.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from siltstone.base.clock import Clock, checked_ms
 from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
-from siltstone.base.errors import EngineError, UsageError
+from siltstone.base.errors import EngineError, UnknownKeywordError, UsageError
 from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
@@ -76,31 +78,39 @@ class CleanKeywords(LogKeywords, total=False):
     out: OnePath
     keep_originals: OnePath
     max_extra_bytes: int
-    stop_after_minutes: float
+    stop_after: float
     report: OnePath
     roll: bool
     dry_run: bool
 
 
+_CLEAN_KEYWORDS = (*CleanKeywords.__annotations__, "all_topics")
 _PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", "report")
 
 
-def _request(kind: type[Any], keywords: Mapping[str, Any], **places: object) -> Any:
-    """A command's request of a function's keywords. Raises UsageError."""
+def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **places: object) -> Any:
+    """A command's request of a function's keywords; ``known``: their names. Raises UsageError."""
     options: dict[str, Any] = {}
     for name, value in keywords.items():
+        if name not in known:
+            raise _unknown_keyword(name, known)
         if name == "topic":
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
         elif name == "config":
             options[name] = [f"{key}={text}" for key, text in config_texts(value, "config").items()]
         elif name == "now_ms":
             options[name] = checked_ms(value, name)
-        elif name not in kind.__dataclass_fields__:
-            advice = "docs/commands.md lists them, with - for _"
-            raise UsageError(f"there is no option {name!r}", advice=advice)
         else:
             options[name] = Path(value) if name in _PATHS else value
     return kind(**options, **places)
+
+
+def _unknown_keyword(name: str, known: Sequence[str]) -> UnknownKeywordError:
+    nearest = difflib.get_close_matches(name, known, 1, 0.5)
+    advice = f"the keywords are {', '.join(known)}"
+    if nearest:
+        advice = f"did you mean {nearest[0]}? {advice.capitalize()}"
+    return UnknownKeywordError(f"there is no keyword argument {name!r}", advice=advice)
 
 
 def paths_of(path: OnePathOrMany) -> list[Path]:
@@ -122,7 +132,7 @@ def clean(
     """
     from siltstone.commands import clean as cleaning
 
-    request = _request(cleaning.CleanRequest, keywords, directories=paths_of(path))
+    request = _request(cleaning.CleanRequest, _CLEAN_KEYWORDS, keywords, directories=paths_of(path))
     refuses = request.changes_every_topic and not all_topics
     return cleaning.clean(request, confirm=cleaning.refuse_all_topics if refuses else None)
 
@@ -134,7 +144,8 @@ def explain(path: OnePathOrMany, **keywords: Unpack[ExplainKeywords]) -> Explana
     """
     from siltstone.commands import review
 
-    return review.explain(_request(review.ExplainRequest, keywords, directories=paths_of(path)))
+    known = tuple(ExplainKeywords.__annotations__)
+    return review.explain(_request(review.ExplainRequest, known, keywords, directories=paths_of(path)))
 
 
 def verify(before: OnePathOrMany, after: OnePathOrMany, **keywords: Unpack[LogKeywords]) -> Verdict:
@@ -144,9 +155,8 @@ def verify(before: OnePathOrMany, after: OnePathOrMany, **keywords: Unpack[LogKe
     """
     from siltstone.commands import review
 
-    return review.verify(
-        _request(review.VerifyRequest, keywords, before=paths_of(before), after=paths_of(after))
-    )
+    known, places = tuple(LogKeywords.__annotations__), {"before": paths_of(before), "after": paths_of(after)}
+    return review.verify(_request(review.VerifyRequest, known, keywords, **places))
 
 
 class ReadableLogs(ReadOnlyLogs):
@@ -225,6 +235,9 @@ def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCle
     program has a session, or if PySpark and Java are there and the compacted logs have 256 MiB by now; else
     this process. Nothing is started where ``log.cleaner.enable`` is false. Raises UsageError, EngineError.
     """
+    if not isinstance(manager, LogManager):
+        advice = "pass what st.open(path, mode='a') returns; st.clean cleans stopped directories"
+        raise UsageError(f"a {type(manager).__name__} has no logs that are open to be changed", advice=advice)
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
     if engine == "spark" or (engine == "auto" and _takes_spark(manager)):

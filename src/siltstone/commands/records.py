@@ -1,8 +1,7 @@
 """Appends records to a topic (as ``kcat -P``) and reads them (as ``kcat -C``).
 
-A record with a key goes to the partition of the key's hash; records without a key go to the partitions in
-turn, one batch to each. Records that were appended before an error stay; all are durable when
-``TopicProducer`` is closed.
+Records go to the partitions that ``runtime.producing.Partitioner`` picks, in turn those without a key. What
+was appended before an error stays; all of it is durable when ``TopicProducer`` is closed.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.closing import Closing
 from siltstone.base.codec_table import CODEC_NAMES
 from siltstone.base.errors import DirectoryRefusedError, OffsetOutOfRangeError, UnknownTopicError, UsageError
-from siltstone.base.records.hashing import partition_for_key
 from siltstone.commands.directories import LIST_TOPICS, BrokerDirectories, Snapshot
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
 from siltstone.log.ledger.reading import open_reader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, AtTime, PolledRecords, Start
-from siltstone.runtime.producing import NewRecord, batch_of, batches_for
+from siltstone.runtime.producing import NewRecord, Partitioner, batch_of, batches_for
 
 
 @dataclass(slots=True)
@@ -69,22 +67,27 @@ class TopicProducer(Closing):
         except BaseException:
             self._manager.close()
             raise
-        self._count = len(numbers)
-        self._partition = partition
+        self._topic, self._partition, self._numbers = topic, partition, sorted(self._logs)
+        self._count = self._manager.partition_count(topic)
+        self._partitioner = Partitioner(self._next_in_turn)
         self._turn = 0
         self.produced: dict[int, ProducedRecords] = {}
 
     def append(self, records: Sequence[NewRecord]) -> None:
-        """Append records, in their order within each partition. Raises LogError."""
-        keyless = sorted(self._logs)[self._turn % len(self._logs)]
-        self._turn += 1
+        """Append records, in their order within each partition. Raises UsageError, LogError."""
+        numbers = [self._partition or 0] * len(records)
+        if self._partition is None:
+            numbers = self._partitioner.partitions(self._topic, records, self._numbers, self._count)
         by_partition: dict[int, list[NewRecord]] = {}
-        for record in records:
-            number = keyless if record.key is None else partition_for_key(record.key, self._count)
-            by_partition.setdefault(number if self._partition is None else self._partition, []).append(record)
+        for number, record in zip(numbers, records, strict=True):
+            by_partition.setdefault(number, []).append(record)
         for number, some in by_partition.items():
             for batch in batches_for(self._logs[number].config, some):
                 self._append(number, batch)
+
+    def _next_in_turn(self, _: Sequence[int]) -> int:
+        self._turn += 1
+        return self._numbers[(self._turn - 1) % len(self._numbers)]
 
     def _append(self, number: int, records: Sequence[NewRecord]) -> None:
         log = self._logs[number]

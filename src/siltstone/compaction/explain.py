@@ -62,7 +62,7 @@ from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, b
 from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
-from siltstone.log.names import CLUSTER_METADATA, parse_partition
+from siltstone.log.names import CLUSTER_METADATA, TopicPartition, parse_partition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import (
     first_batch_timestamp,
@@ -546,9 +546,14 @@ class LogExplanation:
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def name(self) -> str:
         """``topic-N``."""
-        return f"{self.topic}-{self.partition}"
+        return str(self.topic_partition)
 
     @property
     def bytes_after(self) -> int | None:

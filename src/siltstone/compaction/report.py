@@ -215,6 +215,11 @@ class LogResult:
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def name(self) -> str:
+        """``topic-N``."""
+        return str(self.topic_partition)
+
+    @property
     def discarded(self) -> Discarded:
         """The records that the cleaning and retention discarded."""
         return self.counts.discarded

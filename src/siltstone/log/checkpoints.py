@@ -82,9 +82,9 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
         raise CorruptFileError(path, count_position, reason)
 
 
-def _write_rows(path: Path, rows: Iterable[str]) -> None:
+def _encode_rows(rows: Iterable[str]) -> bytes:
     lines = list(rows)
-    files.replace(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -104,13 +104,10 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace an offset checkpoint, durably. Raises OSError."""
     entries = sorted(offsets.items())
-    _write_rows(
-        path,
-        (
-            f"{topic_partition.topic} {topic_partition.partition} {offset}"
-            for topic_partition, offset in entries
-        ),
+    rows = (
+        f"{topic_partition.topic} {topic_partition.partition} {offset}" for topic_partition, offset in entries
     )
+    files.replace(path, _encode_rows(rows))
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -145,6 +142,18 @@ def read_topic_id(partition: Path) -> str | None:
     return topic_id
 
 
+def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """The contents of a ``leader-epoch-checkpoint`` with these (epoch, start offset)."""
+    return _encode_rows(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def with_epoch(entries: Iterable[tuple[int, int]], epoch: int, start_offset: int) -> list[tuple[int, int]]:
+    """The entries, and ``epoch`` from ``start_offset`` on, without those of the same or a higher epoch or
+    start offset (Kafka's ``maybeTruncateNonMonotonicEntries``)."""
+    earlier = [entry for entry in entries if entry[0] < epoch and entry[1] < start_offset]
+    return [*earlier, (epoch, start_offset)]
+
+
 class LeaderEpochs:
     """The leader epochs of one partition, by start offset (Kafka's ``LeaderEpochFileCache``, KIP-101).
 
@@ -158,8 +167,8 @@ class LeaderEpochs:
         try:
             rows = list(read_rows(str(self._path), EPOCH_COLUMNS))
             # Even without epochs the file has a version and a count, so an empty file has lost its epochs.
-            # After this error, recovery takes the epochs from the batches of the segments that it scans. (An
-            # empty offset checkpoint counts as one without entries, as in Kafka.)
+            # After this error, recovery takes the epochs from the batches of all segments. (An empty offset
+            # checkpoint counts as one without entries, as in Kafka.)
             if not rows and not files.stat(self._path).size:
                 raise CorruptFileError(str(self._path), 0, "the file is empty")
         except FileNotFoundError:
@@ -186,16 +195,12 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Record that ``epoch`` starts at ``start_offset``; returns whether the entries changed.
-
-        Removes entries with the same or a higher epoch or start offset (Kafka's
-        ``maybeTruncateNonMonotonicEntries``). Neither number is negative. Raises OSError.
-        """
+        """Record that ``epoch`` starts at ``start_offset`` (see ``with_epoch``); returns whether the entries
+        changed. Neither number is negative. Raises OSError."""
         assert epoch >= 0 and start_offset >= 0, (epoch, start_offset)
         if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
             return False
-        earlier = [entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset]
-        self._replace([*earlier, (epoch, start_offset)])
+        self._replace(with_epoch(self._entries, epoch, start_offset))
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:
@@ -214,5 +219,5 @@ class LeaderEpochs:
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries == self._entries:
             return
-        _write_rows(self._path, (f"{epoch} {start_offset}" for epoch, start_offset in entries))
+        files.replace(self._path, encode_epochs(entries))
         self._entries = entries

@@ -39,6 +39,7 @@ from siltstone.log.positions import check_name, forget_positions, read_positions
 from siltstone.log.reading import EARLIEST, LogReader, Record, Start, records_of
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+_SHOWN_POSITIONS = 10
 _TRIES = 50
 """Consecutive attempts at reading files that another process swaps, before the error is raised."""
 
@@ -114,6 +115,14 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
                 self._turns.append(partition)
             else:
                 log.refresh()
+
+    def __repr__(self) -> str:
+        shown = [f"{at} at {offset}" for at, offset in sorted(self._positions.items())[:_SHOWN_POSITIONS]]
+        more = len(self._positions) - len(shown)
+        return f"<{self._title()}: {', '.join(shown) or 'no partition'}{f' and {more} more' if more else ''}>"
+
+    def _title(self) -> str:
+        return type(self).__name__
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -240,6 +249,9 @@ class Consumer(RecordStream):
         start = EARLIEST if reset == "none" else reset
         super().__init__(logs, start, positions=positions, timeout=timeout, isolation=isolation, reset=reset)
         self._committed = {at: offset for at, offset in positions.items() if at in self._readers}
+
+    def _title(self) -> str:
+        return f"{type(self).__name__} {self.name!r}"
 
     @property
     def committed(self) -> dict[TopicPartition, int]:

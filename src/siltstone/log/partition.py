@@ -257,6 +257,12 @@ class PartitionLog(ReadableLog):
         self._log_start_offset, self._log_end_offset = recovered.log_start_offset, recovered.log_end_offset
         self._publish()
 
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if self.offline is not None:
+            return f"{text[:-1]}, offline: {self.offline}>"
+        return f"{text[:-1]}, closed>" if self._closed else text
+
     @property
     def size(self) -> int:
         """Bytes of all segments' logs."""

@@ -12,13 +12,13 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Protocol, SupportsIndex, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Generic, Protocol, SupportsIndex, TypeVar, Unpack, overload
 
 from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock, checked_ms
 from siltstone.base.closing import Closing
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import DirectoryRefusedError, UnknownTopicError, UsageError
+from siltstone.base.errors import DirectoryRefusedError, ReadOnlyError, UnknownTopicError, UsageError
 from siltstone.base.records.fetch_results import MessageSetSend
 from siltstone.log import fetch
 from siltstone.log.directory import Checkpoints, LogDirectory, open_directories, require_one_broker
@@ -27,6 +27,7 @@ from siltstone.log.following import Consumer, ConsumerOptions, RecordStream, Str
 from siltstone.log.ledger.reading import CompactedReader, open_reader
 from siltstone.log.lookup import TimestampAndOffset
 from siltstone.log.names import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
@@ -46,6 +47,10 @@ class ReadableLog:
     topic_partition: TopicPartition
     directory: Path
     view: LogView
+
+    def __repr__(self) -> str:
+        offsets = f"offsets {self.log_start_offset} to {self.log_end_offset}"
+        return f"<{type(self).__name__} {self.topic_partition} in {self.directory.parent}: {offsets}>"
 
     @property
     def log_start_offset(self) -> int:
@@ -186,6 +191,11 @@ class TopicLogs(Generic[SomeLog_co]):
         return RecordStream(self.newest, start, **options)
 
 
+def describe_logs(logs: object, paths: Sequence[Path], state: str) -> str:
+    """The ``repr`` of the logs of some directories; ``state``: such as how many partitions there are."""
+    return f"<{type(logs).__name__} {', '.join(map(str, paths))}: {state}>"
+
+
 PartitionKey = TopicPartition | tuple[str, int]
 
 
@@ -220,14 +230,28 @@ def logs_of_topic(topic: str, logs: LogsByPartition[SomeLog_co]) -> TopicLogs[So
     return TopicLogs(topic, logs)
 
 
-@dataclass(eq=False)
+def _refuse_change(owner: object, name: str, changes: frozenset[str]) -> AttributeError:
+    """The error for an attribute that ``owner`` has not: it is only read, or nothing has it."""
+    kind = type(owner).__name__
+    if name in changes:
+        return ReadOnlyError(f"a {kind} is open to be read, and has no {name!r}")
+    return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
+
+
+LOG_CHANGES = frozenset("append roll flush delete_records truncate_to truncate_fully_and_start_at".split())
+"""Methods of a ``PartitionLog`` that a log has not while it is only read."""
+LOGS_CHANGES = frozenset("send send_many producer topics flush delete_records truncate_to".split())
+"""The same of a ``LogManager``."""
+
+
+@dataclass(eq=False, repr=False)
 class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
     ``unreadable_logs``: the damage in it, a line each, and what was left out at its end; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
-    ``refresh`` and ``follow`` replace the view by a newer one.
+    ``refresh`` and ``follow`` bring all of it up to date.
     """
 
     topic_partition: TopicPartition
@@ -236,22 +260,29 @@ class ReadOnlyLog(ReadableLog):
     unreadable_logs: tuple[str, ...] = ()
     first_dirty_offset: int = 0
     open_transactions: Mapping[int, int] = field(default_factory=dict)
-    _state: object = field(default=None, repr=False)
+    _state: object = None
 
     def refresh(self) -> None:
-        """Replace the view if the files have changed. Raises what opening raises."""
+        """Look at the files again if they have changed. Raises what opening raises."""
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
             self.view, self.unreadable_logs = newest.view, newest.unreadable_logs
+            self.first_dirty_offset = newest.first_dirty_offset
+            self.open_transactions = newest.open_transactions
             self._state = state
+
+    if not TYPE_CHECKING:  # type checkers report the name
+
+        def __getattr__(self, name: str) -> object:
+            raise _refuse_change(self, name, LOG_CHANGES)
 
 
 def _file_state(partition: Path) -> object:
-    """What an append, a roll, a swap or a higher high watermark changes: sizes and names of the segments, the
-    checkpoints of the directory."""
+    """What an append, a roll, a cleaning or a higher high watermark changes: sizes and names of the segments,
+    the checkpoints of the directory."""
     checkpoints = []
-    for name in (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT):
+    for name in (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT):
         try:
             status = files.stat(partition.parent / name)
             checkpoints.append((status.inode, status.modified_ns))
@@ -286,6 +317,14 @@ class ReadOnlyLogs(Closing):
         for directory in opened:
             listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
         self._directories, self._modified_ns = listed, modified_ns
+
+    def __repr__(self) -> str:
+        return describe_logs(self, self._paths, f"{len(self)} partitions")
+
+    if not TYPE_CHECKING:  # type checkers report the name
+
+        def __getattr__(self, name: str) -> object:
+            raise _refuse_change(self, name, LOGS_CHANGES)
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._directories))
@@ -335,10 +374,14 @@ class ReadOnlyLogs(Closing):
         return self._opened[topic_partition]
 
     def consumer(
-        self, name: str, *topics: str, positions: Path | str, **options: Unpack[ConsumerOptions]
+        self, name: str, *topics: str, positions: Path | str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of some topics, whose positions are in the file ``positions``: the directories stay as
-        they are. Raises UnknownTopicError, CorruptFileError, UsageError, OSError."""
+        """A consumer of some topics, whose positions are in the file ``positions``, which must be named: the
+        directories stay as they are. Raises UnknownTopicError, CorruptFileError, UsageError, OSError."""
+        if positions is None:
+            advice = "pass positions='billing.json', or open the logs with mode='a', which keeps them there"
+            reason = "logs that are only read have no place for a consumer's positions"
+            raise UsageError(reason, advice=advice)
         path = Path(positions)
         for directory, _ in self._directories.values():
             if path.absolute().is_relative_to(directory.path.absolute()):

@@ -182,6 +182,9 @@ class LogReader(RecordReader):
         self.resets = 0
         self.offset = self._offset_of(start, log.view)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._log!r} at offset {self.offset}>"
+
     def seek(self, start: Start) -> None:
         """Continue at another offset or time."""
         self.offset = self._offset_of(start, self._log.view)

@@ -59,7 +59,14 @@ from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.following import Consumer, ConsumerOptions
 from siltstone.log.names import CLUSTER_METADATA, META_PROPERTIES, TopicPartition
 from siltstone.log.partition import PartitionLog, TaskRunner, open_partition
-from siltstone.log.read_only import PartitionKey, TopicLogs, logs_of_topic, partition_of_key, topic_views
+from siltstone.log.read_only import (
+    PartitionKey,
+    TopicLogs,
+    describe_logs,
+    logs_of_topic,
+    partition_of_key,
+    topic_views,
+)
 from siltstone.runtime.cleaning_states import CleaningStates
 from siltstone.runtime.producing import NewRecord, RecordMetadata, RecordProducer, SendOptions, Serializer
 from siltstone.runtime.served_directory import NO_DIRECTORY, OFFLINE, OPEN_AGAIN, ServedDirectory, Uncleanable
@@ -364,6 +371,10 @@ class LogManager(Closing):
             for topic_partition, reason in served.refused.items()
         }
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self)} partitions"
+        return describe_logs(self, [served.path for served in self.directories], state)
+
     def __iter__(self) -> Iterator[TopicPartition]:
         return (log.topic_partition for log in self.sorted_logs())
 
@@ -387,6 +398,11 @@ class LogManager(Closing):
     def partitions_of(self, topic: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
         return self.topics.partitions_of(topic)
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions a topic has, here and in other directories of its broker; None if no metadata
+        tells."""
+        return self.topics.partition_count(topic)
 
     def refresh(self) -> None:
         """Open logs are always as new as they can be."""

@@ -35,8 +35,8 @@ from siltstone.base.records.build import (
     build_batch,
     encode_headers,
 )
-from siltstone.base.records.hashing import partition_for_key
-from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes
+from siltstone.base.records.hashing import partitions_for_keys
+from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import AppendResult, PartitionLog
 
@@ -192,6 +192,76 @@ def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[lis
         yield batch
 
 
+# Partitions: one rule for every producer. ``tables.writing`` asks ``partitions_of_keys``, all others ask a
+# ``Partitioner``.
+
+_NAME_PARTITION = (
+    "open all of its log directories, or name the partition: partition=… in a program, --partition N, a "
+    "column partition in a table"
+)
+
+
+def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int | None) -> Int32:
+    """The partition that Kafka's default partitioner picks for each key, -1 for a null key; int32.
+
+    ``here``: the topic's partitions in the directories, ascending. ``count``: how many it has by its
+    metadata; None if that is not known, and then all must be here, as far as that can be seen: their numbers
+    have no gap. Raises UsageError for a key whose partition is not known or not here.
+    """
+    partitions = np.full(len(keys.size), -1, np.int32)
+    if not (keys.size >= 0).any():
+        return partitions
+    if count is None:
+        count = len(here)
+        if here[-1] != count - 1:
+            raise UsageError(
+                f"topic {topic!r} has only the partitions {', '.join(map(str, here))} here, and a key's "
+                "partition depends on how many there are",
+                advice=_NAME_PARTITION,
+            )
+    partitions_for_keys(keys.data, keys.start, keys.size, count, partitions)
+    absent = np.setdiff1d(partitions, (-1, *here)) if len(here) < count else partitions[:0]
+    if len(absent):
+        where = f"partition {absent[0]} of the {count} of topic {topic!r}"
+        raise UsageError(f"a key belongs to {where}, which is not here", advice=_NAME_PARTITION)
+    return partitions
+
+
+class Partitioner:
+    """Picks partitions as Kafka's default partitioner does; for any number of threads.
+
+    A key's by its hash; records without a key stay with one partition for ``STICKY_BYTES``.
+    """
+
+    def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
+        """``choose``: picks a partition for records without a key, of ascending numbers."""
+        self._choose = choose
+        self._lock = threading.Lock()
+        self._sticky: dict[str, tuple[int, int]] = {}
+
+    def partitions(
+        self, topic: str, records: Sequence[NewRecord], here: Sequence[int], count: int | None
+    ) -> list[int]:
+        """The partition of each record; ``here``, ``count`` and errors as ``partitions_of_keys``."""
+        keys = [record.key for record in records]
+        numbers = [-1] * len(keys)
+        if keys.count(None) < len(keys):
+            numbers = partitions_of_keys(topic, Spans.of(keys), here, count).tolist()
+        if -1 in numbers:
+            with self._lock:
+                number, left = self._sticky.get(topic, (-1, 0))
+                for row, picked in enumerate(numbers):
+                    if picked >= 0:
+                        continue
+                    if left <= 0 or number not in here:
+                        others = [other for other in here if other != number]
+                        number, left = self._choose(others or here), STICKY_BYTES
+                    left -= record_size_max(records[row])
+                    numbers[row] = number
+                self._sticky[topic] = number, left
+        return numbers
+
+
 # Sending to topics.
 
 
@@ -222,6 +292,10 @@ class ServedTopics(Protocol):
         """The numbers of a topic's partitions. Raises UnknownTopicError."""
         ...
 
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has, here and elsewhere, None if that is not known."""
+        ...
+
     def get(self, topic_partition: TopicPartition) -> PartitionLog:
         """The log of a partition. Raises UnknownTopicError, StorageError."""
         ...
@@ -248,9 +322,10 @@ class RecordProducer:
         """``choose``: picks a partition for records without a key."""
         self._logs = logs
         self._serialize_key, self._serialize_value = key_serializer, value_serializer
-        self._choose = choose
-        self._lock = threading.Lock()
-        self._sticky: dict[str, tuple[int, int]] = {}
+        self._partitioner = Partitioner(choose)
+
+    def __repr__(self) -> str:
+        return f"<RecordProducer of {self._logs!r}>"
 
     def send(
         self,
@@ -284,9 +359,12 @@ class RecordProducer:
             advice = f"pass one of {', '.join(map(str, numbers))}, or none: the key picks it"
             raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=advice)
         by_partition: dict[int, list[int]] = {}
-        for row, record in enumerate(rows):
-            number = self._partition(topic, record, numbers) if partition is None else partition
-            by_partition.setdefault(number, []).append(row)
+        if partition is None:
+            count = self._logs.partition_count(topic)
+            for row, number in enumerate(self._partitioner.partitions(topic, rows, numbers, count)):
+                by_partition.setdefault(number, []).append(row)
+        elif rows:
+            by_partition[partition] = list(range(len(rows)))
         # Every log is looked up before the first append: one that is not served refuses the whole call.
         logs = {number: self._logs.get(TopicPartition(topic, number)) for number in by_partition}
         sent: dict[int, RecordMetadata] = {}
@@ -309,24 +387,6 @@ class RecordProducer:
                 if appended.log_append_ms >= 0:
                     time_ms = appended.log_append_ms
                 yield RecordMetadata(topic_partition=log.topic_partition, offset=offset, timestamp=time_ms)
-
-    def _partition(self, topic: str, record: NewRecord, numbers: Sequence[int]) -> int:
-        """The partition of Kafka's default partitioner. Raises UsageError for a key's if it is not known."""
-        if record.key is not None:
-            if numbers[-1] != len(numbers) - 1:
-                raise UsageError(
-                    f"topic {topic!r} has only the partitions {', '.join(map(str, numbers))} here, and "
-                    "a key's partition depends on how many there are",
-                    advice="open all of its log directories, or pass partition=…",
-                )
-            return partition_for_key(bytes(record.key), len(numbers))
-        with self._lock:
-            number, left = self._sticky.get(topic, (-1, 0))
-            if left <= 0 or number not in numbers:
-                others = [other for other in numbers if other != number]
-                number, left = self._choose(others or numbers), STICKY_BYTES
-            self._sticky[topic] = number, left - record_size_max(record)
-            return number
 
 
 def _serialized(part: object, serializer: Serializer | None) -> Any:

@@ -238,6 +238,17 @@ class TopicSettings:
             name
         )
 
+    def partition_count(self, name: str) -> int | None:
+        """How many partitions a topic has, in these directories and elsewhere: by the registry if Siltstone
+        created it, else by the broker's metadata log; None if neither tells.
+
+        A program may create single partitions (``LogManager.get_or_create``): with a gap in their numbers
+        nobody knows how many there are to be."""
+        if self.is_created_by_siltstone(name):
+            numbers = self.registered[name].partitions
+            return len(numbers) if numbers == tuple(range(len(numbers))) else None
+        return None if self.cluster is None else self.cluster.partition_count(name)
+
     def overrides(self, name: str) -> Mapping[str, str]:
         """A topic's own settings as texts, of the keys that Siltstone supports. Raises UsageError for an
         invalid one."""
@@ -381,8 +392,11 @@ class Topics:
         self._cluster: ClusterSettings | None = None
         self._is_used_by_broker = False
         self._log_configs: dict[str, LogConfig] = {}
-        self._partitions: dict[str, tuple[int, ...]] = {}
+        self._partitions: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self._new_ids: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Topics of {self._manager!r}>"
 
     # Start
 
@@ -507,15 +521,21 @@ class Topics:
         return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
-        """The numbers of a topic's partitions, served or not; cached, since every record that is sent asks.
+        """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
+        return self._partitions_and_count(name)[0]
 
-        Raises UnknownTopicError.
-        """
-        numbers = self._partitions.get(name)
-        if numbers is None:
+    def partition_count(self, name: str) -> int | None:
+        """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""
+        return self._partitions_and_count(name)[1]
+
+    def _partitions_and_count(self, name: str) -> tuple[tuple[int, ...], int | None]:
+        """Cached, since every record that is sent asks for it."""
+        known = self._partitions.get(name)
+        if known is None:
             with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                numbers = self._partitions[name] = self._entry(name).partitions
-        return numbers
+                known = self._entry(name).partitions, self._topic_settings.partition_count(name)
+                self._partitions[name] = known
+        return known
 
     def forget_partitions(self) -> None:
         """Partitions were created or deleted."""

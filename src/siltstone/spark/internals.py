@@ -9,6 +9,7 @@ purpose. ``tests/spark/test_internals.py`` holds the installed PySpark to these 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,6 +59,18 @@ PRIVATE_USES = {
     },
     "pyspark.daemon:manager": {"": "spark.daemon is this function with imports before it"},
     "pyspark.worker:main": {"": "imported before workers are forked"},
+    "pyspark.worker:invoke_udf": {
+        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "a task reports one exception and ends",
+    },
+    "pyspark.sql.worker.utils:worker_run": {
+        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "the same of planning a query",
+    },
+    "pyspark.util:handle_worker_exception": {
+        'os.environ.get("SPARK_HIDE_TRACEBACK", False)': "set before our own error is reported",
+    },
+    "pyspark.worker_util": {
+        'os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"': "is this a Python process of Spark?",
+    },
     "pyspark.sql.worker.plan_data_source_read": {
         'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
             "the source's reader passes for one without pushFilters where pushing is off"
@@ -152,6 +165,15 @@ def silence_accumulators(session: SparkSession, is_silent: Callable[[], bool]) -
             print_error(*arguments)
 
     server.handle_error = handle_error
+
+
+def hide_traceback() -> None:
+    """Let this Python process of Spark report the exception that it is about to raise without its traceback.
+
+    The process ends after an exception, so no other one is concerned. Does nothing in a program.
+    """
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def is_connect(session: object) -> bool:

@@ -28,7 +28,7 @@ from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_re
 from siltstone.spark.internals import is_connect, java_context, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import Result, engine_errors, in_worker, run_job, run_jobs_in_thread
+from siltstone.spark.tasks import Result, engine_errors, run_job, run_jobs_in_thread, worker_task
 
 BARRIER_BYTES = 16 << 30
 """A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
@@ -48,8 +48,7 @@ def stage_over(
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the rows of each partition of
     ``frame``."""
-    task = functools.partial(in_worker, function, *arguments)
-    return frame.mapInArrow(task, SCHEMA, barrier=barrier)
+    return frame.mapInArrow(worker_task(function, *arguments), SCHEMA, barrier=barrier)
 
 
 def stage_over_numbers(

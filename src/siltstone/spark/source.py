@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,7 +30,7 @@ from pyspark.sql.types import DataType, StructType
 
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
-from siltstone.spark.tasks import freeze_imports
+from siltstone.spark.tasks import freeze_imports, one_line_errors
 from siltstone.tables.commit import StagedOutput, discard_staged
 from siltstone.tables.following import Follower, offsets_from_json, offsets_to_json
 from siltstone.tables.options import ReadOptions
@@ -38,8 +39,18 @@ from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
 
 _METADATA_KEY = "siltstone"
+_Class = TypeVar("_Class", bound=type)
 
 
+def _with_one_line_errors(kind: _Class) -> _Class:
+    """Let the methods that Spark calls report errors in one line (``one_line_errors``)."""
+    for name, method in list(vars(kind).items()):
+        if not name.startswith("_") and inspect.isfunction(method):
+            setattr(kind, name, one_line_errors()(method))
+    return kind
+
+
+@_with_one_line_errors
 class SiltstoneSource(datasource.DataSource):
     """Log directories as tables; ``ReadOptions`` and ``WriteOptions`` list the options.
 
@@ -181,10 +192,12 @@ class _PushFilters:
 
 
 def _read(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    freeze_imports()
-    return read_split(partition.value, options)
+    with one_line_errors():
+        freeze_imports()
+        yield from read_split(partition.value, options)
 
 
+@_with_one_line_errors
 class BatchReader(datasource.DataSourceReader):
     """Reads a table in a batch query. It uses filters to read less, and leaves all of them to Spark, too."""
 
@@ -203,6 +216,7 @@ class BatchReader(datasource.DataSourceReader):
         return _read(partition, self._options)
 
 
+@_with_one_line_errors
 class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a stream: offsets and splits on the driver, in one process as long as the query runs.
 
@@ -287,6 +301,7 @@ def _staged_of(messages: Messages) -> list[StagedOutput]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
+@_with_one_line_errors
 class BatchWriter(datasource.DataSourceArrowWriter):
     """Writes one job's rows."""
 
@@ -307,6 +322,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
         abort_plan(self._plan)
 
 
+@_with_one_line_errors
 class StreamWriter(datasource.DataSourceStreamArrowWriter):
     """Writes a stream's micro-batches, each once by the stream's id (or ``writeId``) and its number."""
 

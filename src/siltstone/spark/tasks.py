@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from siltstone.base import interruption
-from siltstone.base.errors import EngineError
+from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.layout import Words
 from siltstone.spark import internals
 from siltstone.spark.internals import WORKER_EXITED, is_connect
@@ -54,12 +54,43 @@ def freeze_imports() -> None:
         gc.freeze()
 
 
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Within, in a Python process of Spark: an error that Siltstone or the system raises is reported in one
+    line, with its code in the next one, and without a traceback, which tells of nothing but our code.
+
+    Spark shows the text that the process sends: for a failed task below "An exception was thrown from the
+    Python worker:". Errors that are not expected keep their traceback.
+    """
+    try:
+        yield
+    except (SiltstoneError, OSError) as error:
+        if isinstance(error, SiltstoneError):
+            error.add_note(f"code: {error.code}")
+        internals.hide_traceback()
+        raise
+
+
 def in_worker(
     function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
     """Run a task's function in a Python worker."""
-    freeze_imports()
-    return function(*arguments)
+    with one_line_errors():
+        freeze_imports()
+        yield from function(*arguments)
+
+
+def worker_task(
+    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object, name: str | None = None
+) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """``in_worker`` for ``mapInArrow``: it calls ``function(*arguments, batches)``.
+
+    The plan of the query (``explain``, Spark's UI) has ``MapInArrow NAME(…)``; by default the function's own
+    name."""
+    task = functools.partial(in_worker, function, *arguments)
+    own_name = getattr(getattr(function, "func", function), "__name__", "task")  # also of a ``partial``
+    task.__name__ = name or own_name  # type: ignore[attr-defined]  # Spark asks for it
+    return task
 
 
 def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
@@ -277,9 +308,9 @@ def run_by_bucket(
     ``second`` stage; ``report_type``: the type of their reports."""
 
     def job() -> DataFrame:
-        frame = session.range(0, numbers, 1, tasks).mapInArrow(functools.partial(in_worker, first), SCHEMA)
+        frame = session.range(0, numbers, 1, tasks).mapInArrow(worker_task(first), SCHEMA)
         frame = frame.repartition(workers, "log", "target")
-        return frame.mapInArrow(functools.partial(in_worker, second), SCHEMA)
+        return frame.mapInArrow(worker_task(second), SCHEMA)
 
     table = run_job(session, title, job)
     return [(row.log, report_of(row, report_type)) for row in rows_of(table.to_batches())]

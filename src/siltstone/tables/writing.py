@@ -11,8 +11,9 @@
 Nothing is in a log before ``commit_plan``; ``abort_plan`` removes the staged files. A task does the work of
 Kafka's ``RecordAccumulator``, without a Python object for each record. Base offsets are 0: the log assigns
 offsets when it appends the batch. A record with a key goes to the partition that Kafka's default partitioner
-chooses. Records without a key are distributed round-robin by Arrow batch: those of one Arrow batch go to one
-partition, those of the next one to the next partition.
+chooses (``runtime.producing.partitions_of_keys``), or to the one whose directory is the path. Records
+without a key are distributed round-robin by Arrow batch: those of one Arrow batch go to one partition, those
+of the next one to the next partition.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from siltstone.base import files
 from siltstone.base.clock import Clock, SystemClock
 from siltstone.base.codec_table import CODEC_NAMES, codec_number
 from siltstone.base.config import LONG_MAX, Config, LogConfig
-from siltstone.base.errors import DirectoryLockedError, MessageTooLargeError, UnknownTopicError, UsageError
+from siltstone.base.errors import (
+    DirectoryLockedError,
+    MessageTooLargeError,
+    NotALogDirectoryError,
+    UnknownTopicError,
+    UsageError,
+)
 from siltstone.base.records.build import (
     MAX_RECORD_OVERHEAD,
     NewBatchHeader,
@@ -40,13 +47,14 @@ from siltstone.base.records.build import (
     encode_records,
     write_span,
 )
-from siltstone.base.records.hashing import partitions_for_keys
 from siltstone.base.records.kernel import kernel
 from siltstone.base.records.layout import BATCH_OVERHEAD, Bytes, Int32, Int64
 from siltstone.base.records.varint import write_varint
 from siltstone.log.directory import LogDirectory, refuse_unsafe_files, resolve_directory
-from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition
+from siltstone.log.names import CLUSTER_METADATA, LOCK, STAGED_WRITES, TopicPartition, parse_partition
+from siltstone.log.segments import list_segments
 from siltstone.runtime.manager import LogManager
+from siltstone.runtime.producing import partitions_of_keys
 from siltstone.runtime.topics import TopicSettings, load_registry, read_broker_settings
 from siltstone.tables.commit import (
     StagedOutput,
@@ -109,12 +117,14 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """What tasks need to know of a topic. ``partitions``: their numbers; ``codec``: its number;
+    """What tasks need to know of a topic. ``partitions``: the numbers of those that are here; ``count``: how
+    many it has, None if that is not known; ``codec``: its number;
     ``records_bytes_max``: bytes of a batch's records before compression; ``batch_bytes_max``: bytes of the
     whole batch; ``requires_keys``: the topic is compacted."""
 
     name: str
     partitions: tuple[int, ...]
+    count: int | None
     codec: int
     records_bytes_max: int
     batch_bytes_max: int
@@ -155,7 +165,12 @@ def plan_write(
     if options.partitions is not None and options.topic is not None:
         _refuse_columns(columns, has_topic=True)
         _create_topic(path, options.topic, options.partitions, clock)
-    directory = LogDirectory.open(path, lock=False)
+    try:
+        directory = LogDirectory.open(path, lock=False)
+    except NotALogDirectoryError as error:
+        if not files.exists(path) or (files.is_directory(path) and not files.entries(path)):
+            error.advice = f"set the options topic and partitions to create both, or {error.advice}"
+        raise
     _refuse_columns(columns, has_topic=options.topic is not None or directory.is_partition_subset)
     if files.is_locked(directory.path / LOCK):
         raise DirectoryLockedError(
@@ -201,9 +216,22 @@ def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
 def _create_topic(path: Path, topic: str, partitions: int, clock: Clock) -> None:
     if files.is_directory(path / f"{topic}-0"):
         return
+    _refuse_partition_directory(path, topic)
     with LogManager.open([path], clock=clock) as manager:
         if topic not in manager.topics.names():
             manager.topics.create(topic, partitions)
+
+
+def _refuse_partition_directory(path: Path, topic: str) -> None:
+    """Raises UsageError for a partition's directory, or for a new one with the name of the topic's."""
+    own = parse_partition(path.name)
+    is_new = not files.exists(path) and own is not None and own.topic == topic
+    if is_new or (own is not None and files.is_directory(path) and list_segments(path)):
+        raise UsageError(
+            "the option partitions creates a topic in a log directory, and this is a partition's",
+            path=path,
+            advice=f"leave the option out, or set path to {path.parent}",
+        )
 
 
 def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) -> tuple[TopicTarget, ...]:
@@ -222,12 +250,15 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
     broker = Config() if cluster is None else cluster.effective_broker_config(Config())
     settings = TopicSettings(registered=registered, cluster=cluster, broker=broker)
     return tuple(
-        _target(name, tuple(partitions), LogConfig.of(settings.config_of(name)), options)
+        _target(name, tuple(partitions), settings, options)
         for name, partitions in partitions_by_topic.items()
     )
 
 
-def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: WriteOptions) -> TopicTarget:
+def _target(
+    name: str, partitions: tuple[int, ...], settings: TopicSettings, options: WriteOptions
+) -> TopicTarget:
+    config = LogConfig.of(settings.config_of(name))
     topic_codec = config.compression_type
     codec = (options.compression or "none") if topic_codec == "producer" else topic_codec
     batch_bytes_max = min(config.max_message_bytes, config.segment_bytes)
@@ -236,6 +267,7 @@ def _target(name: str, partitions: tuple[int, ...], config: LogConfig, options: 
     return TopicTarget(
         name=name,
         partitions=partitions,
+        count=settings.partition_count(name),
         codec=codec_number(codec),
         records_bytes_max=max(records_bytes_max, 1),
         batch_bytes_max=batch_bytes_max,
@@ -281,7 +313,10 @@ class _TaskBatches:
             if target.requires_keys and (keys.size < 0).any():
                 reason = "a record has no key, and the topic is compacted"
                 raise UsageError(reason, path=target.name, advice="set a key in each record")
-            partitions = partitions_of(rows.partition[of_topic], keys, target.partitions, round_robin_turn)
+            column = rows.partition[of_topic]
+            if self._plan.only_partition is not None:  # the path names the partition
+                column = np.where(column == BY_KEY, self._plan.only_partition.partition, column)
+            partitions = partitions_of(column, keys, target, round_robin_turn)
             for partition, of_partition in group_rows(partitions):
                 append = partial(self._append, topic, partition)
                 builder = BatchBuilder(target.codec, target.records_bytes_max, append)
@@ -484,26 +519,18 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
     return times
 
 
-def partitions_of(column: Int64, keys: Spans, partitions: Sequence[int], round_robin_turn: int) -> Int32:
-    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is.
-
-    ``partitions``: the topic's, ascending. Raises UsageError."""
-    is_by_key, existing = column == BY_KEY, ", ".join(map(str, partitions))
+def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_turn: int) -> Int32:
+    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is. Raises
+    UsageError, also for a key's partition that is not known or not here (``partitions_of_keys``)."""
+    is_by_key, partitions = column == BY_KEY, target.partitions
     unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):
-        advice = f"use the topic's partitions: {existing}"
+        advice = f"use the topic's partitions: {', '.join(map(str, partitions))}"
         raise UsageError(f"there is no partition {unknown[0]}", advice=advice)
-    if is_by_key.any():
-        if list(partitions) != list(range(len(partitions))):
-            raise UsageError(
-                f"the directory has only partitions {existing} of the topic, so a key's is not known",
-                advice="add a column partition",
-            )
-        chosen = np.empty(len(column), np.int32)
-        partitions_for_keys(keys.data, keys.start, keys.size, len(partitions), chosen)  # -1: no key
-        chosen[chosen < 0] = partitions[round_robin_turn % len(partitions)]
-        column = np.where(is_by_key, chosen, column)
-    return column.astype(np.int32)
+    keys = keys._replace(size=np.where(is_by_key, keys.size, -1).astype(np.int32))
+    by_key = partitions_of_keys(target.name, keys, partitions, target.count)
+    turn = partitions[round_robin_turn % len(partitions)]
+    return np.where(is_by_key, np.where(by_key >= 0, by_key, turn), column).astype(np.int32)
 
 
 def group_rows(values: Int32) -> Iterator[tuple[int, Int64]]:
@@ -588,7 +615,7 @@ def topics_of(batch: pa.RecordBatch, index_of_topic: Mapping[str, int]) -> Int32
     names = topics.dictionary.to_pylist()
     unknown = next((name for name in names if name not in index_of_topic), None)
     if unknown is not None:
-        advice = "create it with siltstone topics --create"
+        advice = "create it with siltstone topics --create (the option partitions is for the option topic)"
         raise UsageError(f"there is no topic {unknown!r}", advice=advice)
     if topics.null_count:
         advice = "set the option topic, or the column topic of each record"

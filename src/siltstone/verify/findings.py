@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError, CorruptFileError
+from siltstone.log.names import TopicPartition
 
 EXAMPLES = 5
 """How many problems of one kind are listed for each log; the others are only counted."""
@@ -209,6 +210,16 @@ class LogVerdict:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def name(self) -> str:
+        """``topic-N``."""
+        return str(self.topic_partition)
+
+    @property
     def is_sound(self) -> bool:
         """The check found no problem."""
         return not self.found
@@ -235,8 +246,10 @@ class Verdict:
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))
-                reason, name = f"{log.problems[0]} (all problems: {kinds})", f"{log.topic}-{log.partition}"
-                raise CheckFailedError(reason, path=name, advice="restore the log from before the cleaning")
+                reason = f"{log.problems[0]} (all problems: {kinds})"
+                raise CheckFailedError(
+                    reason, path=log.name, advice="restore the log from before the cleaning"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for ``json``."""

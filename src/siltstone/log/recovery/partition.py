@@ -12,7 +12,8 @@ The steps, with those of ``LogLoader.load`` in parentheses::
       batch, rebuild the indexes                          (recoverLog, recoverSegment)
       after a clean shutdown: check the last batches of the active segment; scan it if one is corrupt
     6 rebuild the producer states, write snapshots        (UnifiedLog.rebuildProducerState)
-    7 truncate the leader epochs to the log's start and end
+    7 truncate the leader epochs to the log's start and end; a damaged file of them is made again from the
+      batches of all segments
 
 Where this differs from ``LogLoader.recoverLog``:
 
@@ -22,6 +23,8 @@ Where this differs from ``LogLoader.recoverLog``:
   interrupted write explains it, and truncating there would lose valid records.
 - A log whose offsets decrease is refused (CorruptRecordError); Kafka does not start.
 - Indexes below the recovery point are rebuilt too.
+- With a damaged ``leader-epoch-checkpoint`` Kafka takes the whole directory offline (``LeaderEpochFileCache``
+  cannot be read); here its epochs are taken from the batches, which have them.
 
 A crash may interrupt any step: the next start repeats it. ``directories`` writes the recovery point and the
 clean-shutdown marker afterwards, when all of these changes are durable.
@@ -39,7 +42,7 @@ from siltstone.base import files
 from siltstone.base.config import LogConfig
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
 from siltstone.log import names
-from siltstone.log.checkpoints import LeaderEpochs
+from siltstone.log.checkpoints import LeaderEpochs, encode_epochs, with_epoch
 from siltstone.log.directory import partition_files
 from siltstone.log.indexes import ENTRY_OF_KIND, LARGEST_RELATIVE_OFFSET, encode_aborted
 from siltstone.log.names import SEGMENT_KINDS, SNAPSHOT, parse_segment_file, segment_file
@@ -51,6 +54,7 @@ from siltstone.log.recovery.scan import (
     check_tail,
     impossible_indexes,
     indexes_contradict_markers,
+    read_epochs,
     wrong_indexes,
 )
 from siltstone.log.replacement import finish_replacement
@@ -418,8 +422,11 @@ class _Recovery:
         # Overflowed segments that a dry run did not split.
         self._overflowed = {base for base, bases in split.items() if not bases}
         self._epochs: LeaderEpochs | None = None
-        with contextlib.suppress(CorruptFileError):
+        try:
             self._epochs = LeaderEpochs(changes.directory)
+        except CorruptFileError as error:
+            name = names.LEADER_EPOCH_CHECKPOINT
+            self.notes.append(f"{name} is damaged ({error.reason}); the epochs are those of the batches")
         latest = self._epochs.latest_epoch if self._epochs else None
         self._latest_epoch = -1 if latest is None else latest
         self._new_epochs: list[tuple[int, int]] = []
@@ -453,6 +460,9 @@ class _Recovery:
             durable_count = max(floor_segment_index(self.segments, recovery_point), 0)
         for number in range(durable_count):
             self._check_durable_segment(number)
+        if self._epochs is None and not self._changes.dry_run:  # a dry run has no use for them
+            for segment in self.segments[:durable_count]:
+                self._note_epochs(read_epochs(segment))
         if end is not None:
             self._load_producers(end)
         elif self.segments:
@@ -624,12 +634,15 @@ class _Recovery:
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
-            self._changes.remove(names.LEADER_EPOCH_CHECKPOINT)
-            self._changes.sync_names()
-            if not self._changes.dry_run:
-                self._epochs = LeaderEpochs(self._changes.directory)
-        if self._changes.dry_run or self._epochs is None:
+            # In one step: after a crash before it the next start finds the damaged file, and does the same.
+            entries: list[tuple[int, int]] = []
+            for epoch, base in self._new_epochs:
+                entries = with_epoch(entries, epoch, base)
+            self._changes.write(names.LEADER_EPOCH_CHECKPOINT, encode_epochs(entries))
+        if self._changes.dry_run:
             return
+        if self._epochs is None:
+            self._epochs = LeaderEpochs(self._changes.directory)
         before = self._epochs.entries
         for epoch, base in self._new_epochs:
             self._epochs.assign(epoch, base)

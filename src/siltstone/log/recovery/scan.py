@@ -11,6 +11,7 @@ last index entries on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -97,6 +98,24 @@ def state_changing_rows(batches: BatchHeaders) -> Int64:
     return np.sort(sorted_rows[is_first_of_run[:-1] | is_first_of_run[1:]])
 
 
+def _epochs_of(batches: BatchHeaders) -> list[tuple[int, int]]:
+    """(leader epoch, the base offset of the first batch that has it) wherever the epoch changes."""
+    epochs = batches["leader_epoch"]
+    rows = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+    return [(int(epochs[row]), int(batches["base_offset"][row])) for row in rows]
+
+
+def read_epochs(segment: Segment) -> list[tuple[int, int]]:
+    """The leader epochs of a segment's batches up to its first damage; no checksum is verified.
+
+    Raises OSError."""
+    epochs = []
+    with contextlib.suppress(CorruptRecordError), files.Reader(segment.path) as reader:
+        for window in windows(reader, verify=False):
+            epochs += _epochs_of(window.batches)
+    return epochs
+
+
 class SegmentScan:
     """A scan of a segment's ``.log``; call ``run`` once. Its results:
 
@@ -139,9 +158,7 @@ class SegmentScan:
             except CorruptRecordError as error:
                 position = window.origin + error.position
                 raise CorruptRecordError(error.path, position, error.reason, advice=error.advice) from None
-            epochs = batches["leader_epoch"]
-            for row in np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1)).tolist():
-                self.epochs.append((int(epochs[row]), int(batches["base_offset"][row])))
+            self.epochs += _epochs_of(batches)
             self.size = window.origin + int(batches["position"][-1]) + int(batches["size"][-1])
             self.next_offset = int(batches["last_offset"][-1]) + 1
             if len(batches) < len(window.batches):
