@@ -9,7 +9,15 @@ import pytest
 from siltstone.base.errors import UsageError
 from siltstone.log.fetch import EARLIEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
-from siltstone.tables.options import OPTIONS, OffsetLimit, ReadOptions, duration_ms, size, time_ms
+from siltstone.tables.options import (
+    OPTIONS,
+    OffsetLimit,
+    ReadOptions,
+    duration_ms,
+    plan_title,
+    size,
+    time_ms,
+)
 from siltstone.tables.writing import WRITE_OPTIONS
 from tests.support.errors import raises_error
 from tests.support.golden_sets import REPOSITORY
@@ -127,3 +135,21 @@ def test_the_documentation_lists_every_option() -> None:
     told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     sparks_own = {"location", "paths"}
     assert told == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} - sparks_own
+
+
+@pytest.mark.parametrize(
+    ("texts", "title"),
+    [
+        ({}, "siltstone /kafka"),
+        ({"subscribe": "users, ledger", "view": "latest"}, "siltstone /kafka users,ledger view=latest"),
+        ({"assign": '{"users":[1,0]}', "asOfOffset": "7"}, "siltstone /kafka users-0,users-1 asOf=7"),
+        ({"subscribePattern": "u.*", "table": "batches"}, "siltstone /kafka u.* table=batches"),
+        ({"startingOffsets": '{"users":{"0":5}}'}, "siltstone /kafka starting=users-0:5"),
+        (
+            {"endingTimestamp": "99", "isolation": "read_uncommitted"},
+            "siltstone /kafka isolation=read_uncommitted ending=99 ms",
+        ),
+    ],
+)
+def test_a_plan_says_what_is_read(texts: dict[str, str], title: str) -> None:
+    assert plan_title(ReadOptions.of({"path": "/kafka", **texts})) == title

@@ -185,6 +185,9 @@ class PartitionSelection:
     subscribe: tuple[str, ...] | None = None
     pattern: str | None = None
 
+    def __str__(self) -> str:
+        return ",".join(map(str, self.assign or self.subscribe or ())) or self.pattern or ""
+
     def selects(self, topic_partition: TopicPartition) -> bool:
         """Is this partition selected, whether it exists or not?"""
         if self.assign is not None:
@@ -226,6 +229,10 @@ class OffsetLimit:
     def value_for(self, topic_partition: TopicPartition) -> int:
         """A partition's offset or time. Raises KeyError for a partition that ``by_partition`` leaves out."""
         return self.by_partition[topic_partition] if self.every_partition is None else self.every_partition
+
+    def __str__(self) -> str:
+        limits = ",".join(f"{at}:{limit}" for at, limit in sorted(self.by_partition.items()))
+        return f"{limits or self.every_partition}{' ms' if self.is_time else ''}"
 
     def has_offset(self, offset: int) -> bool:
         """Is the limit this offset, for at least one partition?"""
@@ -327,6 +334,21 @@ class ReadOptions:
         options = cls(selection=PartitionSelection(**selected), **values)
         _refuse_contradictions(options, is_streaming)
         return options
+
+
+_TITLE_FIELDS = {"table": "table", "view": "view", "isolation": "isolation"}
+_TITLE_FIELDS |= {"starting": "starting", "ending": "ending", "as_of": "asOf"}
+
+
+def plan_title(options: ReadOptions) -> str:
+    """What is read, in a few words, for the plans of queries: ``siltstone /backup/kafka users view=latest``.
+
+    Options that are as usual are left out, and so is what chooses records: keys may be secret."""
+    words, usual = ["siltstone", ",".join(options.paths), str(options.selection)], ReadOptions(paths=())
+    for name, shown in _TITLE_FIELDS.items():
+        if getattr(options, name) != getattr(usual, name):
+            words.append(f"{shown}={getattr(options, name)}")
+    return " ".join(filter(None, words))
 
 
 def _refuse_contradictions(options: ReadOptions, is_streaming: bool) -> None:
