@@ -9,7 +9,7 @@
     st.verify("/backup/kafka", "/new").raise_for_errors()
 
 Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
-many, ``config`` a mapping. Spark is imported only if it is used.
+many, ``config`` and ``spark_conf`` are mappings. Spark is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class LogKeywords(TypedDict, total=False):
     engine: EngineName
     no_spark: bool
     master: str
+    spark_conf: Mapping[str, ConfigValue]
     spill_dir: OnePath
 
 
@@ -91,8 +92,8 @@ def _request(kind: type[Any], keywords: Mapping[str, Any], **places: object) -> 
     for name, value in keywords.items():
         if name == "topic":
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
-        elif name == "config":
-            options[name] = [f"{key}={text}" for key, text in config_texts(value, "config").items()]
+        elif name in ("config", "spark_conf"):
+            options[name] = [f"{key}={text}" for key, text in config_texts(value, name).items()]
         elif name == "now_ms":
             options[name] = checked_ms(value, name)
         elif name not in kind.__dataclass_fields__:

@@ -27,7 +27,7 @@ from siltstone.runtime.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.internals import running_session
-from siltstone.spark.session import is_local, refuse_unshared_executors, start_session, stop_session
+from siltstone.spark.session import start_session, stop_session
 from siltstone.spark.tasks import is_alive
 
 StartedEngine = TypeVar("StartedEngine", SparkEngine, SparkCompactionEngine)
@@ -54,18 +54,12 @@ class _Sessions:
         return engine
 
     def _session(self) -> tuple[SparkSession, bool]:
-        """(The session of the process, whether it was started here.) A dead session is replaced."""
+        """(A session, whether its application was started here.) A dead session is replaced."""
         master = str(self._manager.config["cleaner.spark.master"])
         with _session_start_lock:
             existing = running_session()
-            if existing is not None and not is_alive(existing):
-                stop_session(existing)
-                existing = None
-            session = existing if existing is not None else start_session(master)
-        if not is_local(session.sparkContext.master or master):
-            for served in self._manager.serving():
-                refuse_unshared_executors(session, served.path)
-        return session, existing is None
+            has_session = existing is not None and is_alive(existing)
+            return start_session(master), not has_session
 
     def stop(self, engine: object) -> None:
         """Stop the session of an engine that is lost or no longer used, if it was started for this engine."""
