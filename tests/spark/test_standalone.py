@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import siltstone_daemon
 from siltstone.spark import shipping
 from tests.support.golden_sets import REPOSITORY
-from tests.support.operator.staged import Staged, logs_in, no_leftovers, stage
+from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
+from tests.support.spark.fenced_on_cluster import HELD, KILLED, TWICE
 from tests.support.spark.standalone import BARE, INSTALLED, SMALL, Cluster, standalone_cluster, submit
 
 pytestmark = pytest.mark.spark
@@ -82,3 +86,63 @@ def test_a_programs_own_session_is_used_and_stays_as_it_is(
         "own": 3,
     }
     assert logs_in(out) == logs_in(tmp_path / "here-out")
+
+
+def fenced(cluster: Cluster, staged: Staged, what: str, marks: Path, **settings: str) -> list[str]:
+    """The command of a cleaning to which something happens."""
+    marks.mkdir()
+    request = staged.request
+    given = {"directories": [str(staged.directory)], "topics": list(request.topics), "now_ms": request.now_ms}
+    given["config"] = list(request.config)
+    words = [what, cluster.master, json.dumps(given), json.dumps({**SMALL, **settings}), str(marks)]
+    return [sys.executable, "-m", "tests.support.spark.fenced_on_cluster", *words]
+
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize(("what", "settings"), [(KILLED, {}), (TWICE, SPECULATION), (KILLED, SPECULATION)])
+def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
+    golden: Path, tmp_path: Path, cluster: Cluster, what: str, settings: dict[str, str], adaptive: str
+) -> None:
+    here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
+    here.clean_one()
+    marks, settings = tmp_path / "marks", {**settings, "spark.sql.adaptive.enabled": adaptive}
+    said = json.loads(cluster.run(fenced(cluster, there, what, marks, **settings)))
+    assert said["status"] == "cleaned", said
+    assert len(list(marks.glob("0.*"))) > 1 if what == TWICE else (marks / "killed").exists()
+    assert logs_in(there.directory) == logs_in(here.directory)
+    no_leftovers(there.directory)
+
+
+@pytest.mark.long
+def test_a_killed_driver_leaves_the_log_whole_and_the_next_one_cleans_it(
+    golden: Path, tmp_path: Path, cluster: Cluster
+) -> None:
+    """Its executors have staged segments, and may live on for a while."""
+    here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
+    values = last_values(there.partition)
+    here.clean_one()
+    marks = tmp_path / "marks"
+    command = fenced(cluster, there, HELD, marks)
+    environment = cluster.environment(INSTALLED)
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE) as driver:
+        while driver.poll() is None and not list(marks.iterdir()):
+            time.sleep(0.1)
+        processes = [*psutil.Process(driver.pid).children(recursive=True), psutil.Process(driver.pid)]
+        for process in processes:
+            process.kill()
+    assert list(there.partition.glob(".siltstone/*/*.log")), "a segment was staged"
+    assert there.checkpoint() is None and last_values(there.partition) == values
+    document = cluster.siltstone(clean(there))
+    assert [log["status"] for log in document["logs"]] == ["cleaned"]
+    assert logs_in(there.directory) == logs_in(here.directory)
+    no_leftovers(there.directory)

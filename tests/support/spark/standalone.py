@@ -1,7 +1,8 @@
 """A standalone cluster of Spark: a master and two workers, each a process of its own.
 
-A worker has its own work directory, home and temporary folder, and executors inherit them. Its environment
-has no Siltstone: a driver names the executors' Python, ``INSTALLED`` or ``BARE``.
+A worker has its own address, work directory, home and temporary folder, and executors inherit them. (Spark
+speculates only on another host.) Its environment has no Siltstone: a driver names the executors' Python,
+``INSTALLED`` or ``BARE``.
 """
 
 from __future__ import annotations
@@ -109,10 +110,10 @@ def _said(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
 
 
 def _write_pythons(folder: Path) -> None:
-    """Pythons for executors. The one without Siltstone does not read ``.pth`` files, by which this repository
-    is installed."""
+    """Pythons for executors. One has the package and its tests; the other does not read the ``.pth`` files by
+    which this repository is installed."""
     libraries = sysconfig.get_path("purelib")
-    for kind, path, flags in ((INSTALLED, str(SOURCE), ""), (BARE, libraries, "-S ")):
+    for kind, path, flags in ((INSTALLED, f"{SOURCE}:{REPOSITORY}", ""), (BARE, libraries, "-S ")):
         script = folder / f"python-{kind}"
         python = shlex.quote(sys.executable)
         script.write_text(
@@ -125,24 +126,24 @@ def _write_pythons(folder: Path) -> None:
 def standalone_cluster(folder: Path) -> Iterator[Cluster]:
     """A cluster of two workers with a core each, for the block."""
     _write_pythons(folder)
-    ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    ports = ["--port", "0", "--webui-port", "0", "--host"]
     base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XDG_CACHE_HOME")}
     (core,) = (class_archive.SPARK_HOME / "jars").glob("spark-core_*.jar")
     scala = core.name.split("_")[1].split("-")[0]  # as load-spark-env.sh says to a worker
     base |= {"SPARK_HOME": str(class_archive.SPARK_HOME), "SPARK_SCALA_VERSION": scala}
-    base["SPARK_LOCAL_IP"] = "127.0.0.1"
     with contextlib.ExitStack() as stack:
-        master = _java("master", ports, folder, base)
+        master = _java("master", [*ports, "127.0.0.1"], folder, base)
         stack.callback(_stop, master)
         url = _said(master, folder / "master.log", r"Starting Spark master at (spark://\S+)")
         workers = []
-        for name in ("one", "two"):
+        for name, host in (("one", "127.0.0.1"), ("two", "127.0.0.2")):
             place = folder / name
             for part in ("home", "tmp", "work"):
                 (place / part).mkdir(parents=True)
             own = {"HOME": place / "home", "TMPDIR": place / "tmp", "SPARK_LOCAL_DIRS": place / "tmp"}
-            words = [*ports, "--cores", "1", "--memory", "1g", "--work-dir", str(place / "work"), url]
-            workers.append(_java("worker", words, place, base | {key: str(at) for key, at in own.items()}))
+            environment = {**base, **{key: str(at) for key, at in own.items()}, "SPARK_LOCAL_IP": host}
+            words = [*ports, host, "--cores", "1", "--memory", "1g", "--work-dir", str(place / "work"), url]
+            workers.append(_java("worker", words, place, environment))
             stack.callback(_stop, workers[-1])
         for worker, name in zip(workers, ("one", "two"), strict=True):
             _said(worker, folder / name / "worker.log", "(Successfully registered with master)")
