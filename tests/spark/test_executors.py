@@ -98,12 +98,10 @@ class Fake:
     def __init__(self, slots: list[int], **settings: str) -> None:
         self.slots, self.asked = slots, 0
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
-        conf = SimpleNamespace(getAll=lambda: list(dotted.items()))
         self.conf = SimpleNamespace(get=dotted.get)
         self.sparkContext = SimpleNamespace(
             master="spark://host:7077",
             applicationId=f"app-{id(self)}",
-            getConf=lambda: conf,
             defaultParallelism=7,
         )
 

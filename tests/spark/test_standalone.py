@@ -14,6 +14,7 @@ import pytest
 
 import siltstone_daemon
 from siltstone.spark import shipping
+from siltstone.spark.settings import REQUIRED
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import Staged, last_values, logs_in, no_leftovers, stage
 from tests.support.spark.fenced_on_cluster import HELD, KILLED, TWICE
@@ -54,13 +55,42 @@ def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
     assert set(cluster.packages()) == ({ours} if kind == BARE else set())
 
 
-def test_spark_submit_says_where_and_how(golden: Path, tmp_path: Path, cluster: Cluster) -> None:
+DEFAULTS = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.speculation": "true",
+    "spark.shuffle.compress": "true",
+    "spark.executor.defaultJavaOptions": "-XX:+UseSerialGC",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.rolling.enabled": "false",
+}
+
+
+def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Path, cluster: Cluster) -> None:
+    """Those of ``spark-defaults.conf`` and of the command line, as Spark's event log tells them."""
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
     here.clean_one()
+    folder, events = tmp_path / "conf", tmp_path / "events"
+    folder.mkdir()
+    events.mkdir()
+    defaults = {**DEFAULTS, "spark.eventLog.dir": events.as_uri()}
+    text = "".join(f"{name} {value}\n" for name, value in defaults.items())
+    (folder / "spark-defaults.conf").write_text(text)
     script = str(REPOSITORY / "src" / "siltstone" / "__main__.py")
-    document = json.loads(cluster.run([*submit(cluster, {}), script, *clean(there), "--json"]))
+    command = [*submit(cluster, {"spark.app.name": "nightly"}), script, *clean(there), "--json"]
+    document = json.loads(cluster.run(command, SPARK_CONF_DIR=str(folder)))
     assert document["engine"] == f"spark {cluster.master}"
     assert logs_in(there.directory) == logs_in(here.directory)
+    (told,) = (path for path in events.iterdir() if path.is_file() and not path.name.startswith("."))
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    found = next(line["Spark Properties"] for line in lines if "Spark Properties" in line)
+    wanted = {**defaults, **SMALL, **REQUIRED, "spark.app.name": "nightly", "spark.master": cluster.master}
+    assert found.items() >= wanted.items()
+    assert "spark.authenticate" not in found
+    assert "TieredStopAtLevel" not in found.get("spark.executor.extraJavaOptions", "")
+    starts = [line["Properties"] for line in lines if line["Event"] == "SparkListenerJobStart"]
+    titles = {properties.get("spark.job.description") for properties in starts}
+    assert titles == {f"siltstone: {there.partition.name}"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(INSTALLED, marks=pytest.mark.long), BARE])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from siltstone.base.clock import Clock, checked_ms
 from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
 from siltstone.base.errors import EngineError, UsageError
-from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session
+from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 
@@ -218,14 +218,19 @@ def open(
 # The embedded cleaner.
 
 
-def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCleaner:
+def start_cleaner(
+    manager: LogManager, *, engine: EngineName = "auto", spark_conf: Mapping[str, ConfigValue] | None = None
+) -> LogCleaner:
     """Clean the logs of ``manager`` as they grow, until it is closed.
 
     ``engine`` "process": in this process, without Java. "spark": on ``cleaner.spark.master``; without Java,
     and whenever Spark is lost, the logs stay as they are and the next round tries again. "auto": Spark if the
     program has a session, or if PySpark and Java are there and the compacted logs have 256 MiB by now; else
-    this process. Nothing is started where ``log.cleaner.enable`` is false. Raises UsageError, EngineError.
+    this process. ``spark_conf``: settings of Spark. Nothing is started where ``log.cleaner.enable`` is false.
+    Raises UsageError, EngineError.
     """
+    texts = config_texts(spark_conf or {}, "spark_conf")
+    settings = parse_spark_conf([f"{name}={text}" for name, text in texts.items()])
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
     if engine == "spark" or (engine == "auto" and _takes_spark(manager)):
@@ -234,7 +239,7 @@ def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCle
             raise EngineError("PySpark is not installed", advice=advice)
         from siltstone.spark.embedded import start_cleaner as start_on_spark
 
-        return start_on_spark(manager)
+        return start_on_spark(manager, spark_conf=settings)
     cleaner = _cleaner_in_process(manager)
     cleaner.start()
     return cleaner

@@ -53,17 +53,22 @@ def workers_of(session: SparkSession) -> int:
     if is_connect(session):
         return _workers_of_connect(session)
     context = session.sparkContext
-    settings = dict(context.getConf().getAll())
-    if is_local(context.master) or "spark.default.parallelism" in settings:
+    if is_local(context.master) or _setting(session, "spark.default.parallelism", ""):
         return context.defaultParallelism
-    cores = int(settings.get("spark.executor.cores", "1")) // int(settings.get("spark.task.cpus", "1"))
-    if settings.get("spark.dynamicAllocation.enabled") == "true":
-        partitions = int(session.conf.get("spark.sql.shuffle.partitions", "200") or "200")
-        most = settings.get("spark.dynamicAllocation.maxExecutors", "")
-        wanted = min(int(most) * max(cores, 1), partitions) if most.isdecimal() else partitions
+    cores = int(_setting(session, "spark.executor.cores", "1"))
+    tasks_each = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
+    if _setting(session, "spark.dynamicAllocation.enabled", "false") == "true":
+        partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
+        most = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
+        wanted = min(int(most) * tasks_each, partitions) if most.isdecimal() else partitions
         return max(task_slots(session), wanted)
-    expected = int(settings.get("spark.executor.instances", "1")) * max(cores, 1)
+    expected = int(_setting(session, "spark.executor.instances", "1")) * tasks_each
     return max(_slots_after_start(session, expected), 1)
+
+
+def _setting(session: SparkSession, name: str, default: str) -> str:
+    """A setting of the application. (Asking for all of them takes Py4J a tenth of a second.)"""
+    return session.conf.get(name, default) or default
 
 
 def _workers_of_connect(session: SparkSession) -> int:
