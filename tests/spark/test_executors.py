@@ -128,11 +128,12 @@ MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions
 @pytest.mark.parametrize(
     ("session", "workers", "waited"),
     [
-        (Fake(COMING), 6, 3.5),
-        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 1.9),
-        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 5.9),
+        (Fake(COMING), 6, 4.5),
+        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 2.9),
+        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 6.9),
         (Fake([4], spark_executor_instances="9"), 4, 30.0),
-        (Fake([0]), 1, 30.0),
+        (Fake([0]), 200, 30.0),
+        (Fake([0], spark_executor_instances="300"), 300, 30.0),
         (Fake([0], spark_default_parallelism="7"), 7, 0.0),
         (Fake([0], **MANY), 50, 0.0),
         (Fake([80], **MANY), 80, 0.0),

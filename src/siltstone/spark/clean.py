@@ -202,6 +202,11 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
     return [ordered[number::tasks] for number in range(tasks)]
 
 
+def job_count(logs: int, tasks: int, workers: int) -> int:
+    """How many jobs clean ``logs`` small logs in ``tasks`` tasks; each job has a task for each worker."""
+    return max(1, min(_JOBS, logs // _LOGS_PER_JOB, tasks // workers))
+
+
 def extract_task(
     work: LogWork, inputs: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
@@ -330,8 +335,9 @@ class SparkEngine(SparkWorkers):
         Many logs are several jobs: while one runs, the caller swaps the logs of the one before. The logs of a
         failed job are cleaned again in halves. Raises EngineError if there is only one log and its job fails,
         or if Spark is gone."""
-        inputs = distribute_logs(works, self.workers)
-        jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(inputs)))
+        workers = self.workers
+        inputs = distribute_logs(works, workers)
+        jobs = job_count(len(works), len(inputs), workers)
         logs_to_repeat: list[LogWork] = []
 
         def clean(number: int) -> list[LogReport]:

@@ -25,7 +25,7 @@ from siltstone.spark.tasks import UNSHARED
 
 _CONNECT_WORKERS = 8
 """The number of tasks at one time that is assumed of a Connect server if no setting has it."""
-_WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 10
+_WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 20
 """How long the first job of a cluster waits for executors; and how many polls in a row must see the same
 number of them."""
 
@@ -48,7 +48,8 @@ def workers_of(session: SparkSession) -> int:
     """How many tasks a job should have now: as many as can run at one time, or ``spark.default.parallelism``.
 
     The first job of a cluster waits until its executors are there, at most 30 s. With dynamic allocation it
-    does not wait: a job gets as many tasks as the most executors run, or ``spark.sql.shuffle.partitions``.
+    does not wait: a job gets as many tasks as the most executors run, or ``spark.sql.shuffle.partitions``. So
+    does a job for which no executor has come: a busy cluster may grant many later.
     """
     if is_connect(session):
         return _workers_of_connect(session)
@@ -57,13 +58,13 @@ def workers_of(session: SparkSession) -> int:
         return context.defaultParallelism
     cores = int(_setting(session, "spark.executor.cores", "1"))
     tasks_each = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
+    partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
     if _setting(session, "spark.dynamicAllocation.enabled", "false") == "true":
-        partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
         most = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
         wanted = min(int(most) * tasks_each, partitions) if most.isdecimal() else partitions
         return max(task_slots(session), wanted)
     expected = int(_setting(session, "spark.executor.instances", "1")) * tasks_each
-    return max(_slots_after_start(session, expected), 1)
+    return _slots_after_start(session, expected) or max(expected, partitions)
 
 
 def _setting(session: SparkSession, name: str, default: str) -> str:
