@@ -23,7 +23,7 @@ from bench.beside_kafka.producing import pristine
 from bench.beside_kafka.running import COLD, HOT, SIDES, OtherRecordsError, Plan, measure, say
 from bench.beside_kafka.siltstone_side import NotCleanedError
 from bench.beside_kafka.workloads import BREAK_EVEN, WORKLOADS, chosen
-from siltstone.commands.engines import DEFAULT_MASTER
+from siltstone.spark.settings import DEFAULT_MASTER
 from tests.support.kafka.jars import java, kafka_version
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "beside-kafka"

@@ -18,7 +18,7 @@ from bench.beside_kafka.producing import Made, pristine
 from bench.beside_kafka.siltstone_side import ONE_SHOT, Session, one_shot
 from bench.beside_kafka.twins import copy_closed, settle, twin_of
 from bench.beside_kafka.workloads import IDLE, MAIN, WARM_UP, Workload
-from siltstone.commands.engines import DEFAULT_MASTER
+from siltstone.spark.settings import DEFAULT_MASTER
 from tests.support.kafka.logdir import active_base
 
 VARIANTS = {KAFKA_DEFAULT: DEFAULT, KAFKA_TUNED: TUNED}

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.commands import clean as cleaning
 from siltstone.commands.clean import CleanRequest, clean
 from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.compactions import claim_compaction
 from siltstone.runtime.manager import LogManager
@@ -324,3 +326,21 @@ def test_the_pages_example_is_what_happens(tmp_path: Path) -> None:
         said = printed(command, tmp_path)
         before, elided, _ = expected.partition(" …\n")
         assert said.startswith(before) if elided else said == expected, command
+
+
+def test_spark_gets_the_master_and_the_settings(
+    siltstone: Command, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def engine(*given: object) -> InProcessCompactionEngine:
+        asked.append(given)
+        return InProcessCompactionEngine()
+
+    monkeypatch.setattr(cleaning, "compaction_engine", engine)
+    words = ["compact-topic", "--dir", shop, "--topic", NAME, "--master", "spark://host:7077"]
+    conf = ["--spark-conf", "spark.executor.memory=2g", "--spark-conf", "spark.speculation=true"]
+    assert siltstone(*words, *conf).status == 0
+    settings = {"spark.executor.memory": "2g", "spark.speculation": "true"}
+    assert asked == [(True, "spark://host:7077", settings)]
+    assert siltstone(*words, "--spark-conf", "executor.memory=2g").status == 2 and len(asked) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace import cleaner
 from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import InPlace
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
@@ -23,20 +24,24 @@ from tests.support.cleaning.logs import one
 
 SIZE = 10 * len(one(0, "key"))
 """Bytes of a log's closed segment."""
+SIXTEENTH = -(-SIZE // 16)
 
 
-class TwoWorkers(InProcessEngine):
+class Remembering(InProcessEngine):
     """Remembers which way each log went."""
 
     workers = 2
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
         super().__init__()
+        self.workers = workers
         self.whole: list[str] = []
         self.spread: list[str] = []
+        self.jobs: list[int] = []
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         self.whole += [work.name for work in works]
+        self.jobs.append(len(works))
         return super().clean_whole(works)
 
     def clean_distributed(self, work: LogWork) -> LogReport:
@@ -44,9 +49,9 @@ class TwoWorkers(InProcessEngine):
         return super().clean_distributed(work)
 
 
-def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:
+def clean(root: Path, count: int, whole_log_bytes: int, workers: int = 2) -> Remembering:
     """So many logs of ``SIZE`` bytes."""
-    engine = TwoWorkers()
+    engine = Remembering(workers)
     first = logs.write_log(root, {0: [one(offset, "key") for offset in range(10)], 10: [one(10, "key")]})
     for number in range(1, count):
         shutil.copytree(first, root / f"topic-{number}")
@@ -59,8 +64,8 @@ def clean(root: Path, count: int, whole_log_bytes: int) -> TwoWorkers:
             )
             for topic_partition, path in directory.partitions.items()
         ]
-        cleaner = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
-        results = cleaner.run(states, PlanOptions(now_ms=logs.NOW, force=True))
+        run = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
+        results = run.run(states, PlanOptions(now_ms=logs.NOW, force=True))
     assert [each.status for each in results] == [CLEANED] * count
     return engine
 
@@ -81,3 +86,29 @@ def test_larger_logs_go_whole_where_all_workers_have_one(
 ) -> None:
     engine = clean(tmp_path, count, whole_log_bytes)
     assert (len(engine.whole), len(engine.spread)) == ((count, 0) if whole else (0, count))
+
+
+@pytest.mark.parametrize(
+    ("count", "workers", "whole_log_bytes", "jobs"),
+    [
+        pytest.param(4, 4, SIXTEENTH, [4], id="many workers and as many logs"),
+        pytest.param(9, 4, SIXTEENTH, [4, 4, 1], id="several jobs, so that an interrupt costs one"),
+        pytest.param(4, 4, SIXTEENTH - 1, [], id="too large"),
+        pytest.param(3, 4, SIXTEENTH, [], id="too few of them"),
+        pytest.param(4, 3, SIXTEENTH, [], id="too few workers"),
+        pytest.param(9, 4, SIZE // 4, [9], id="four times as large, in one job as before"),
+    ],
+)
+def test_with_many_workers_even_larger_logs_go_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    workers: int,
+    whole_log_bytes: int,
+    jobs: list[int],
+) -> None:
+    """Four workers are many here, and a job has one log for each."""
+    monkeypatch.setattr(cleaner, "_MANY_WORKERS", 4)
+    monkeypatch.setattr(cleaner, "_LOGS_PER_WORKER", 1)
+    engine = clean(tmp_path, count, whole_log_bytes, workers)
+    assert engine.jobs == jobs and len(engine.spread) == (0 if jobs else count)

@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import LogWork
-from siltstone.spark.clean import distribute_logs
+from siltstone.spark.clean import distribute_logs, job_count
 from siltstone.spark.internals import WORKER_EXITED
 from siltstone.spark.tasks import job_error, merge_shape, smaller_buckets
 
@@ -53,6 +53,14 @@ def test_the_largest_first_and_evenly(work: LogWork) -> None:
     sizes = [size_of(part) for part in parts]
     assert [size_of([part[0]]) for part in parts] == [32 * MIB, 31 * MIB, 30 * MIB, 29 * MIB]
     assert max(sizes) - min(sizes) <= 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("logs", "tasks", "workers", "jobs"),
+    [(1, 1, 2, 1), (15, 8, 2, 1), (32, 8, 2, 2), (400, 8, 2, 4), (400, 400, 100, 4), (250, 250, 200, 1)],
+)
+def test_a_job_of_many_logs_keeps_all_workers_busy(logs: int, tasks: int, workers: int, jobs: int) -> None:
+    assert job_count(logs, tasks, workers) == jobs
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])

@@ -143,7 +143,7 @@ def test_several_logs(
     assert [(each.topic_partition, each.status) for each in found] == [
         (each.topic_partition, each.status) for each in wanted
     ]
-    assert logs_in(second) == logs_in(first) and len(jobs) == (4 if each == 1 else 1)
+    assert logs_in(second) == logs_in(first) and len(jobs) == (2 if each == 1 else 1)
 
 
 def test_memory_is_bounded_by_the_setting_not_by_the_keys(

@@ -1,4 +1,4 @@
-"""On executors that are processes of their own: the package is shipped, the same bytes come out."""
+"""On executors that are processes of their own: the same bytes come out, also after one was lost."""
 
 import json
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import siltstone
 from tests.support.golden_sets import REPOSITORY
 from tests.support.operator.staged import logs_in, no_leftovers, stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-PATIENCE_S = 600
-"""Every worker process compiles the kernels anew: of a zip numba keeps nothing."""
+PATIENCE_S = 240
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
@@ -23,8 +23,7 @@ def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout)
-    assert said["imported_from"], said
-    assert all("siltstone.zip" in path for path in said["imported_from"]), said
+    assert said["imported_from"] == [siltstone.__file__], "they have it installed: nothing was unpacked"
     assert said["secret"]["there"] and said["secret"]["javas"] >= 2 and not said["secret"]["shown"], said
     here = stage(golden, "basic_zipf_ts", tmp_path / "here")
     assert here.clean_one().status == "cleaned"

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from siltstone.commands import review
+from siltstone.spark.executors import workers_of
 from siltstone.spark.explain import SparkObserver
-from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 from tests.support import golden_sets
 from tests.support.explaining import explain_request

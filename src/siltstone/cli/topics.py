@@ -17,7 +17,7 @@ from siltstone.cli import output
 from siltstone.commands import compaction
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories
-from siltstone.commands.engines import DEFAULT_MASTER, uses_spark
+from siltstone.commands.engines import parse_spark_conf, uses_spark
 from siltstone.commands.explain_page import size_text
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.compaction.ledger.compactor import CompactionEngine
@@ -179,7 +179,7 @@ def topics(
 def _compact(place: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
     topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
-        done = compaction.compact_topic(place, topic, _engine_for(flags.dir), dry_run=dry_run)
+        done = compaction.compact_topic(place, topic, _engine_for(), dry_run=dry_run)
         return _show_compaction(done, dry_run=dry_run, as_json=as_json)
     state = compaction.compaction_of(place, topic)
     while flags.wait_complete and state.status.status == RUNNING:
@@ -306,7 +306,9 @@ class CompactTopicFlags(output.TopicFlags):
     engine
         What does the work: spark, process (this process), or auto: Spark from 256 MiB on, or with --master.
     master
-        The Spark master; default: local[*].
+        The Spark master; default: that of spark-submit, or local[*].
+    spark_conf
+        A setting of Spark, spark.NAME=VALUE, as for spark-submit; repeat it for more.
     dry_run
         Show how much would be read, change nothing.
     """
@@ -315,6 +317,7 @@ class CompactTopicFlags(output.TopicFlags):
     high_watermark: str | None = None
     engine: str = "auto"
     master: str | None = None
+    spark_conf: Sequence[str] = ()
     dry_run: bool = False
 
 
@@ -344,7 +347,7 @@ def compact_topic(
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,
-        _engine_for(flags.dir, flags.engine, flags.master),
+        _engine_for(flags.engine, flags.master, parse_spark_conf(flags.spark_conf)),
         reset=flags.reset,
         to_the_end=to_the_end,
         dry_run=flags.dry_run,
@@ -353,15 +356,14 @@ def compact_topic(
 
 
 def _engine_for(
-    folders: Sequence[Path], engine: str = "auto", master: str | None = None
+    engine: str = "auto", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> compaction.EngineFor:
     """The engine for so many bytes, as ``uses_spark`` chooses it."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 
     def make(size: int) -> CompactionEngine:
-        spark = uses_spark(engine, master, lambda: size)
-        return compaction_engine((master or DEFAULT_MASTER) if spark else None, folders)
+        return compaction_engine(uses_spark(engine, master, lambda: size), master, settings)
 
     return make
 

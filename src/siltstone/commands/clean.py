@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from siltstone import __version__
 from siltstone.base import files, interruption
@@ -231,34 +230,28 @@ Confirm = Callable[[Sequence[LogState], PlanOptions], None]
 
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
-    """A Spark engine on the requested master. Raises EngineError."""
+    """A Spark engine on the requested master. Raises EngineError, UsageError."""
     from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.session import start_session
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
-    changed = [request.out.parent] if request.out else request.directories
-    session = _session(request.spark_master, () if request.dry_run else changed, request.spill_dir)
+    spill = None if request.spill_dir is None else str(request.spill_dir)
+    session = start_session(request.master, spill_folder=spill, settings=request.spark_settings)
     return SparkEngine(session, progress=progress)
 
 
-def compaction_engine(master: str | None, folders: Sequence[Path]) -> CompactionEngine:
-    """The engine that compacts logs in ``folders``: Spark on ``master``, else this process. Raises
-    EngineError."""
-    if master is None:
+def compaction_engine(
+    spark: bool, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> CompactionEngine:
+    """The engine of side-by-side compaction: ``spark``, on ``master`` with its settings, else this process.
+    Raises EngineError, UsageError."""
+    if not spark:
         return InProcessCompactionEngine()
     from siltstone.spark.compact import SparkCompactionEngine
+    from siltstone.spark.session import start_session
 
-    return SparkCompactionEngine(_session(master, folders))
-
-
-def _session(master: str, changed: Sequence[Path], spill_dir: Path | None = None) -> Any:
-    """A session whose executors see the folders that will be changed. Raises EngineError."""
-    from siltstone.spark.session import is_local, refuse_unshared_executors, start_session
-
-    session = start_session(master, spill_folder=None if spill_dir is None else str(spill_dir))
-    for folder in () if is_local(master) else changed:
-        refuse_unshared_executors(session, folder)
-    return session
+    return SparkCompactionEngine(start_session(master, settings=settings))
 
 
 def clean(
@@ -296,7 +289,7 @@ def clean(
         cleaner = _cleaner(request, destination, once, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
         # No engine was started if there was nothing to clean.
-        engine_name = _engine_name(once(), request) if once.cache_info().currsize else None
+        engine_name = _engine_name(once()) if once.cache_info().currsize else None
         return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
 
 
@@ -376,8 +369,8 @@ def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFact
     return lambda request, progress: InProcessEngine(progress=progress)
 
 
-def _engine_name(engine: Engine, request: CleanRequest) -> str:
-    return "in-process" if isinstance(engine, InProcessEngine) else f"spark {request.spark_master}"
+def _engine_name(engine: Engine) -> str:
+    return "in-process" if isinstance(engine, InProcessEngine) else f"spark {getattr(engine, 'master', '')}"
 
 
 def _cleaner(

@@ -7,22 +7,22 @@ without Java.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.compaction.inplace.planning import LogState
 
 ENGINES = ("auto", "spark", "process")
-DEFAULT_MASTER = "local[*]"
 SPARK_BYTES = 256 << 20
 """``auto`` takes Spark for so many bytes of logs in all."""
 
 
 def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_spark: bool = False) -> bool:
-    """Does Spark do the work? With ``auto`` it does if a master is named, if this program has a session, or
-    if the logs have ``SPARK_BYTES``. ``size`` is called at most once. Raises UsageError for flags that
-    exclude each other."""
+    """Does Spark do the work? With ``auto`` it does if a master is named, if this program has a session or
+    was started by spark-submit, or if the logs have ``SPARK_BYTES``. ``size`` is called at
+    most once. Raises UsageError for flags that exclude each other."""
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: there is no such engine", advice=f"pass {', '.join(ENGINES)}")
     if no_spark or engine == "process":
@@ -35,7 +35,10 @@ def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_s
 
 
 def has_session() -> bool:
-    """Has this program a Spark session? Imports nothing of Spark unless the program has."""
+    """Has this program a Spark session, or Java from spark-submit? Imports nothing of Spark unless the
+    program has."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # as ``spark.internals.was_submitted``
+        return True
     if "pyspark.sql" not in sys.modules:
         return False
     from siltstone.spark.internals import running_session
@@ -55,3 +58,19 @@ def log_bytes(states: Iterable[LogState]) -> int:
 def compacted_bytes(states: Iterable[LogState]) -> int:
     """The bytes of the logs that a cleaning may change."""
     return log_bytes(state for state in states if state.may_be_cleaned)
+
+
+def parse_spark_conf(assignments: Sequence[str]) -> dict[str, str]:
+    """Spark's settings of ``--spark-conf``, ``key=value`` each. Raises UsageError."""
+    settings: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.startswith("spark.") or name != name.strip():
+            reason = f"{assignment!r} is not a setting of Spark"
+            raise UsageError(reason, path="--spark-conf", advice="pass spark.NAME=VALUE, as to spark-submit")
+        if settings.setdefault(name, value) != value:
+            reason = f"{name} is passed twice, with other values"
+            raise UsageError(reason, path="--spark-conf", advice="leave one of them out")
+    if "spark.master" in settings:
+        raise UsageError("spark.master is a setting of its own", path="--spark-conf", advice="pass --master")
+    return settings

@@ -9,8 +9,8 @@
     st.verify("/backup/kafka", "/new").raise_for_errors()
 
 Keyword arguments are the flags of the commands (``docs/commands.md``), with "_" for "-"; ``topic`` is one or
-many, ``config`` a mapping. A keyword that does not exist is a TypeError, which is a UsageError, too. Spark is
-imported only if it is used.
+many, ``config`` and ``spark_conf`` are mappings. A keyword that does not exist is a TypeError, which is a
+UsageError, too. Spark is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from siltstone.base.clock import Clock, checked_ms
 from siltstone.base.config import Config, ConfigValue, config_texts, parse_broker_config
 from siltstone.base.errors import EngineError, UnknownKeywordError, UsageError
-from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session
+from siltstone.commands.engines import ENGINES, SPARK_BYTES, has_session, parse_spark_conf
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.runtime.manager import LogManager
 
@@ -57,6 +57,7 @@ class LogKeywords(TypedDict, total=False):
     engine: EngineName
     no_spark: bool
     master: str
+    spark_conf: Mapping[str, ConfigValue]
     spill_dir: OnePath
 
 
@@ -96,8 +97,8 @@ def _request(kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any],
             raise _unknown_keyword(name, known)
         if name == "topic":
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
-        elif name == "config":
-            options[name] = [f"{key}={text}" for key, text in config_texts(value, "config").items()]
+        elif name in ("config", "spark_conf"):
+            options[name] = [f"{key}={text}" for key, text in config_texts(value, name).items()]
         elif name == "now_ms":
             options[name] = checked_ms(value, name)
         else:
@@ -227,17 +228,22 @@ def open(
 # The embedded cleaner.
 
 
-def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCleaner:
+def start_cleaner(
+    manager: LogManager, *, engine: EngineName = "auto", spark_conf: Mapping[str, ConfigValue] | None = None
+) -> LogCleaner:
     """Clean the logs of ``manager`` as they grow, until it is closed.
 
     ``engine`` "process": in this process, without Java. "spark": on ``cleaner.spark.master``; without Java,
     and whenever Spark is lost, the logs stay as they are and the next round tries again. "auto": Spark if the
     program has a session, or if PySpark and Java are there and the compacted logs have 256 MiB by now; else
-    this process. Nothing is started where ``log.cleaner.enable`` is false. Raises UsageError, EngineError.
+    this process. ``spark_conf``: settings of Spark. Nothing is started where ``log.cleaner.enable`` is false.
+    Raises UsageError, EngineError.
     """
     if not isinstance(manager, LogManager):
         advice = "pass what st.open(path, mode='a') returns; st.clean cleans stopped directories"
         raise UsageError(f"a {type(manager).__name__} has no logs that are open to be changed", advice=advice)
+    texts = config_texts(spark_conf or {}, "spark_conf")
+    settings = parse_spark_conf([f"{name}={text}" for name, text in texts.items()])
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", advice="pass auto, spark or process")
     if engine == "spark" or (engine == "auto" and _takes_spark(manager)):
@@ -246,7 +252,7 @@ def start_cleaner(manager: LogManager, *, engine: EngineName = "auto") -> LogCle
             raise EngineError("PySpark is not installed", advice=advice)
         from siltstone.spark.embedded import start_cleaner as start_on_spark
 
-        return start_on_spark(manager)
+        return start_on_spark(manager, spark_conf=settings)
     cleaner = _cleaner_in_process(manager)
     cleaner.start()
     return cleaner

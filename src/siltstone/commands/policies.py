@@ -36,7 +36,7 @@ from siltstone.base.config import (
     refuse_contradictions,
 )
 from siltstone.base.errors import CorruptFileError, DirectoryRefusedError, UnsafeFileError, UsageError
-from siltstone.commands.engines import DEFAULT_MASTER, uses_spark
+from siltstone.commands.engines import parse_spark_conf, uses_spark
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
@@ -101,12 +101,14 @@ class RunOptions(LogOptions):
     ----------
     engine
         What does the work: spark; process, which is this process, one log after another, without Java; or
-        auto, which takes Spark if the logs have 256 MiB or more, if --master is passed, or if the program
-        has a Spark session, and else this process.
+        auto, which takes Spark if the logs have 256 MiB or more, if --master is passed, if the program has
+        a Spark session, or in spark-submit, and else this process.
     no_spark
         The same as --engine process.
     master
-        The Spark master; default: local[*].
+        The Spark master; default: that of spark-submit, or local[*].
+    spark_conf
+        A setting of Spark, spark.NAME=VALUE, as for spark-submit; repeat it for more.
     spill_dir
         The folder for what Spark spills.
     """
@@ -114,16 +116,18 @@ class RunOptions(LogOptions):
     engine: str = "auto"
     no_spark: bool = False
     master: str | None = None
+    spark_conf: Sequence[str] = ()
     spill_dir: Path | None = None
 
     def uses_spark(self, size: Callable[[], int]) -> bool:
         """Does Spark do the work on logs of ``size`` bytes in all? Raises UsageError."""
+        parse_spark_conf(self.spark_conf)  # refused before anything is done, whatever does the work
         return uses_spark(self.engine, self.master, size, no_spark=self.no_spark)
 
     @property
-    def spark_master(self) -> str:
-        """The Spark master, which is this machine by default."""
-        return self.master or DEFAULT_MASTER
+    def spark_settings(self) -> dict[str, str]:
+        """``spark_conf`` by name. Raises UsageError."""
+        return parse_spark_conf(self.spark_conf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import compacted_bytes, log_bytes
+from siltstone.commands.engines import compacted_bytes, log_bytes, parse_spark_conf
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -59,7 +59,7 @@ class VerifyRequest(RunOptions):
     high_watermark
         "end": the cleaning was allowed beyond the checkpointed high watermark.
     master
-        The Spark master, or a Spark Connect server, sc://HOST:PORT.
+        The Spark master; default: that of spark-submit, or local[*]. Or a Connect server, sc://HOST:PORT.
     """
 
     before: Path | Sequence[Path]
@@ -101,10 +101,11 @@ def _paths(side: Path | Sequence[Path]) -> Sequence[Path]:
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
-    from siltstone.spark.session import session_on, workers_of
+    from siltstone.spark.executors import workers_of
+    from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
 
-    session = session_on(request.spark_master, request.spill_dir)
+    session = session_on(request.master, request.spill_dir, request.spark_settings)
     return SparkChecker(session, workers_of(session))
 
 
@@ -115,7 +116,7 @@ class ExplainRequest(CleaningOptions):
     Parameters
     ----------
     master
-        The Spark master, or a Spark Connect server, sc://HOST:PORT.
+        The Spark master; default: that of spark-submit, or local[*]. Or a Connect server, sc://HOST:PORT.
     show_keys
         Show the hottest keys; they are masked otherwise.
     top
@@ -145,6 +146,7 @@ def explain(
     plan_options = request.plan_options(resolve_now_ms(request.now_ms, SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")
+    parse_spark_conf(request.spark_conf)
     directories = open_directories(request.directories, lock=False)
     require_one_broker(directories)
     policies = gather_policies(directories, request)
@@ -162,9 +164,10 @@ def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progr
     if not request.uses_spark(lambda: compacted_bytes(states)):
         engine = InProcessEngine(progress=progress)
         return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
+    from siltstone.spark.executors import workers_of
     from siltstone.spark.explain import SparkObserver
-    from siltstone.spark.session import session_on, workers_of
+    from siltstone.spark.session import session_on
 
-    session = session_on(request.spark_master, request.spill_dir)
+    session = session_on(request.master, request.spill_dir, request.spark_settings)
     observer = SparkObserver(session, workers_of(session), progress)
     return Runner(engine=observer.engine(), observer=observer)

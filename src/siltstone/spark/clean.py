@@ -202,6 +202,11 @@ def distribute_logs(works: Sequence[LogWork], workers: int) -> list[list[LogWork
     return [ordered[number::tasks] for number in range(tasks)]
 
 
+def job_count(logs: int, tasks: int, workers: int) -> int:
+    """How many jobs clean ``logs`` small logs in ``tasks`` tasks; each job has a task for each worker."""
+    return max(1, min(_JOBS, logs // _LOGS_PER_JOB, tasks // workers))
+
+
 def extract_task(
     work: LogWork, inputs: Sequence[Sequence[InputSplit]], buckets: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
@@ -330,16 +335,17 @@ class SparkEngine(SparkWorkers):
         Many logs are several jobs: while one runs, the caller swaps the logs of the one before. The logs of a
         failed job are cleaned again in halves. Raises EngineError if there is only one log and its job fails,
         or if Spark is gone."""
-        inputs = distribute_logs(works, self._parallelism)
-        jobs = max(1, min(_JOBS, len(works) // _LOGS_PER_JOB, len(inputs)))
+        workers = self.workers
+        inputs = distribute_logs(works, workers)
+        jobs = job_count(len(works), len(inputs), workers)
         logs_to_repeat: list[LogWork] = []
 
         def clean(number: int) -> list[LogReport]:
             tasks = inputs[number::jobs]
             try:
                 return self._clean_in_one_job(tasks)
-            except EngineError:
-                if len(works) == 1 or not is_alive(self._session):
+            except EngineError as error:
+                if len(works) == 1 or _concerns_all_logs(error) or not is_alive(self._session):
                     raise
                 logs_to_repeat.extend(work for part in tasks for work in part)
                 return []
@@ -352,7 +358,8 @@ class SparkEngine(SparkWorkers):
         names = [work.name for part in inputs for work in part]
         title = f"{len(names)} logs" if len(names) > 1 else names[0]
         size = sum(work.size for part in inputs for work in part)
-        reports = self._run_numbered(title, len(inputs), clean_whole_task, inputs, size=size)
+        staging = [work.staging for part in inputs for work in part if work.staging is not None]
+        reports = self._run_numbered(title, len(inputs), clean_whole_task, inputs, size=size, staging=staging)
         return [report_of(row, LogReport) for row in reports]
 
     def _clean_by_halves(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
@@ -362,9 +369,9 @@ class SparkEngine(SparkWorkers):
             if not half:
                 continue
             try:
-                reports = self._clean_in_one_job(distribute_logs(half, self._parallelism))
+                reports = self._clean_in_one_job(distribute_logs(half, self.workers))
             except EngineError as error:
-                if not is_alive(self._session):
+                if _concerns_all_logs(error) or not is_alive(self._session):
                     raise
                 if len(half) > 1:
                     yield from self._clean_by_halves(half)
@@ -375,34 +382,35 @@ class SparkEngine(SparkWorkers):
 
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
-        report = self._clean_spread(work)
-        if self._may_be_miscut(work, report.extracted):
+        workers = self.workers
+        report = self._clean_spread(work, workers)
+        if self._may_be_miscut(work, report.extracted, workers):
             for group in report.groups:
                 remove_staged(group)
-            report = self._clean_spread(replace(work, may_cut=False))
+            report = self._clean_spread(replace(work, may_cut=False), workers)
         return report
 
-    def _may_be_miscut(self, work: LogWork, extracted: Extracted) -> bool:
+    def _may_be_miscut(self, work: LogWork, extracted: Extracted, workers: int) -> bool:
         """May a cut inside a segment have caused the failure? A wrong index leads to cuts within a batch."""
         if extracted.failure is None or extracted.failure.status != UNCLEANABLE:
             return False
-        return are_cut(self._splits_of_tasks(work)) or are_cut(dirty_splits(work, self._parallelism))
+        return are_cut(self._splits_of_tasks(work, workers)) or are_cut(dirty_splits(work, workers))
 
-    def _clean_spread(self, work: LogWork) -> LogReport:
+    def _clean_spread(self, work: LogWork, workers: int) -> LogReport:
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
         if should_broadcast(work, self._clean_share) and not is_connect(self._session):
-            joined = self._broadcast_join(work)
+            joined = self._broadcast_join(work, workers)
             if joined is not None:
                 return joined
-        report = _summed_report(work, self._by_group(work, rewrite_task))
+        report = _summed_report(work, self._by_group(work, rewrite_task, workers))
         report.groups.sort(key=lambda group: group.group_index)
         return report
 
-    def _broadcast_join(self, work: LogWork) -> LogReport | None:
+    def _broadcast_join(self, work: LogWork, workers: int) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
-        dirty = dirty_splits(work, self._parallelism) or [[]]
+        dirty = dirty_splits(work, workers) or [[]]
         sizes = [sum(segment.size for segment in work.sources(group)) for group in work.groups]
-        inputs = neighbours(sizes, min(len(sizes), self._parallelism))
+        inputs = neighbours(sizes, min(len(sizes), workers))
         if self._uses_barrier(work.size):
             stages = (
                 Stage(function=dirty_task, arguments=(work, dirty, len(inputs)), tasks=len(dirty)),
@@ -439,6 +447,7 @@ class SparkEngine(SparkWorkers):
                 inputs,
                 size=work.size,
                 is_rewriting=True,
+                staging=filter(None, [work.staging]),
             )
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone, and the broadcast with it.
@@ -447,9 +456,11 @@ class SparkEngine(SparkWorkers):
 
     def write_retained_offsets(self, work: LogWork) -> LogReport:
         """Find the retained offsets of one log on all workers, and write them to a file for each group."""
-        report = _summed_report(work, self._by_group(work, gather_task))
-        if self._may_be_miscut(work, report.extracted):
-            report = _summed_report(work, self._by_group(replace(work, may_cut=False), gather_task))
+        workers = self.workers
+        report = _summed_report(work, self._by_group(work, gather_task, workers))
+        if self._may_be_miscut(work, report.extracted, workers):
+            uncut = replace(work, may_cut=False)
+            report = _summed_report(work, self._by_group(uncut, gather_task, workers))
         return report
 
     def rewrite(
@@ -457,7 +468,7 @@ class SparkEngine(SparkWorkers):
     ) -> list[GroupReport]:
         """Rewrite some groups from their files of retained offsets."""
         wave = [(group, retained[group.index]) for group in groups]
-        tasks = self._rewrite_task_count(work, groups)
+        tasks = _rewrite_task_count(work, groups, self.workers)
         reports = self._run_numbered(
             work.name,
             len(wave),
@@ -467,37 +478,46 @@ class SparkEngine(SparkWorkers):
             tasks=tasks,
             size=wave_bytes(work, groups),
             is_rewriting=True,
+            staging=filter(None, [work.staging]),
         )
         return sorted((report_of(row, GroupReport) for row in reports), key=lambda group: group.group_index)
 
-    def _by_group(self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]]) -> list[Row]:
+    def _by_group(
+        self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], workers: int
+    ) -> list[Row]:
         """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
         reports."""
-        min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
+        min_buckets = bucket_count(work, max(self._min_buckets, workers))
         entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.limits.memory_bytes)
+        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, entry_bytes)
-        inputs = self._splits_of_tasks(work)
+        inputs = self._splits_of_tasks(work, workers)
         stages = (
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
-            Stage(function=task, arguments=(work,), tasks=self._rewrite_task_count(work, work.groups)),
+            Stage(function=task, arguments=(work,), tasks=_rewrite_task_count(work, work.groups, workers)),
         )
         return self._run(stages, work.name, work.staging, work.size)
 
-    def _splits_of_tasks(self, work: LogWork) -> list[list[InputSplit]]:
+    def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:
         """The input splits of each task that extracts entries."""
-        tasks = max(self._parallelism, math.ceil(work.size / _EXTRACT_TASK_BYTES))
+        tasks = max(workers, math.ceil(work.size / _EXTRACT_TASK_BYTES))
         return splits_by_task(
             work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
         )
 
-    def _rewrite_task_count(self, work: LogWork, groups: Sequence[Group]) -> int:
-        """How many tasks rewrite the groups. A task costs Spark some 80 ms, so there are as many as cores, or
-        more if the retained offsets of a task would take more than half of its memory."""
-        span = sum(group.end_offset - group.base_offset for group in groups)
-        minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
-        return min(len(groups), max(self._parallelism, minimum))
+
+def _rewrite_task_count(work: LogWork, groups: Sequence[Group], workers: int) -> int:
+    """How many tasks rewrite the groups. A task costs Spark some 80 ms, so there are as many as workers, or
+    more if the retained offsets of a task would take more than half of its memory."""
+    span = sum(group.end_offset - group.base_offset for group in groups)
+    minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
+    return min(len(groups), max(workers, minimum))
+
+
+def _concerns_all_logs(error: EngineError) -> bool:
+    """Has the job failed for a reason that is not in its logs? Then the error has no cause."""
+    return error.__cause__ is None
 
 
 def _summed_report(work: LogWork, reports: Iterable[Row]) -> LogReport:

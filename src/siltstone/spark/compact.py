@@ -139,13 +139,17 @@ class SparkCompactionEngine(SparkWorkers):
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """Compact new records in one job: ``in_one_task``, otherwise on all workers."""
         if in_one_task:
-            return _sum_of_reports(self._run_numbered(work.name, 1, compact_whole_task, work))
-        min_buckets = bucket_count(work, max(self._min_buckets, self._parallelism))
+            staging = [work.settings.staging]
+            return _sum_of_reports(
+                self._run_numbered(work.name, 1, compact_whole_task, work, staging=staging)
+            )
+        workers = self.workers
+        min_buckets = bucket_count(work, max(self._min_buckets, workers))
         entry_bytes = _WORD_BYTES * work.words * (work.end_offset - work.first_offset)
-        buckets, tasks = merge_shape(min_buckets, self._parallelism, entry_bytes, work.settings.memory_bytes)
+        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, PARTITIONS)
-        source_lists = self._source_lists(work.sources)
-        rewrite_tasks = max(1, min(len(work.groups), self._parallelism))
+        source_lists = _source_lists(work.sources, workers)
+        rewrite_tasks = max(1, min(len(work.groups), workers))
         stages = (
             Stage(function=extract_task, arguments=(work, source_lists, buckets), tasks=len(source_lists)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=min(tasks, buckets)),
@@ -155,18 +159,21 @@ class SparkCompactionEngine(SparkWorkers):
 
     def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs of a ledger into one, in one job; small runs in one task."""
-        workers = 1 if work.size <= _SMALL_MERGE_BYTES else self._parallelism
+        workers = 1 if work.size <= _SMALL_MERGE_BYTES else self.workers
         buckets = 1 << (workers - 1).bit_length()  # a power of two, at least ``workers``
         inputs = buckets + len(work.groups)
         tasks = 1 if workers == 1 else inputs
-        reports = self._run_numbered(work.name, inputs, merge_runs_task, work, buckets, tasks=tasks)
+        reports = self._run_numbered(
+            work.name, inputs, merge_runs_task, work, buckets, tasks=tasks, staging=[work.settings.staging]
+        )
         return _sum_of_reports(reports)
 
-    def _source_lists(self, sources: Sequence[Source]) -> list[list[int]]:
-        """For each task that extracts entries, the indexes of neighbouring sources of about the same size."""
-        sizes = [source.length for source in sources]
-        tasks = min(len(sources), max(self._parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
-        return neighbours(sizes, tasks) or [[]]
+
+def _source_lists(sources: Sequence[Source], workers: int) -> list[list[int]]:
+    """For each task that extracts entries, the indexes of neighbouring sources of about the same size."""
+    sizes = [source.length for source in sources]
+    tasks = min(len(sources), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
+    return neighbours(sizes, tasks) or [[]]
 
 
 def _sum_of_reports(reports: Iterable[Row]) -> CompactionReport:

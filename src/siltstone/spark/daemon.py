@@ -9,8 +9,8 @@ releases. For that reason PySpark's daemon imports nothing. This daemon keeps li
 and counts its threads. If there is more than one, or the number is unknown, it executes PySpark's daemon
 instead.
 
-``spark.session`` sets Spark's ``spark.python.daemon.module`` to this module, on local masters only: an
-executor on another machine may have another version of Siltstone, or none.
+``spark.session`` sets Spark's ``spark.python.daemon.module`` to this module on local masters. On clusters it
+is ``siltstone_daemon``, which starts this module of the package that it finds.
 """
 
 from __future__ import annotations

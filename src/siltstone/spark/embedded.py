@@ -16,7 +16,7 @@ other. A session that the program has already is used as it is, and is not stopp
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ from siltstone.runtime.manager import LogManager
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.internals import running_session
-from siltstone.spark.session import is_local, refuse_unshared_executors, start_session, stop_session
+from siltstone.spark.session import start_session, stop_session
 from siltstone.spark.tasks import is_alive
 
 StartedEngine = TypeVar("StartedEngine", SparkEngine, SparkCompactionEngine)
@@ -38,8 +38,8 @@ _session_start_lock = threading.Lock()
 class _Sessions:
     """Finds or starts the session for engines of a cleaner or of compactions, and stops what it started."""
 
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
+    def __init__(self, manager: LogManager, settings: Mapping[str, str] | None) -> None:
+        self._manager, self._settings = manager, settings
         self._lock = threading.Lock()
         # Sessions that were started here, by the ``id`` of their engine.
         self._own_sessions: dict[int, SparkSession] = {}
@@ -54,18 +54,12 @@ class _Sessions:
         return engine
 
     def _session(self) -> tuple[SparkSession, bool]:
-        """(The session of the process, whether it was started here.) A dead session is replaced."""
+        """(A session, whether its application was started here.) A dead session is replaced."""
         master = str(self._manager.config["cleaner.spark.master"])
         with _session_start_lock:
             existing = running_session()
-            if existing is not None and not is_alive(existing):
-                stop_session(existing)
-                existing = None
-            session = existing if existing is not None else start_session(master)
-        if not is_local(session.sparkContext.master or master):
-            for served in self._manager.serving():
-                refuse_unshared_executors(session, served.path)
-        return session, existing is None
+            has_session = existing is not None and is_alive(existing)
+            return start_session(master, settings=self._settings), not has_session
 
     def stop(self, engine: object) -> None:
         """Stop the session of an engine that is lost or no longer used, if it was started for this engine."""
@@ -75,26 +69,27 @@ class _Sessions:
             stop_session(session)
 
 
-def start_cleaner(manager: LogManager) -> LogCleaner:
+def start_cleaner(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> LogCleaner:
     """Start the embedded cleaner: it cleans the logs of ``manager`` as they grow, until ``manager`` is
     closed.
 
-    If ``log.cleaner.enable`` is false, it does nothing. Without Java, or if Spark is lost, the logs stay as
-    they are, and the next round tries again.
+    ``spark_conf``: settings of Spark. If ``log.cleaner.enable`` is false, it does nothing. Without Java, or
+    if Spark is lost, the logs stay as they are, and the next round tries again.
     """
-    sessions = _Sessions(manager)
+    sessions = _Sessions(manager, spark_conf)
     cleaner = LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
     cleaner.start()
     return cleaner
 
 
-def start_compaction(manager: LogManager) -> Compactions:
+def start_compaction(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> Compactions:
     """Start side-by-side compaction: it compacts each log of ``manager`` whose backlog is over its threshold,
     until ``manager`` is closed. ``Compactions.trigger`` compacts a log at once.
 
-    Without Java a compaction fails, its status says why, and the logs stay as they are.
+    ``spark_conf``: settings of Spark. Without Java a compaction fails, its status says why, and the logs stay
+    as they are.
     """
-    sessions = _Sessions(manager)
+    sessions = _Sessions(manager, spark_conf)
     compactions = Compactions(
         manager, lambda: sessions.start(SparkCompactionEngine), stop_engine=sessions.stop
     )

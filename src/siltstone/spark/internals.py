@@ -44,6 +44,7 @@ PRIVATE_USES = {
         "self._temp_dir = (": "the application's folder for temporary files",
     },
     "pyspark.java_gateway:launch_gateway": {
+        'if "PYSPARK_GATEWAY_PORT" in os.environ:': "spark-submit has started Java",
         "proc = Popen(command, **popen_kwargs)": "replaced: Java gets a process group of its own",
         "gateway.proc = proc": "Java's process, to wait for it",
     },
@@ -108,11 +109,20 @@ def forget_java() -> None:
     sessions._instantiatedSession = sessions._activeSession = None
 
 
-def start_java(builder: SparkSession.Builder) -> None:
-    """Start Java with the builder's settings, without a session."""
+def start_java(builder: SparkSession.Builder) -> dict[str, str]:
+    """Start Java with the builder's settings, without a session; or connect to the Java of spark-submit.
+
+    Returns the settings of an application that starts there: of ``spark-defaults.conf``, of spark-submit, and
+    the builder's."""
     context: Any = SparkContext
     options: Any = builder
     context._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(options._options.items())))
+    return dict(SparkConf().getAll())
+
+
+def was_submitted() -> bool:
+    """Did spark-submit start this process? Then Java runs already, and knows the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextlib.contextmanager

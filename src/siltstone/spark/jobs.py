@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,14 +25,27 @@ from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress, report_progress
 from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_read_by
-from siltstone.spark.internals import is_connect, java_context, temporary_folder
+from siltstone.spark.executors import SharedFolder, shared_folders, task_slots, workers_of
+from siltstone.spark.internals import is_connect, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
-from siltstone.spark.session import is_local, workers_of
-from siltstone.spark.tasks import Result, engine_errors, run_job, run_jobs_in_thread, worker_task
+from siltstone.spark.settings import is_local, without_retries
+from siltstone.spark.tasks import Result, engine_errors, run_job, run_jobs_in_thread, task_name, worker_task
 
 BARRIER_BYTES = 16 << 30
 """A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
-"""Seconds between reports of progress; and the longest wait for the last report."""
+
+
+Shared = Sequence[SharedFolder]
+"""The folders that the executor of a task must share with the driver."""
+
+
+def check_and_run(
+    shared: Shared, function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+) -> Iterator[pa.RecordBatch]:
+    """Run a task's function if its executor shares the folders. Raises UnsharedFolderError."""
+    for folder in shared:
+        folder.check()
+    yield from function(*arguments)
 
 
 def attempt_name() -> str:
@@ -45,10 +58,16 @@ def stage_over(
     function: Callable[..., Iterator[pa.RecordBatch]],
     *arguments: object,
     barrier: bool = False,
+    shared: Shared = (),
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the rows of each partition of
-    ``frame``."""
-    return frame.mapInArrow(worker_task(function, *arguments), SCHEMA, barrier=barrier)
+    ``frame``, after its executor passed the checks of ``shared``."""
+    if shared:
+        name = task_name(function)
+        task = worker_task(check_and_run, shared, function, *arguments, name=name)
+    else:
+        task = worker_task(function, *arguments)
+    return frame.mapInArrow(task, SCHEMA, barrier=barrier)
 
 
 def stage_over_numbers(
@@ -58,11 +77,13 @@ def stage_over_numbers(
     *arguments: object,
     tasks: int | None = None,
     barrier: bool = False,
+    shared: Shared = (),
 ) -> DataFrame:
     """A DataFrame that calls ``function(*arguments, batches)`` with the numbers 0 to ``count`` - 1 as rows.
 
     ``tasks``: they are spread over so many tasks; by default each number has a task of its own."""
-    return stage_over(session.range(0, count, 1, tasks or count), function, *arguments, barrier=barrier)
+    numbers = session.range(0, count, 1, tasks or count)
+    return stage_over(numbers, function, *arguments, barrier=barrier, shared=shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +102,9 @@ class Job:
 class SparkWorkers:
     """The base of engines that run their work on a session.
 
-    ``tasks``: how many tasks a job has, by default Spark's parallelism. ``buckets``: how many a merge has at
-    least. Logs of up to ``barrier_bytes`` go through one barrier stage if that is possible.
+    ``tasks``: how many tasks a job has, by default ``workers_of`` when it is planned. ``buckets``: how
+    many a merge has at least. Logs of up to ``barrier_bytes`` go through one barrier stage if that is
+    possible.
     """
 
     def __init__(
@@ -96,14 +118,19 @@ class SparkWorkers:
     ) -> None:
         self._session, self._progress = session, progress
         self._min_buckets, self._barrier_bytes = buckets, barrier_bytes
-        # The parallelism may differ from the number of tasks that run at one time (``task_slots``).
-        cores = workers_of(session) if is_connect(session) else session.sparkContext.defaultParallelism
-        self._parallelism = tasks or cores
+        self._tasks = tasks
 
     @property
     def workers(self) -> int:
-        """How many tasks a job has. (A worker of a barrier stage is one of them.)"""
-        return self._parallelism
+        """How many tasks a job has that is planned now. (A worker of a barrier stage is one of them.) Raises
+        EngineError if Spark is gone."""
+        with engine_errors("asking Spark how many tasks it runs"):
+            return self._tasks or workers_of(self._session)
+
+    @property
+    def master(self) -> str:
+        """The session's master, as users name it."""
+        return without_retries(self._session.sparkContext.master)
 
     def _uses_barrier(self, size: int) -> bool:
         return can_use_barrier(self._session, size, self._barrier_bytes)
@@ -124,13 +151,18 @@ class SparkWorkers:
         tasks: int | None = None,
         size: int = 0,
         is_rewriting: bool = False,
+        staging: Iterable[str] = (),
     ) -> list[Row]:
         """Run a job of one stage (``stage_over_numbers``). Returns its reports. ``size``, ``is_rewriting``:
-        for the progress (``report_progress``). Raises EngineError if the job fails."""
-        frame = functools.partial(stage_over_numbers, self._session, count, function, *arguments, tasks=tasks)
-        done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
-        with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
-            return collect(self._session, frame, title)
+        for the progress (``report_progress``). ``staging``: folders that its tasks write into. Raises
+        EngineError if the job fails, OSError."""
+        with shared_folders(self._session, staging) as shared:
+            frame = functools.partial(
+                stage_over_numbers, self._session, count, function, *arguments, tasks=tasks, shared=shared
+            )
+            done = bytes_by_tasks(self._session, tasks or count, size if is_rewriting else 2 * size)
+            with report_progress(self._progress, title, size, done, is_rewriting=is_rewriting):
+                return collect(self._session, frame, title)
 
 
 def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYTES) -> bool:
@@ -144,20 +176,6 @@ def can_use_barrier(session: SparkSession, size: int, maximum: int = BARRIER_BYT
         return is_local(context.master or "") and not context.statusTracker().getActiveJobsIds()
 
 
-def task_slots(session: SparkSession) -> int:
-    """How many tasks can run at one time, 0 if Spark does not say.
-
-    A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
-    ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
-    """
-    try:
-        context = java_context(session)
-        profile = context.resourceProfileManager().defaultResourceProfile()
-        return int(context.maxNumConcurrentTasks(profile))
-    except Exception:
-        return 0
-
-
 def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None) -> list[Row]:
     """Run each stage as a Spark stage, with shuffles between them. Returns the reports. Raises EngineError.
 
@@ -165,18 +183,20 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
     """
     first, *others = job.stages
 
-    def frames() -> DataFrame:
-        frame = stage_over_numbers(session, first.tasks, first.function, *first.arguments)
+    def frames(shared: Shared) -> DataFrame:
+        frame = stage_over_numbers(session, first.tasks, first.function, *first.arguments, shared=shared)
         for stage_after in others:
             task = F.pmod(F.col("target"), F.lit(stage_after.tasks)).cast("int")
-            frame = stage_over(
-                frame.repartitionById(stage_after.tasks, task), stage_after.function, *stage_after.arguments
-            )
+            rows = frame.repartitionById(stage_after.tasks, task)
+            frame = stage_over(rows, stage_after.function, *stage_after.arguments, shared=shared)
         return frame
 
     done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), 2 * job.size)
-    with report_progress(progress, job.title, job.size, done):
-        return collect(session, frames, job.title)
+    with (
+        shared_folders(session, filter(None, [job.staging])) as shared,
+        report_progress(progress, job.title, job.size, done),
+    ):
+        return collect(session, lambda: frames(shared), job.title)
 
 
 def run_in_barrier(

@@ -1,16 +1,18 @@
 """Starts and stops Spark sessions.
 
-The default master is ``local[*]``. On other masters, executors are processes of their own, possibly on other
-machines: they get this package as a zip, and a probe shows whether they see the same files. Before a start,
-Java's version is checked. Spark logs errors only and, on this machine, listens on loopback only.
+::
+
+    the program has a session       a second session of the same application, with ``settings.REQUIRED``
+    spark-submit started Java       a session with the master and the settings of spark-submit
+    otherwise                       Java and a session on the master that is named, by default ``local[*]``
+
+``settings`` has what Siltstone sets on which master. On a cluster, ``shipping`` brings this package to the
+executors. Before Java is started, its version is checked.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import json
 import os
 import re
 import secrets
@@ -18,28 +20,35 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import siltstone
 from siltstone.base import files, interruption
 from siltstone.base.errors import EngineError
-from siltstone.spark import class_archive, daemon, internals
+from siltstone.spark import class_archive, daemon, internals, shipping
 from siltstone.spark.internals import java_process
+from siltstone.spark.settings import (
+    DEFAULT_MASTER,
+    PYTHON_SETTING,
+    REQUIRED,
+    cluster_settings,
+    is_local,
+    is_this_machine,
+    local_settings,
+    refuse_required,
+    with_retries,
+)
+from siltstone.spark.tasks import is_alive
 
 OLDEST_JAVA = 17
 _JAVA_ADVICE = "Spark needs Java 17 or 21: install a JRE or set JAVA_HOME, or pass --engine process"
-TASK_ATTEMPTS = 3
 _TERMINATE_SECONDS = 1.5
 """How long a terminated Java may take to remove its temporary folders, before it is killed."""
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
-"""Java only moves rows from task to task. Its optimising compiler (C2) takes far more time from the tasks
-than it saves. Every blob would be a humongous object for its default garbage collector (G1)."""
 
 
 def java_command() -> str:
@@ -65,31 +74,42 @@ def java_version() -> str:
     return process.stderr + process.stdout
 
 
-def is_local(master: str) -> bool:
-    """Do tasks run on this machine, with its file systems?"""
-    return master.startswith("local[") or master == "local"
-
-
 def start_session(
-    master: str,
+    master: str | None = None,
     *,
     spill_folder: str | None = None,
-    settings: dict[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``. Raises EngineError with Spark's message if Spark does not start.
+    """A session on ``master``, or on the one that the program or spark-submit has, which is not changed.
 
-    ``java_options``: in place of those that make Java use the class archive. ``settings``: Spark's, over
-    those of Siltstone.
+    ``settings``: Spark's, over those of Siltstone and of the cluster. ``java_options``: on this machine, in
+    place of those that make Java use the class archive. Raises EngineError, with Spark's message if Spark
+    does not start; also for settings that Siltstone cannot work with, or that come too late.
     """
-    version = java_version()
-    options = class_archive.java_options(version) if java_options is None else java_options
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not is_local(master):
-        os.environ.setdefault("SPARK_HOME", str(class_archive.SPARK_HOME))
-    builder = SparkSession.builder.master(_with_retries(master)).appName("siltstone")
-    for name, value in {**_settings(master, spill_folder, options), **(settings or {})}.items():
-        builder = builder.config(name, value)
+    refuse_required(chosen := dict(settings or {}))
+    existing = internals.running_session()
+    if existing is not None and is_alive(existing):
+        return _beside(existing, chosen)
+    if existing is not None:
+        stop_session(existing)
+    start = _Start(master=master, spill_folder=spill_folder, chosen=chosen)
+    if not internals.was_submitted():
+        version = java_version()
+        if is_this_machine(start.master or DEFAULT_MASTER):
+            start.java_options = class_archive.java_options(version) if java_options is None else java_options
+    session = _run(start)
+    if not internals.was_submitted():
+        session.sparkContext.setLogLevel("ERROR")
+    # PySpark's server for accumulators would print a traceback when an interrupt ends Java.
+    internals.silence_accumulators(session, lambda: interruption.current().was_signalled)
+    if not is_local(session.sparkContext.master):
+        shipping.ship(session)
+    return session
+
+
+def _run(start: _Start) -> SparkSession:
+    """The session; what Spark prints meanwhile is only shown as the error of a start that fails."""
     with files.temporary_file() as errors:
         try:
             with (
@@ -98,22 +118,103 @@ def start_session(
                 _java_in_own_process_group(),
             ):
                 interruption.current().check()
-                session = _with_secret(builder, master).getOrCreate()
+                session: SparkSession = start.builder().getOrCreate()
+                return session
         except Exception as error:
             if interruption.is_interrupt(error):
                 raise KeyboardInterrupt from error
+            if isinstance(error, EngineError):
+                raise
             errors.seek(0)
-            lines = [line for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            last = next((line for line in reversed(lines) if "rror" in line or "xception" in line), "")
-            reason = f"Spark did not start on {master}: {last or error}".splitlines()[0]
+            lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
+            messages = [line for line in lines if not line.startswith(("at ", "... "))]
+            last = next((line for line in reversed(messages) if "rror" in line or "xception" in line), "")
+            if not internals.was_submitted():
+                internals.forget_java()  # its process was killed
+            reason = f"Spark did not start on {start.master}: {last or error}".splitlines()[0]
             raise EngineError(
                 reason, advice="check the address (--master), or pass --engine process"
             ) from None
-    session.sparkContext.setLogLevel("ERROR")
-    # PySpark's server for accumulators would print a traceback when an interrupt ends Java.
-    internals.silence_accumulators(session, lambda: interruption.current().was_signalled)
-    if not is_local(master):
-        session.sparkContext.addPyFile(package_zip())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Start:
+    """A session that is about to start. ``master``: None for that of spark-submit, or else ``local[*]``;
+    ``chosen``: the user's settings, which replace all others."""
+
+    master: str | None
+    spill_folder: str | None
+    chosen: Mapping[str, str]
+    java_options: str = ""
+
+    def builder(self) -> SparkSession.Builder:
+        """The builder of the session. It starts Java for a cluster, whose settings it must know."""
+        builder: SparkSession.Builder = SparkSession.builder
+        if internals.was_submitted():
+            present = internals.start_java(builder)
+            submitted = present.get("spark.master", DEFAULT_MASTER)
+            if self.master not in (None, submitted):
+                reason = f"spark-submit has started Spark on {submitted}, and --master is {self.master}"
+                raise EngineError(reason, advice="leave out --master here, and pass it to spark-submit")
+            self.master = submitted
+        else:
+            self.master = self.master or DEFAULT_MASTER
+            builder = builder.master(with_retries(self.master))
+            if is_this_machine(self.master):
+                return self._on_this_machine(builder.appName("siltstone"))
+            for name, value in self.chosen.items():
+                builder = builder.config(name, value)
+            present = internals.start_java(builder)
+        return self._with_settings(builder, {**present, **self.chosen})
+
+    def _on_this_machine(self, builder: SparkSession.Builder) -> SparkSession.Builder:
+        """The builder with all settings of Siltstone; Java is not started yet."""
+        master = self.master or DEFAULT_MASTER
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if not is_local(master):
+            os.environ.setdefault("SPARK_HOME", str(class_archive.SPARK_HOME))
+        for name, value in {**self._ours(master), **self.chosen}.items():
+            builder = builder.config(name, value)
+        _name_python(self.chosen)
+        return _with_secret(builder, master)
+
+    def _with_settings(
+        self, builder: SparkSession.Builder, present: Mapping[str, str]
+    ) -> SparkSession.Builder:
+        """The builder with the user's settings, and those of Siltstone that are not ``present``."""
+        assert self.master is not None
+        if is_this_machine(self.master):
+            ours = {name: value for name, value in self._ours(self.master).items() if name not in present}
+        else:
+            ours = cluster_settings(self.spill_folder, shipping.DAEMON, present)
+        for name, value in {**ours, **REQUIRED, **self.chosen}.items():
+            builder = builder.config(name, value)
+        _name_python(present)
+        return builder
+
+    def _ours(self, master: str) -> dict[str, str]:
+        module = daemon.__name__ if is_local(master) else shipping.DAEMON
+        return local_settings(master, self.spill_folder, self.java_options, module)
+
+
+def _name_python(settings: Mapping[str, str]) -> None:
+    """Tell PySpark the workers' Python. It reads the variable and not its own setting, which only
+    spark-submit does."""
+    os.environ.setdefault("PYSPARK_PYTHON", settings.get(PYTHON_SETTING, sys.executable))
+
+
+def _beside(existing: SparkSession, chosen: Mapping[str, str]) -> SparkSession:
+    """A second session of the program's application: the program's own keeps its settings. Raises EngineError
+    for a setting that an application has from its start on."""
+    session = existing.newSession()
+    for name, value in {**chosen, **REQUIRED}.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+        elif session.sparkContext.getConf().get(name) != value:
+            reason = f"{name}={value}: the program has a Spark session already, which was started without it"
+            raise EngineError(reason, path="--spark-conf", advice="set it where the session is made")
+    if not is_local(session.sparkContext.master):
+        shipping.ship(session)
     return session
 
 
@@ -201,68 +302,26 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _with_retries(master: str) -> str:
-    """A local master with retries of tasks, in case a worker is killed; by default Spark has none there."""
-    local = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
-    return f"local[{local[1] or 1},{TASK_ATTEMPTS}]" if local else master
-
-
-def _settings(master: str, spill_folder: str | None, java_options: str) -> dict[str, str]:
-    quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA_OPTIONS}{java_options}",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
-        "spark.shuffle.compress": "false",
-        "spark.shuffle.spill.compress": "false",
-        "spark.broadcast.compress": "false",
-        "spark.python.worker.reuse": "true",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.speculation": "false",
-        "spark.authenticate": "true",
-    }
-    if is_local(master) or master.startswith("local-cluster"):
-        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if is_local(master):
-        settings[internals.DAEMON_SETTING] = daemon.__name__
-    if "NUMBA_CACHE_DIR" in os.environ:
-        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
-    if spill_folder is not None:
-        settings["spark.local.dir"] = spill_folder
-    return settings
-
-
-def package_zip() -> str:
-    """The path of a zip of this package, for executors; it is removed when the process ends."""
-    folder = files.temporary_directory("siltstone-package-")
-    atexit.register(folder.cleanup)
-    path = Path(folder.name) / "siltstone.zip"
-    files.zip_package(Path(siltstone.__file__).parent, path)
-    return str(path)
-
-
 # Sessions for ``explain`` and ``verify``, which need only DataFrames: on a master, or on a Spark Connect
 # server.
-#
-# A session of Connect has no ``SparkContext``, so the number of tasks at one time is read from its settings.
 
 CONNECT_PREFIX = "sc://"
-_DEFAULT_WORKERS = 8
-"""The number of tasks at one time that is assumed if no setting has it."""
 
 
-def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
-    """A session on ``master``, or on the Connect server ``sc://host:port``, which must see the same files and
-    have Siltstone installed. Raises EngineError."""
-    if not master.startswith(CONNECT_PREFIX):
-        return start_session(master, spill_folder=None if spill_folder is None else str(spill_folder))
+def session_on(
+    master: str | None, spill_folder: Path | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session as ``start_session``, or on the Connect server ``sc://host:port``, which must see the same
+    files and have Siltstone installed. Raises EngineError."""
+    if master is None or not master.startswith(CONNECT_PREFIX):
+        spill = None if spill_folder is None else str(spill_folder)
+        return start_session(master, spill_folder=spill, settings=settings)
+    refuse_required(settings or {})
     try:
-        session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
+        builder: SparkSession.Builder = SparkSession.builder.remote(master)
+        for name, value in (settings or {}).items():
+            builder = builder.config(name, value)
+        session: SparkSession = builder.getOrCreate()
         session.range(1).count()
     except (PySparkException, ImportError, OSError, RuntimeError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -272,57 +331,6 @@ def session_on(master: str, spill_folder: Path | None = None) -> SparkSession:
             advice="check that it runs and has Siltstone installed, or pass --engine process",
         ) from None
     return session
-
-
-def workers_of(session: SparkSession) -> int:
-    """About how many tasks run at one time, by the session's settings."""
-    master = session.conf.get("spark.master", None) or ""
-    local = re.fullmatch(r"local(?:-cluster)?(?:\[(\*|\d+)(?:,.*)?\])?", master)
-    if local is not None:
-        count = local[1] or "1"
-        return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
-    parallelism = session.conf.get("spark.default.parallelism", None)
-    return int(parallelism) if parallelism else _DEFAULT_WORKERS
-
-
-# The probe before a cleaning on a cluster: do executors share the file system and the user?
-#
-# The driver writes a nonce (a random number) into the folder where tasks will write. Each task must read it
-# from the same inode, as the same user. Otherwise the driver could not rename the files that tasks stage.
-
-_PROBE_TASKS = 8
-
-
-def _probe_task(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: what it sees of the driver's file, as JSON."""
-    for _ in batches:
-        try:
-            status = files.stat(path)
-            answer = {"nonce": files.read_bytes(path).hex(), "inode": status.inode, "user": os.geteuid()}
-        except OSError as error:
-            answer = {"error": error.strerror}
-        yield pa.RecordBatch.from_pydict({"seen": [json.dumps(answer)]})
-
-
-def refuse_unshared_executors(session: SparkSession, folder: Path) -> None:
-    """Raises EngineError if an executor does not share the file system and the user."""
-    path = folder / f".siltstone-probe-{secrets.token_hex(8)}"
-    nonce = secrets.token_bytes(16)
-    files.write_new(path, nonce)
-    try:
-        expected = {"nonce": nonce.hex(), "inode": files.stat(path).inode, "user": os.geteuid()}
-        frame = session.range(0, _PROBE_TASKS, 1, _PROBE_TASKS).mapInArrow(
-            functools.partial(_probe_task, str(path)), "seen string"
-        )
-        differing = [row.seen for row in frame.collect() if json.loads(row.seen) != expected]
-    finally:
-        files.unlink(path)
-    if differing:
-        raise EngineError(
-            f"the executors do not share this folder with this machine and user ({differing[0]})",
-            path=folder,
-            advice="clean with --master local[*], or with --out on storage that all executors share",
-        )
 
 
 # The class archive: Spark cleans a small log, and Java then writes the classes that it has loaded for that.

@@ -37,6 +37,16 @@ WORKER_DIED_ADVICE = (
     "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
     "log.cleaner.io.buffer.size, or give the machine more memory"
 )
+UNSHARED = "an executor does not share this folder with the driver"
+"""Begins the message of a task's UnsharedFolderError (``spark.executors``)."""
+UNSHARED_ADVICE = (
+    "mount it on every executor for the same user, or clean with --master local[*], or with --out on storage "
+    "that all executors share"
+)
+NOT_INSTALLED_ADVICE = (
+    "install siltstone with its dependencies in the Python of the executors (PYSPARK_PYTHON); "
+    "docs/cluster.md says how"
+)
 JAVA_DIED_ADVICE = "run again; if the system killed it, give the machine more memory"
 
 
@@ -80,6 +90,11 @@ def in_worker(
         yield from function(*arguments)
 
 
+def task_name(function: Callable[..., object]) -> str:
+    """The name of a task's function, also of a ``partial``."""
+    return getattr(getattr(function, "func", function), "__name__", "task")
+
+
 def worker_task(
     function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object, name: str | None = None
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
@@ -88,8 +103,7 @@ def worker_task(
     The plan of the query (``explain``, Spark's UI) has ``MapInArrow NAME(…)``; by default the function's own
     name."""
     task = functools.partial(in_worker, function, *arguments)
-    own_name = getattr(getattr(function, "func", function), "__name__", "task")  # also of a ``partial``
-    task.__name__ = name or own_name  # type: ignore[attr-defined]  # Spark asks for it
+    task.__name__ = name or task_name(function)  # type: ignore[attr-defined]  # Spark asks for it
     return task
 
 
@@ -140,6 +154,8 @@ def engine_errors(title: str) -> Iterator[None]:
         engine_error = job_error(title, error)
         if engine_error is None:
             raise
+        if UNSHARED in str(error):  # without a cause: it concerns all logs
+            raise engine_error from None
         raise engine_error from error
 
 
@@ -158,6 +174,11 @@ def job_error(title: str, error: Exception) -> EngineError | None:
     if WORKER_EXITED in str(error):
         reason += "; the system has probably killed the worker for lack of memory"
         advice = WORKER_DIED_ADVICE
+    elif UNSHARED in str(error):
+        line = next(line for line in lines if UNSHARED in line)
+        reason, advice = line[line.index(UNSHARED) :], UNSHARED_ADVICE
+    elif "No module named" in str(error):
+        advice = NOT_INSTALLED_ADVICE
     elif _is_java_gone(error):
         reason = f"the Spark job failed: Spark's Java process has ended or was killed ({cause})"
         advice = JAVA_DIED_ADVICE

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 import siltstone as st
 from siltstone.commands import review
 from siltstone.compaction import explain as explaining
+from siltstone.spark.executors import workers_of
 from siltstone.spark.explain import SparkObserver
-from siltstone.spark.session import workers_of
 from siltstone.spark.verify import SparkChecker
 
 

@@ -22,7 +22,7 @@ from siltstone.commands import clean as app
 from siltstone.compaction.engine import Engine, Progress
 from siltstone.spark import clean as pipeline
 from siltstone.spark.clean import SparkEngine
-from siltstone.spark.session import refuse_unshared_executors, start_session
+from siltstone.spark.session import start_session
 from tests.support.operator.staged import stage
 
 MASTER = "local-cluster[2,1,1024]"
@@ -83,7 +83,7 @@ def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, said
 
 
 def main() -> None:
-    """Import, probe, clean whole and spread, lose an executor."""
+    """Import, clean whole and spread, lose an executor."""
     golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
     session = start_session(MASTER)
     said: dict[str, Any] = {}
@@ -91,7 +91,6 @@ def main() -> None:
     asked = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
     said["imported_from"] = sorted({row.path for row in asked.collect()})
     said["secret"] = where_the_secret_shows(session)
-    refuse_unshared_executors(session, folder)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)

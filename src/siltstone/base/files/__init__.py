@@ -33,7 +33,7 @@ import stat as modes
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
@@ -797,13 +797,20 @@ def find_program(name: str) -> str | None:
     return shutil.which(name)
 
 
-def zip_package(root: Path, target: Path) -> None:
-    """Zip the modules and ``.properties`` files of a Python package, so that it can be imported from
+def zip_package(root: Path, target: Path, suffixes: tuple[str, ...]) -> None:
+    """Zip the files of a Python package that have one of the ``suffixes``, so that it can be imported from
     ``target``."""
     with zipfile.ZipFile(target, "w") as archive:
         for source in sorted(root.rglob("*")):
-            if source.suffix in (".py", ".properties"):
+            if source.suffix in suffixes:
                 archive.write(source, Path(root.name) / source.relative_to(root))
+
+
+def write_zip(target: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a zip with these files, by their path in it."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
 
 
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2

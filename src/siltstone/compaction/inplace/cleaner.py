@@ -300,6 +300,11 @@ WHOLE_LOG_BYTES = 64 << 20
 """The most bytes of a log that one task cleans, if its keys fit the memory."""
 _MANY_LARGE_LOGS_FACTOR = 4
 """The limit is so many times larger if there is a log of that size for each worker."""
+_MANY_WORKERS, _MANY_WORKERS_FACTOR = 16, 16
+"""With at least so many workers it is so many times larger. One task rewrites the segment group of a log of
+1 GiB: if such logs were cleaned one after another, most workers would wait."""
+_LOGS_PER_WORKER = 4
+"""About how many logs of that size a job has for each worker: an interrupt costs a job."""
 WAVE_BYTES = 1 << 30
 """The most bytes of old segments in a wave: the work that an interrupt may cost."""
 CHECKPOINT_NOT_MOVED = (
@@ -318,9 +323,9 @@ class RunLimits:
 
     ``max_extra_bytes``: of new files on disk at one time (None: a quarter of the free space).
     ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed anything.
-    ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size, if there is
-    a log so large for each worker. ``wave_bytes``: a log of up to this size is one job; a larger one is
-    divided into waves of this size.
+    ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size (with many
+    workers, 16 times), if there is a log so large for each worker. ``wave_bytes``: a log of up to this size
+    is one job; a larger one is divided into waves of this size.
     """
 
     max_extra_bytes: int | None = None
@@ -356,6 +361,7 @@ class Cleaner:
         self._logs_total, self._logs_done = 0, 0
         self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
+        self._job_bytes: int | None = None
         self._has_changed_something = False
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
@@ -424,8 +430,14 @@ class Cleaner:
         """The largest log for one task. Larger logs are distributed one after another; if there is a larger
         one for each worker, cleaning each in one task keeps all workers busy, too."""
         maximum = self._limits.whole_log_bytes
-        larger = sum(maximum < log.work.size <= _MANY_LARGE_LOGS_FACTOR * maximum for log in planned)
-        return _MANY_LARGE_LOGS_FACTOR * maximum if larger and larger >= self._engine().workers else maximum
+        most, some = _MANY_WORKERS_FACTOR * maximum, _MANY_LARGE_LOGS_FACTOR * maximum
+        sizes = [log.work.size for log in planned if maximum < log.work.size <= most]
+        workers = self._engine().workers if sizes else 0
+        if workers >= _MANY_WORKERS and max(sizes) > some and len(sizes) >= workers:
+            self._job_bytes = _LOGS_PER_WORKER * workers * most
+            return most
+        larger = sum(size <= some for size in sizes)
+        return some if larger and larger >= workers else maximum
 
     def _choose_execution(self, planned: PlannedLog) -> ExecutionPlan | None:
         """Choose how to execute the log's cleaning with the space that is free now. None if there is too
@@ -451,18 +463,20 @@ class Cleaner:
         return None
 
     def _jobs(self, small: Sequence[PlannedLog]) -> Iterator[list[PlannedLog]]:
-        """Divide small logs into jobs: the new files of all logs of one job fit the space."""
+        """Divide small logs into jobs: the new files of all logs of one job fit the space, and its logs
+        ``_job_bytes``."""
         job: list[PlannedLog] = []
-        used = 0
+        used = size = 0
         for log in small:
             new_bytes, execution = new_file_bytes(log.work), self._choose_execution(log)
             if execution is None:
                 continue
-            if job and used + new_bytes > execution.new_bytes_max:
+            is_large = self._job_bytes is not None and size + log.work.size > self._job_bytes
+            if job and (is_large or used + new_bytes > execution.new_bytes_max):
                 yield job
-                job, used = [], 0
+                job, used, size = [], 0, 0
             job.append(log)
-            used += new_bytes
+            used, size = used + new_bytes, size + log.work.size
         if job:
             yield job
 

@@ -1,0 +1,155 @@
+"""What a job must know about executors: how many tasks they run at one time, and whether they see its folder.
+
+Both are asked for each job. On a cluster executors come and go: an application starts without any, and with
+dynamic allocation Spark asks for more while a job waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from siltstone.base import files
+from siltstone.spark.internals import is_connect, java_context
+from siltstone.spark.settings import is_local
+from siltstone.spark.tasks import UNSHARED
+
+_CONNECT_WORKERS = 8
+"""The number of tasks at one time that is assumed of a Connect server if no setting has it."""
+_WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 20
+"""How long the first job of a cluster waits for executors; and how many polls in a row must see the same
+number of them."""
+
+
+def task_slots(session: SparkSession) -> int:
+    """How many tasks can run at one time, 0 if Spark does not say.
+
+    A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
+    ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
+    """
+    try:
+        context = java_context(session)
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+    except Exception:
+        return 0
+
+
+def workers_of(session: SparkSession) -> int:
+    """How many tasks a job should have now: as many as can run at one time, or ``spark.default.parallelism``.
+
+    The first job of a cluster waits until its executors are there, at most 30 s. With dynamic allocation it
+    does not wait: a job gets as many tasks as the most executors run, or ``spark.sql.shuffle.partitions``. So
+    does a job for which no executor has come: a busy cluster may grant many later.
+    """
+    if is_connect(session):
+        return _workers_of_connect(session)
+    context = session.sparkContext
+    if is_local(context.master) or _setting(session, "spark.default.parallelism", ""):
+        return context.defaultParallelism
+    cores = int(_setting(session, "spark.executor.cores", "1"))
+    tasks_each = max(cores // int(_setting(session, "spark.task.cpus", "1")), 1)
+    partitions = int(_setting(session, "spark.sql.shuffle.partitions", "200"))
+    if _setting(session, "spark.dynamicAllocation.enabled", "false") == "true":
+        most = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
+        wanted = min(int(most) * tasks_each, partitions) if most.isdecimal() else partitions
+        return max(task_slots(session), wanted)
+    expected = int(_setting(session, "spark.executor.instances", "1")) * tasks_each
+    return _slots_after_start(session, expected) or max(expected, partitions)
+
+
+def _setting(session: SparkSession, name: str, default: str) -> str:
+    """A setting of the application. (Asking for all of them takes Py4J a tenth of a second.)"""
+    return session.conf.get(name, default) or default
+
+
+def _workers_of_connect(session: SparkSession) -> int:
+    master = session.conf.get("spark.master", None) or ""
+    local = re.fullmatch(r"local(?:-cluster)?(?:\[(\*|\d+)(?:,.*)?\])?", master)
+    if local is not None:
+        count = local[1] or "1"
+        return max(os.cpu_count() or 1, 1) if count == "*" else int(count)
+    parallelism = session.conf.get("spark.default.parallelism", None)
+    return int(parallelism) if parallelism else _CONNECT_WORKERS
+
+
+_started: set[str] = set()
+"""The ids of the applications whose executors were waited for."""
+
+
+def _slots_after_start(session: SparkSession, expected: int) -> int:
+    """``task_slots``; of an application that has just started, once ``expected`` tasks can run and no further
+    executor comes."""
+    slots = task_slots(session)
+    if (application := session.sparkContext.applicationId) in _started:
+        return slots
+    _started.add(application)
+    end, same = time.monotonic() + _WAIT_SECONDS_MAX, 0
+    while (slots < expected or same < _SETTLED_POLLS) and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+        before, slots = slots, task_slots(session)
+        same = same + 1 if slots == before else 0
+    return slots
+
+
+# A shared folder: the driver writes a nonce (a random number) where the tasks of a job will write. Each task
+# must read it from the same inode, as the same user, before it does anything. Otherwise the driver could not
+# rename the files that tasks stage; an executor with an old copy of the folder would even read other bytes.
+
+
+class UnsharedFolderError(Exception):
+    """In a task: its executor does not see the driver's folder, or works as another user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFolder:
+    """What the driver sees of the file that it wrote for a job: each task must see the same."""
+
+    path: str
+    nonce: bytes
+    inode: int
+    user: int
+
+    def check(self) -> None:
+        """In a task. Raises UnsharedFolderError, which says what this executor sees."""
+        try:
+            seen = (files.read_bytes(self.path), files.stat(self.path).inode, os.geteuid())
+        except OSError as error:
+            what = error.strerror or str(error)
+        else:
+            if seen == (self.nonce, self.inode, self.user):
+                return
+            what = "another user" if seen[2] != self.user else "another file of the same name"
+        raise UnsharedFolderError(f"{UNSHARED}: {Path(self.path).parent} on {socket.gethostname()}: {what}")
+
+
+@contextlib.contextmanager
+def shared_folders(session: SparkSession, staging: Iterable[str]) -> Iterator[tuple[SharedFolder, ...]]:
+    """The checks for the tasks of a job that write below ``staging``: folders of logs, one of which is
+    checked for each log directory. None are needed on a local master. Raises OSError."""
+    if is_connect(session) or is_local(session.sparkContext.master):
+        yield ()
+        return
+    folders = {Path(folder).parents[2]: Path(folder) for folder in staging}
+    with contextlib.ExitStack() as stack:
+        yield tuple(stack.enter_context(_nonce_in(folder)) for folder in folders.values())
+
+
+@contextlib.contextmanager
+def _nonce_in(folder: Path) -> Iterator[SharedFolder]:
+    path, nonce = folder / f"{secrets.token_hex(8)}.nonce", secrets.token_bytes(16)
+    files.write_new(path, nonce)
+    try:
+        yield SharedFolder(path=str(path), nonce=nonce, inode=files.stat(path).inode, user=os.geteuid())
+    finally:
+        with contextlib.suppress(OSError):  # the job's error counts; the staging folder is removed, too
+            files.unlink(path)

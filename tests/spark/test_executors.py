@@ -1,0 +1,152 @@
+"""Executors: how many tasks a job gets while they come and go; without our folder they do nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from siltstone.base import files
+from siltstone.base.errors import EngineError
+from siltstone.commands import clean as app
+from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.spark import executors, jobs
+from siltstone.spark.clean import SparkEngine
+from siltstone.spark.executors import workers_of
+from tests.support.cleaning import logs
+from tests.support.errors import raises_error
+from tests.support.operator.staged import stage_several
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master passes for one whose executors may be on other machines."""
+    for module in (executors, jobs):
+        monkeypatch.setattr(module, "is_local", lambda master: False)
+    monkeypatch.setattr(SparkEngine, "workers", 2)
+
+
+@pytest.fixture
+def several(golden: Path, tmp_path: Path) -> tuple[Path, app.CleanRequest]:
+    return stage_several(golden, ["basic", "tombstones", "codec_zstd"], tmp_path)
+
+
+def clean(request: app.CleanRequest, session: SparkSession) -> app.CleanOutcome:
+    return app.clean(request, engine=lambda *given: SparkEngine(session))
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_workers_of_this_machine_share_it(
+    session: SparkSession, several: tuple[Path, app.CleanRequest]
+) -> None:
+    directory, request = several
+    assert {result.status for result in clean(request, session).results} == {"cleaned"}
+    assert not list(directory.rglob("*.nonce")) and not list(directory.rglob(".siltstone"))
+
+
+WAYS = ["another user", "another file of the same name", "No such file"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("about", WAYS)
+@pytest.mark.parametrize("spread", [False, True])
+def test_others_are_refused_before_anything_is_cleaned(
+    session: SparkSession,
+    several: tuple[Path, app.CleanRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    about: str,
+    spread: bool,
+) -> None:
+    """The run ends: all logs would fail alike. The driver says that it is somebody else, or the nonce lies
+    where only the driver looks, or with other bytes where tasks look."""
+    (directory, request), before = several, logs.tree(several[0])
+    mine, written, stat = os.geteuid(), files.write_new, files.stat
+    apart = tmp_path / "apart-from-all"
+    apart.mkdir()
+    if about == "another user":
+        monkeypatch.setattr(executors.os, "geteuid", lambda: mine + 1)
+    elif about == "No such file":
+        monkeypatch.setattr(files, "write_new", lambda path, data: written(apart / path.name, data))
+        monkeypatch.setattr(
+            files,
+            "stat",
+            lambda path, **given: stat(apart / Path(path).name if ".nonce" in str(path) else path),
+        )
+    else:
+        monkeypatch.setattr(files, "write_new", lambda path, data: written(path, b"another's"))
+    if spread:
+        monkeypatch.setattr(app, "RunLimits", functools.partial(RunLimits, whole_log_bytes=0))
+    with raises_error(EngineError, about=about, advice="--out") as caught:
+        clean(request, session)
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    assert logs.tree(directory) == before
+
+
+class Fake:
+    """A session of a cluster, which has slots as they come; the last number stays."""
+
+    def __init__(self, slots: list[int], **settings: str) -> None:
+        self.slots, self.asked = slots, 0
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        self.conf = SimpleNamespace(get=dotted.get)
+        self.sparkContext = SimpleNamespace(
+            master="spark://host:7077",
+            applicationId=f"app-{id(self)}",
+            defaultParallelism=7,
+        )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Seconds that pass only while one waits; the slots follow."""
+    now = [0.0]
+
+    def slots(session: Any) -> int:
+        session.asked += 1
+        return int(session.slots[min(session.asked, len(session.slots)) - 1])
+
+    monkeypatch.setattr(executors, "task_slots", slots)
+    monkeypatch.setattr(executors.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(executors.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    yield now
+
+
+COMING = [0] * 20 + [3] * 5 + [6]
+MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions": "50"}
+
+
+@pytest.mark.parametrize(
+    ("session", "workers", "waited"),
+    [
+        (Fake(COMING), 6, 4.5),
+        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 2.9),
+        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 6.9),
+        (Fake([4], spark_executor_instances="9"), 4, 30.0),
+        (Fake([0]), 200, 30.0),
+        (Fake([0], spark_executor_instances="300"), 300, 30.0),
+        (Fake([0], spark_default_parallelism="7"), 7, 0.0),
+        (Fake([0], **MANY), 50, 0.0),
+        (Fake([80], **MANY), 80, 0.0),
+        (Fake([0], spark_dynamicAllocation_maxExecutors="5", spark_executor_cores="4", **MANY), 20, 0.0),
+        (Fake([0], spark_dynamicAllocation_maxExecutors="infinity", **MANY), 50, 0.0),
+    ],
+)
+def test_a_job_has_as_many_tasks_as_executors_run(
+    clock: list[float], session: Any, workers: int, waited: float
+) -> None:
+    """The first job waits until they are there; later ones take what there is."""
+    assert workers_of(session) == workers
+    assert clock[0] == pytest.approx(waited, abs=0.3)
+    session.slots = [11]
+    assert not waited or workers_of(session) == 11
+    assert clock[0] == pytest.approx(waited, abs=0.3)

@@ -1,0 +1,160 @@
+"""A standalone cluster of Spark: a master and two workers, each a process of its own.
+
+A worker has its own address, work directory, home and temporary folder, and executors inherit them. (Spark
+speculates only on another host.) Its environment has no Siltstone: a driver names the executors' Python,
+``INSTALLED`` or ``BARE``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from siltstone.spark import class_archive
+from siltstone.spark.session import java_command
+from tests.support.golden_sets import REPOSITORY
+
+START_S, COMMAND_S = 60, 240
+SOURCE = REPOSITORY / "src"
+INSTALLED, BARE = "installed", "bare"
+SMALL = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.ui.enabled": "false"}
+"""What the tests ask of Spark: executors of a gigabyte would not fit beside other tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A running cluster: its address, and a folder that has a folder for each worker."""
+
+    master: str
+    folder: Path
+    workers: tuple[subprocess.Popen[bytes], ...]
+
+    def python(self, kind: str) -> str:
+        """A Python for executors: with Siltstone installed, or without."""
+        return str(self.folder / f"python-{kind}")
+
+    def homes(self) -> list[Path]:
+        return [self.folder / name / "home" for name in ("one", "two")]
+
+    def packages(self) -> list[str]:
+        """The fingerprints of the packages that executors have unpacked."""
+        folders = [home / ".cache" / "siltstone" / "packages" for home in self.homes()]
+        return [path.name for folder in folders if folder.exists() for path in folder.iterdir()]
+
+    def environment(self, kind: str) -> dict[str, str]:
+        """The environment of a driver."""
+        paths = [str(REPOSITORY), str(SOURCE), os.environ.get("PYTHONPATH", "")]
+        own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYSPARK_PYTHON": self.python(kind)}
+        return {**os.environ, **own, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def run(self, command: Sequence[str], kind: str = INSTALLED, **environment: str) -> str:
+        """Run a driver; its standard output."""
+        done = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env=self.environment(kind) | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_S,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done.stdout
+
+    def siltstone(self, words: Sequence[str], kind: str = INSTALLED, **settings: str) -> Any:
+        """Run ``siltstone … --master M --spark-conf … --json``; its document."""
+        command = [sys.executable, "-m", "siltstone", *words, "--master", self.master, "--json"]
+        for name, value in {**SMALL, **settings}.items():
+            command += ["--spark-conf", f"{name}={value}"]
+        return json.loads(self.run(command, kind))
+
+
+def submit(cluster: Cluster, settings: Mapping[str, str]) -> list[str]:
+    """The beginning of a ``spark-submit`` on the cluster."""
+    command = [str(class_archive.SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
+    for name, value in {**SMALL, **settings}.items():
+        command += ["--conf", f"{name}={value}"]
+    return command
+
+
+def _java(kind: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Any:
+    """Start a master or worker."""
+    jars = class_archive.SPARK_HOME / "jars"
+    main = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command = [java_command(), *options, "-cp", f"{jars}/*", main, *words]
+    with (folder / f"{kind}.log").open("wb") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+
+def _said(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
+    """Wait until a process has printed a line; the group of the pattern."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found is not None:
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(log.read_text(errors="replace")[-3000:])
+
+
+def _write_pythons(folder: Path) -> None:
+    """Pythons for executors. One has the package and its tests; the other does not read the ``.pth`` files by
+    which this repository is installed."""
+    libraries = sysconfig.get_path("purelib")
+    for kind, path, flags in ((INSTALLED, f"{SOURCE}:{REPOSITORY}", ""), (BARE, libraries, "-S ")):
+        script = folder / f"python-{kind}"
+        python = shlex.quote(sys.executable)
+        script.write_text(
+            f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:"{shlex.quote(path)}\nexec {python} {flags}"$@"\n'
+        )
+        script.chmod(0o755)
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster of two workers with a core each, for the block."""
+    _write_pythons(folder)
+    ports = ["--port", "0", "--webui-port", "0", "--host"]
+    base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XDG_CACHE_HOME")}
+    (core,) = (class_archive.SPARK_HOME / "jars").glob("spark-core_*.jar")
+    scala = core.name.split("_")[1].split("-")[0]  # as load-spark-env.sh says to a worker
+    base |= {"SPARK_HOME": str(class_archive.SPARK_HOME), "SPARK_SCALA_VERSION": scala}
+    with contextlib.ExitStack() as stack:
+        master = _java("master", [*ports, "127.0.0.1"], folder, base)
+        stack.callback(_stop, master)
+        url = _said(master, folder / "master.log", r"Starting Spark master at (spark://\S+)")
+        workers = []
+        for name, host in (("one", "127.0.0.1"), ("two", "127.0.0.2")):
+            place = folder / name
+            for part in ("home", "tmp", "work"):
+                (place / part).mkdir(parents=True)
+            own = {"HOME": place / "home", "TMPDIR": place / "tmp", "SPARK_LOCAL_DIRS": place / "tmp"}
+            environment = {**base, **{key: str(at) for key, at in own.items()}, "SPARK_LOCAL_IP": host}
+            words = [*ports, host, "--cores", "1", "--memory", "1g", "--work-dir", str(place / "work"), url]
+            workers.append(_java("worker", words, place, environment))
+            stack.callback(_stop, workers[-1])
+        for worker, name in zip(workers, ("one", "two"), strict=True):
+            _said(worker, folder / name / "worker.log", "(Successfully registered with master)")
+        yield Cluster(master=url, folder=folder, workers=tuple(workers))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process; a worker stops its executors."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
