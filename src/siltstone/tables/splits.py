@@ -27,7 +27,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, LogView
 from siltstone.log.indexes import AbortedTransaction
@@ -35,7 +35,7 @@ from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
-from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
+from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions, RowFilter
 
 # Many offsets in few bytes, sent to a task with its piece: those to read (``retained``), or those not to read
 # (``superseded``).
@@ -104,7 +104,7 @@ def partition_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
 
 
 def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
-    """The selected partitions of the directories. Raises UnknownTopicError.
+    """The selected partitions of the directories that ``row_filter`` lets through. Raises UnknownTopicError.
 
     ``__cluster_metadata`` is selected only by name, or if the directory has no other partition.
     """
@@ -114,7 +114,18 @@ def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicP
         for topic_partition in logs
         if is_named or topic_partition.topic != CLUSTER_METADATA or len(logs) == 1
     ]
-    return options.selection.select_from(present)
+    selected = options.selection.select_from(present)
+    numbers = options.row_filter.partitions
+    if numbers is None:
+        return selected
+    missing = sorted(numbers - {topic_partition.partition for topic_partition in selected})
+    if missing:
+        raise UnknownTopicError(
+            f"no selected topic has partition {', '.join(map(str, missing))}",
+            path=", ".join(options.paths),
+            advice="siltstone topics --describe shows what there is",
+        )
+    return [topic_partition for topic_partition in selected if topic_partition.partition in numbers]
 
 
 def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOnlyLog:
@@ -507,6 +518,15 @@ class PushedFilters:
             start_offset=max(self.start_offset, other.start_offset),
             end_offset=min(self.end_offset, other.end_offset),
             from_timestamp_ms=max(self.from_timestamp_ms, other.from_timestamp_ms),
+        )
+
+    @classmethod
+    def of(cls, row_filter: RowFilter) -> PushedFilters:
+        """What a filter of records restricts. (Its partitions are chosen before: ``selected_partitions``.)"""
+        return cls(
+            start_offset=row_filter.start_offset or 0,
+            end_offset=LONG_MAX if row_filter.end_offset is None else row_filter.end_offset,
+            from_timestamp_ms=-1 if row_filter.start_ms is None else row_filter.start_ms,
         )
 
     def select(self, logs: Logs) -> Logs:
