@@ -62,7 +62,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks find the last records of all logs, in several buckets, and splits are small."""
-    monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr(reading, "_in_process_bytes", lambda spark: 0)
     monkeypatch.setattr(latest, "_BUCKET_BYTES", 1000)
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 
@@ -177,11 +177,18 @@ def test_a_log_that_changed_since_the_call_is_refused_where_a_view_was_planned(
         plain.count()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No module named 'siltstone'",
+        "Can't get attribute '_probe_task' on <module 'siltstone.spark.read' from",
+    ],
+)
 def test_a_session_whose_python_has_no_siltstone_is_refused(
-    session: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def missing(batches: Any) -> Iterator[pa.RecordBatch]:
-        raise ModuleNotFoundError("No module named 'siltstone'")
+        raise ImportError(message)
 
     monkeypatch.setattr(reading, "_PROBED", set())
     monkeypatch.setattr(reading, "_probe_task", missing)

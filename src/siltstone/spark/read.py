@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ from siltstone.spark.rows import (
     report_row,
     rows_of,
 )
-from siltstone.spark.session import workers_of
+from siltstone.spark.session import is_local, workers_of
 from siltstone.spark.tasks import Batches, in_worker, merge_shape, neighbours, run_job, task_numbers
 from siltstone.tables.arguments import Paths, RowKeywords, Time, read_options
 from siltstone.tables.latest import (
@@ -62,9 +63,10 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, offsets_in
 from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
 
-IN_PROCESS_BYTES = 64 << 20
+_IN_PROCESS_BYTES, _IN_LOCAL_PROCESS_BYTES = 64 << 20, 2 << 30
 """Up to so many bytes of logs, whoever plans also finds the last records of their keys: two shuffles of Spark
-take longer than that."""
+take longer. On a local master they cost a third more processor time than threads on the same cores; key
+entries of 2 GiB of logs take at most 512 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of logs whose key entries one task collects."""
 _MERGE_TASK_BYTES = 512 << 20
@@ -101,7 +103,7 @@ def read(
     parsed = read_options(path, topic, as_of, rows, options)
     schema = from_arrow_schema(schema_of(parsed))
     _require_siltstone(spark)
-    bounds = (_workers(spark), IN_PROCESS_BYTES)
+    bounds = (_workers(spark), _in_process_bytes(spark))
     read_plan = _plan_on_server(spark, parsed, *bounds) if is_connect(spark) else _plan(parsed, *bounds)
     if read_plan.keys is None:
         numbers = spark.range(0, len(read_plan.splits), 1, max(len(read_plan.splits), 1))
@@ -149,21 +151,27 @@ def _workers(spark: SparkSession) -> int:
     return workers_of(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
+def _in_process_bytes(spark: SparkSession) -> int:
+    master = spark.conf.get("spark.master", None) or ""
+    return _IN_LOCAL_PROCESS_BYTES if is_local(master) else _IN_PROCESS_BYTES
+
+
 _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 """The sessions whose workers have Siltstone."""
 
 
 def _require_siltstone(spark: SparkSession) -> None:
-    """Raises EngineError if a worker cannot import this package. Asked once for each session."""
+    """Raises EngineError if a worker cannot import this package. It is asked once for each session."""
     if spark in _PROBED:
         return
     try:
         spark.range(0, 1, 1, 1).mapInArrow(_probe_task, "id long").count()
     except PySparkException as error:
-        if "No module named 'siltstone'" not in str(error):
+        if not re.search("No module named 'siltstone|Can't get attribute .*module 'siltstone", str(error)):
             raise
+        reason = "the Python of the session's workers has no Siltstone, or another version of it"
         advice = f"set PYSPARK_PYTHON={sys.executable} before the session starts, or install siltstone there"
-        raise EngineError("the Python of the session's workers has no Siltstone", advice=advice) from None
+        raise EngineError(reason, advice=advice) from None
     _PROBED.add(spark)
 
 
