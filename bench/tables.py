@@ -9,6 +9,7 @@ a process of its own: the cleaner's session has settings that suit its blobs, no
     …, data source     the three by format("siltstone"), where the others are by st.read
     …, ready batches   the three with Arrow batches that are ready, by mapInArrow and by a data source of
                        Python's: Spark's own part of st.read and of format("siltstone")
+    export             all columns to Parquet by st.export, in this process and in tasks, and by Spark
     latest             view=latest by both, and groupBy(key).agg(max_by(value, offset)) over the data source
     Kafka source       "all columns" by Spark's own source from a real broker, with a task and with one a core
 
@@ -23,6 +24,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 
 import siltstone
 from bench.generate import Generated, generate
@@ -44,6 +47,8 @@ OFFSET_TIMESTAMP = "offset,timestamp"
 KAFKA = ("Kafka source", "Kafka source, a task a core")
 SOURCE = ", data source"
 READY = ", ready batches"
+EXPORTS = ("export in this process", "export in tasks")
+WRITTEN = "read(…).write.parquet"
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """What ``docs/tables.md`` advises for whole reads: Arrow checks nothing at each value."""
 GOALS = {"all columns": "≥ 6", "value": "≥ 6", OFFSET_TIMESTAMP: "≥ 15"}
@@ -79,6 +84,8 @@ def measure_tables(
             figures.append(_processor(other, times[other]))
     figures += _beside("latest", times["latest"], "max_by of each key", times["max_by"], "≥ 10")
     figures += _beside("latest", times["latest"], "latest" + SOURCE, times["latest" + SOURCE], "≥ 1")
+    for name in EXPORTS:
+        figures += _beside(name, times[name], WRITTEN, times[WRITTEN], "≥ 5")
     if kafka_folder is not None:
         kafka = min((times[name] for name in KAFKA), key=lambda each: each.seconds)
         figures += _beside(
@@ -144,6 +151,7 @@ def _queries(
     }
     ready = [name + READY for name in (*GOALS, *(name + SOURCE for name in GOALS))]
     actions |= {name: functools.partial(_ready, spark, generated.records, name) for name in ready}
+    actions |= {name: functools.partial(_written, spark, log, name) for name in (*EXPORTS, WRITTEN)}
     return {name: functools.partial(_timed, action, java, generated) for name, action in actions.items()}
 
 
@@ -170,6 +178,17 @@ def _ready(spark: Any, rows: int, name: str) -> int:
         return _counted(ready_by_map(spark, rows, _columns(what).get("columns")), what)
     options = {"rows": rows, "tasks": spark.sparkContext.defaultParallelism} | _columns(what)
     return _counted(spark.read.format("ready").options(**options).load(), what)
+
+
+def _written(spark: Any, log: Path, name: str) -> int:
+    """Write all columns to Parquet; how many records were written."""
+    target = log.parent / "exported"
+    if name == WRITTEN:
+        siltstone.read(spark, log).write.mode("overwrite").parquet(str(target))
+        return sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet"))
+    session = spark if name == EXPORTS[1] else None
+    shutil.rmtree(target, ignore_errors=True)
+    return siltstone.export(log, target, spark=session).records
 
 
 def _columns(name: str) -> dict[str, str]:
@@ -212,9 +231,9 @@ def _keys_with_the_tail(count: int, generated: Generated) -> int:
 
 
 def _used(java: psutil.Process) -> float:
-    """Processor seconds so far of Java and its Python workers."""
+    """Processor seconds so far of this process, which plans, and of Java and its Python workers."""
     total = 0.0
-    for process in [java, *java.children(recursive=True)]:
+    for process in [psutil.Process(), java, *java.children(recursive=True)]:
         try:
             times = process.cpu_times()
         except psutil.Error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import tempfile
 from collections.abc import Iterator
@@ -237,7 +238,9 @@ def in_tasks(options: ReadOptions, tasks: int, source: random.Random) -> list[pa
     return [
         found
         for task in by_target(retained, len(planned.splits), source)
-        for found in reading.read_retained_task(planned.splits, keys.logs, options, task)
+        for found in reading.read_task(
+            functools.partial(reading.retained_splits, planned.splits, keys.logs), options, task
+        )
     ]
 
 

@@ -102,24 +102,51 @@ def read(
     rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
     parsed = read_options(path, topic, as_of, rows, options)
     schema = from_arrow_schema(schema_of(parsed))
+    frame, splits_of = planned(spark, parsed)
+    return frame.mapInArrow(functools.partial(in_worker, read_task, splits_of, parsed), schema)
+
+
+SplitsOf = Callable[[Batches], Iterator[tuple[int, TaskSplit]]]
+"""In a task: the splits that its rows stand for, with their numbers."""
+
+
+def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, SplitsOf]:
+    """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
+    what makes splits of them in a task. Raises as ``read``."""
     _require_siltstone(spark)
     bounds = (_workers(spark), _in_process_bytes(spark))
-    read_plan = _plan_on_server(spark, parsed, *bounds) if is_connect(spark) else _plan(parsed, *bounds)
-    if read_plan.keys is None:
-        numbers = spark.range(0, len(read_plan.splits), 1, max(len(read_plan.splits), 1))
-        task: Callable[..., Any] = functools.partial(read_task, read_plan.splits, parsed)
-        return numbers.mapInArrow(functools.partial(in_worker, task), schema)
-    retained = _retained_offsets(spark, read_plan.splits, read_plan.keys, record_options(parsed))
-    task = functools.partial(read_retained_task, read_plan.splits, read_plan.keys.logs, parsed)
-    return retained.mapInArrow(functools.partial(in_worker, task), schema)
+    read_plan = _plan_on_server(spark, options, *bounds) if is_connect(spark) else _plan(options, *bounds)
+    splits, keys = read_plan.splits, read_plan.keys
+    if keys is None:
+        numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
+        return numbers, functools.partial(numbered_splits, splits)
+    retained = _retained_offsets(spark, splits, keys, record_options(options))
+    return retained, functools.partial(retained_splits, splits, keys.logs)
 
 
-def read_task(
-    splits: Sequence[TaskSplit], options: ReadOptions, batches: Batches
-) -> Iterator[pa.RecordBatch]:
-    """Read splits; a row has the number of one."""
+def numbered_splits(splits: Sequence[TaskSplit], batches: Batches) -> Iterator[tuple[int, TaskSplit]]:
+    """The splits whose numbers are in the rows."""
     for number in task_numbers(batches):
-        yield from read_split(splits[number], options)
+        yield number, splits[number]
+
+
+def retained_splits(
+    splits: Sequence[TaskSplit], logs: Sequence[TopicPartition], batches: Batches
+) -> Iterator[tuple[int, TaskSplit]]:
+    """The splits for which there are rows of retained offsets, with these offsets."""
+    retained: dict[int, dict[TopicPartition, list[Int64]]] = {}
+    for row in rows_of(batches):
+        by_log = retained.setdefault(row.target, {})
+        by_log.setdefault(logs[row.log], []).append(row.array(np.int64).copy())
+    for number in sorted(retained):
+        offsets = {log: np.sort(np.concatenate(parts)) for log, parts in retained.pop(number).items()}
+        yield number, with_retained(splits[number], offsets)
+
+
+def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Read splits into Arrow batches."""
+    for _, split in splits_of(batches):
+        yield from read_split(split, options)
 
 
 # Planning: by the driver, or by a task on a server of Spark Connect.
@@ -230,16 +257,3 @@ def merge_task(keys: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> 
         for split, offset_range in receivers.get(keys.logs[log], ()):
             own = offsets_in(offsets, *offset_range)
             yield from (row.batch() for row in array_rows(RETAINED, split, own, log=log))
-
-
-def read_retained_task(
-    splits: Sequence[TaskSplit], logs: Sequence[TopicPartition], options: ReadOptions, batches: Batches
-) -> Iterator[pa.RecordBatch]:
-    """Read the records at the retained offsets of splits."""
-    retained: dict[int, dict[TopicPartition, list[Int64]]] = {}
-    for row in rows_of(batches):
-        by_log = retained.setdefault(row.target, {})
-        by_log.setdefault(logs[row.log], []).append(row.array(np.int64).copy())
-    for number in sorted(retained):
-        offsets = {log: np.sort(np.concatenate(parts)) for log, parts in retained.pop(number).items()}
-        yield from read_split(with_retained(splits[number], offsets), options)
