@@ -305,10 +305,14 @@ def snapshot_range(log: ReadOnlyLog, offsets: OffsetRange) -> SnapshotRange:
     )
 
 
-def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
-    """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range."""
+def split_ranges(
+    ranges: Iterable[SnapshotRange], options: ReadOptions, workers: int | None = None
+) -> list[TaskSplit]:
+    """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
+
+    ``workers``: how many tasks run at one time, by default the cores of this machine."""
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
-    split_bytes = _split_bytes([piece for _, piece in whole], options)
+    split_bytes = _split_bytes([piece for _, piece in whole], options, workers or os.cpu_count() or 1)
     cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
     limit = options.max_records_per_partition
     if limit is not None:
@@ -325,14 +329,14 @@ def _with_overlapping_transactions(piece: FilePiece) -> FilePiece:
     return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
-def _split_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
+def _split_bytes(pieces: list[FilePiece], options: ReadOptions, workers: int) -> int:
     """The size of a split in bytes, by Spark's rule for files (``FilePartition.maxSplitBytes``): about one
-    split for each core of this machine, or ``minPartitions`` splits if that is set."""
+    split for each worker, or ``minPartitions`` splits if that is set."""
     total = sum(piece.size for piece in pieces)
     if options.min_partitions is not None:
         return max(1, min(options.max_partition_bytes, total // options.min_partitions))
-    bytes_per_core = (total + OPEN_COST_BYTES * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
+    bytes_per_worker = (total + OPEN_COST_BYTES * len(pieces)) // workers
+    return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_worker)))
 
 
 def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:

@@ -111,7 +111,7 @@ def plan_stages(
             for topic_partition, log in selected.items()
             for range_to_read in _ranges_to_read(log, filters.restrict(ranges[topic_partition], log))
         ]
-        splits = split_ranges(ranges_to_read, options)
+        splits = split_ranges(ranges_to_read, options, workers)
     if options.view != LATEST_VIEW:
         return ReadPlan(splits=splits)
     # The last record of a key is that of the whole range: a filter must not make an older one the last.
