@@ -42,7 +42,7 @@ def test_tasks_write_what_the_table_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
-    monkeypatch.setattr(reading, "_in_process_bytes", lambda spark: 0)
+    monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
     target = tmp_path / "lake"
     made = siltstone.export(root, target, "parquet", spark=session, max_partition_bytes="1k", **options)
     expected = rows(table_of(root, **options))

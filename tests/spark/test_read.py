@@ -63,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks find the last records of all logs, in several buckets, and splits are small."""
-    monkeypatch.setattr(reading, "_in_process_bytes", lambda spark: 0)
+    monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
     monkeypatch.setattr(latest, "_BUCKET_BYTES", 1000)
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
 

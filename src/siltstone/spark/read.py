@@ -48,7 +48,7 @@ from siltstone.spark.rows import (
     report_row,
     rows_of,
 )
-from siltstone.spark.session import is_local, workers_of
+from siltstone.spark.session import workers_of
 from siltstone.spark.tasks import Batches, in_worker, merge_shape, neighbours, run_job, task_numbers
 from siltstone.tables.arguments import Paths, RowKeywords, Time, read_options
 from siltstone.tables.latest import (
@@ -63,10 +63,9 @@ from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import TaskSplit, offsets_in
 from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
 
-_IN_PROCESS_BYTES, _IN_LOCAL_PROCESS_BYTES = 64 << 20, 2 << 30
+IN_PROCESS_BYTES = 256 << 20
 """Up to so many bytes of logs, whoever plans also finds the last records of their keys: two shuffles of Spark
-take longer. On a local master they cost a third more processor time than threads on the same cores; key
-entries of 2 GiB of logs take at most 512 MiB."""
+take longer. Their key entries take at most 64 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of logs whose key entries one task collects."""
 _MERGE_TASK_BYTES = 512 << 20
@@ -114,7 +113,7 @@ def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, Split
     """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
     what makes splits of them in a task. Raises as ``read``."""
     _require_siltstone(spark)
-    bounds = (_workers(spark), _in_process_bytes(spark))
+    bounds = (_workers(spark), IN_PROCESS_BYTES)
     read_plan = _plan_on_server(spark, options, *bounds) if is_connect(spark) else _plan(options, *bounds)
     splits, keys = read_plan.splits, read_plan.keys
     if keys is None:
@@ -176,11 +175,6 @@ def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> 
 
 def _workers(spark: SparkSession) -> int:
     return workers_of(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
-
-
-def _in_process_bytes(spark: SparkSession) -> int:
-    master = spark.conf.get("spark.master", None) or ""
-    return _IN_LOCAL_PROCESS_BYTES if is_local(master) else _IN_PROCESS_BYTES
 
 
 _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()

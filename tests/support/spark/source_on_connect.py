@@ -21,7 +21,7 @@ def main(root: str) -> None:
     latest = session.read.format("siltstone").option("view", "latest").load(root)
     session.sql(f"CREATE TEMPORARY VIEW users USING siltstone OPTIONS (path '{root}')")
     read_latest = st.read(session, root, "users", view="latest", partitions=0)
-    reading._in_process_bytes = lambda _: 0  # tasks find the last records
+    reading.IN_PROCESS_BYTES = 0  # tasks find the last records
     distributed = st.read(session, root, "users", view="latest", partitions=0)
     found = {
         "read latest": [sorted(row.offset for row in one.collect()) for one in (read_latest, distributed)],
