@@ -40,4 +40,3 @@ def test_tables_views_and_sql(tmp_path: Path) -> None:
     assert found["log"] == list(range(20))
     assert found["latest"] == [*([0, at] for at in range(16, 20)), *([1, at] for at in range(3))]
     assert found["view"] == 23
-    assert found["read latest"] == [[16, 17, 18, 19]] * 2

@@ -37,7 +37,7 @@ from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
 from siltstone.log.names import TopicPartition
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import stage_over, stage_over_numbers
+from siltstone.spark.jobs import SparkWorkers, stage_over, stage_over_numbers
 from siltstone.spark.rows import (
     ENTRIES,
     REPORT,
@@ -48,7 +48,6 @@ from siltstone.spark.rows import (
     report_row,
     rows_of,
 )
-from siltstone.spark.session import workers_of
 from siltstone.spark.tasks import Batches, in_worker, merge_shape, neighbours, run_job, task_numbers
 from siltstone.tables.arguments import Paths, RowKeywords, Time, read_options
 from siltstone.tables.latest import (
@@ -113,7 +112,7 @@ def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, Split
     """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
     what makes splits of them in a task. Raises as ``read``."""
     _require_siltstone(spark)
-    bounds = (_workers(spark), IN_PROCESS_BYTES)
+    bounds = (SparkWorkers(spark).workers, IN_PROCESS_BYTES)
     read_plan = _plan_on_server(spark, options, *bounds) if is_connect(spark) else _plan(options, *bounds)
     splits, keys = read_plan.splits, read_plan.keys
     if keys is None:
@@ -173,10 +172,6 @@ def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> 
     return report_of(row, ReadPlan)
 
 
-def _workers(spark: SparkSession) -> int:
-    return workers_of(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
-
-
 _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 """The sessions whose workers have Siltstone."""
 
@@ -208,7 +203,7 @@ def _retained_offsets(
     spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions
 ) -> DataFrame:
     """Rows of retained offsets, those of each split in a partition of their own."""
-    workers = _workers(spark)
+    workers = SparkWorkers(spark).workers
     sizes = [piece.size for piece in keys.pieces]
     extract_tasks = min(len(sizes), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
     piece_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]

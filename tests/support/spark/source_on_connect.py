@@ -10,7 +10,6 @@ import sys
 from pyspark.sql import SparkSession
 
 import siltstone as st
-from siltstone.spark import read as reading
 
 
 def main(root: str) -> None:
@@ -20,11 +19,7 @@ def main(root: str) -> None:
     log = st.read(session, root, "users", min_partitions=4)
     latest = session.read.format("siltstone").option("view", "latest").load(root)
     session.sql(f"CREATE TEMPORARY VIEW users USING siltstone OPTIONS (path '{root}')")
-    read_latest = st.read(session, root, "users", view="latest", partitions=0)
-    reading.IN_PROCESS_BYTES = 0  # tasks find the last records
-    distributed = st.read(session, root, "users", view="latest", partitions=0)
     found = {
-        "read latest": [sorted(row.offset for row in one.collect()) for one in (read_latest, distributed)],
         "log": [row.offset for row in log.where("partition = 0").orderBy("offset").collect()],
         "latest": sorted([row.partition, row.offset] for row in latest.collect()),
         "view": session.sql("SELECT count(*) AS rows FROM users").collect()[0].rows,
