@@ -67,8 +67,11 @@ class Generated:
         return self.distinct_keys + self.records - self.cleaned_records
 
 
-def generate(folder: Path, size: int, codec: str, seed: int = 1, keys: int = KEYS) -> Generated:
-    """A log of about ``size`` bytes (uncompressed) under ``folder``/log; reused when it is whole."""
+def generate(folder: Path, size: int, codec: str, seed: int = 1, keys: int | None = None) -> Generated:
+    """A log of about ``size`` bytes (uncompressed) under ``folder``/log; reused when it is whole.
+
+    ``keys``: by default a million, of a smaller log one for eight records."""
+    keys = min(KEYS, size // RECORD_MEMORY_BYTES // 8) if keys is None else keys
     facts = folder / "generated.json"
     if facts.exists():
         return Generated(**json.loads(facts.read_text()))

@@ -6,8 +6,11 @@ a process of its own: the cleaner's session has settings that suit its blobs, no
     all columns        count(*), sum(length(value)) over every column of Spark's Kafka source
     value              the same with columns=value
     offset, timestamp  count(*), max(offset), max(timestamp) with columns=offset,timestamp
-    …, ready batches   the three with a source that hands over Arrow batches that are ready: Spark's own part
-    latest             view=latest, and groupBy(key).agg(max_by(value, offset)) over the same source
+    …, data source     the three by format("siltstone"), where the others are by st.read
+    …, ready batches   the three with Arrow batches that are ready, by mapInArrow and by a data source of
+                       Python's: Spark's own part of st.read and of format("siltstone")
+    export             all columns to Parquet by st.export, in this process and in tasks, and by Spark
+    latest             view=latest by both, and groupBy(key).agg(max_by(value, offset)) over the data source
     Kafka source       "all columns" by Spark's own source from a real broker, with a task and with one a core
 
 All queries take turns, the first turn is not counted, and a figure is the median of its turns. ``processor``
@@ -18,8 +21,10 @@ it says more than the wall clock. Of Spark's own source the faster of its two wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,7 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 
+import siltstone
 from bench.generate import Generated, generate
 from bench.kafka_source.querying import QueryTimes, kafka_source
 from bench.measure import WrongResultError
@@ -38,7 +45,10 @@ from bench.partition_log import Figure
 
 OFFSET_TIMESTAMP = "offset,timestamp"
 KAFKA = ("Kafka source", "Kafka source, a task a core")
+SOURCE = ", data source"
 READY = ", ready batches"
+EXPORTS = ("export in this process", "export in tasks")
+WRITTEN = "read(…).write.parquet"
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """What ``docs/tables.md`` advises for whole reads: Arrow checks nothing at each value."""
 GOALS = {"all columns": "≥ 6", "value": "≥ 6", OFFSET_TIMESTAMP: "≥ 15"}
@@ -60,13 +70,22 @@ def measure_tables(
     times = {name: QueryTimes(**fields) for name, fields in json.loads(done.stdout.splitlines()[-1]).items()}
     figures = []
     for name, goal in GOALS.items():
-        for other, ratio in ((name, None), (name + READY, times[name].seconds / times[name + READY].seconds)):
-            rate, words = generated.records / times[other].seconds / 1e6, "" if ratio else goal
+        for other in (name, name + READY, name + SOURCE, name + SOURCE + READY):
+            is_ours = other == name
             figures.append(
-                Figure(name=f"table: {other}", value=rate, unit="M records/s", ratio=ratio, goal=words)
+                Figure(
+                    name=f"table: {other}",
+                    value=generated.records / times[other].seconds / 1e6,
+                    unit="M records/s",
+                    ratio=times[name + SOURCE].seconds / times[name].seconds if is_ours else None,
+                    goal=goal if is_ours else "",
+                )
             )
             figures.append(_processor(other, times[other]))
-    figures += _beside("latest", times["latest"], "max_by of each key", times["max_by"], "≥ 8")
+    figures += _beside("latest", times["latest"], "max_by of each key", times["max_by"], "≥ 10")
+    figures += _beside("latest", times["latest"], "latest" + SOURCE, times["latest" + SOURCE], "≥ 1")
+    for name in EXPORTS:
+        figures += _beside(name, times[name], WRITTEN, times[WRITTEN], "≥ 5")
     if kafka_folder is not None:
         kafka = min((times[name] for name in KAFKA), key=lambda each: each.seconds)
         figures += _beside(
@@ -109,7 +128,8 @@ def _queries(
 ) -> dict[str, Callable[[], QueryTimes]]:
     """Our queries by name, on a session that ends with ``open_things``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])  # workers import bench, too
+    root = Path(__file__).resolve().parents[1]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), str(root / "src")])  # workers import bench, too
     from pyspark.sql import SparkSession
 
     from bench.ready_batches import ReadyBatches
@@ -125,32 +145,50 @@ def _queries(
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ReadyBatches)
     java = psutil.Process(spark.sparkContext._gateway.proc.pid)
-    ours = {
-        name: lambda name=name: _timed(lambda: _query(spark, log, name), java, generated)
-        for name in (*GOALS, "latest", "max_by")
+    names = (*GOALS, "latest", *(name + SOURCE for name in (*GOALS, "latest")), "max_by")
+    actions: dict[str, Callable[[], int]] = {
+        name: functools.partial(_query, spark, log, name) for name in names
     }
-    ready = {
-        name + READY: lambda name=name: _timed(
-            lambda: _ready(spark, generated.records, name), java, generated
-        )
-        for name in GOALS
-    }
-    return ours | ready
+    ready = [name + READY for name in (*GOALS, *(name + SOURCE for name in GOALS))]
+    actions |= {name: functools.partial(_ready, spark, generated.records, name) for name in ready}
+    actions |= {name: functools.partial(_written, spark, log, name) for name in (*EXPORTS, WRITTEN)}
+    return {name: functools.partial(_timed, action, java, generated) for name, action in actions.items()}
 
 
 def _query(spark: Any, log: Path, name: str) -> int:
     """Run one query; how many records or keys it counted."""
-    options = {"max_by": {}, "latest": {"view": "latest"}}.get(name, _columns(name))
-    frame = spark.read.format("siltstone").options(**options).load(str(log))
+    what = name.removesuffix(SOURCE)
+    options = {"max_by": {}, "latest": {"view": "latest"}}.get(what, _columns(what))
+    if name == what != "max_by":
+        frame = siltstone.read(spark, log, **options)
+    else:
+        frame = spark.read.format("siltstone").options(**options).load(str(log))
     if name == "max_by":
         frame = _latest_by_hand(frame)
-    return _counted(frame, name)
+    return _counted(frame, what)
 
 
 def _ready(spark: Any, rows: int, name: str) -> int:
     """The same query where nothing has to be read."""
-    options = {"rows": rows, "tasks": spark.sparkContext.defaultParallelism} | _columns(name)
-    return _counted(spark.read.format("ready").options(**options).load(), name)
+    from bench.ready_batches import ready_by_map
+
+    name = name.removesuffix(READY)
+    what = name.removesuffix(SOURCE)
+    if name == what:
+        return _counted(ready_by_map(spark, rows, _columns(what).get("columns")), what)
+    options = {"rows": rows, "tasks": spark.sparkContext.defaultParallelism} | _columns(what)
+    return _counted(spark.read.format("ready").options(**options).load(), what)
+
+
+def _written(spark: Any, log: Path, name: str) -> int:
+    """Write all columns to Parquet; how many records were written."""
+    target = log.parent / "exported"
+    if name == WRITTEN:
+        siltstone.read(spark, log).write.mode("overwrite").parquet(str(target))
+        return sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet"))
+    session = spark if name == EXPORTS[1] else None
+    shutil.rmtree(target, ignore_errors=True)
+    return siltstone.export(log, target, spark=session).records
 
 
 def _columns(name: str) -> dict[str, str]:
@@ -193,9 +231,9 @@ def _keys_with_the_tail(count: int, generated: Generated) -> int:
 
 
 def _used(java: psutil.Process) -> float:
-    """Processor seconds so far of Java and its Python workers."""
+    """Processor seconds so far of this process, which plans, and of Java and its Python workers."""
     total = 0.0
-    for process in [java, *java.children(recursive=True)]:
+    for process in [psutil.Process(), java, *java.children(recursive=True)]:
         try:
             times = process.cpu_times()
         except psutil.Error:

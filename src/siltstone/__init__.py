@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from siltstone.base.records.build import NewBatchHeader as NewBatchHeader
     from siltstone.commands.clean import CleanOutcome as CleanOutcome
     from siltstone.commands.clean import CleanRequest as CleanRequest
+    from siltstone.commands.export import export as export
     from siltstone.commands.library import CleanKeywords as CleanKeywords
     from siltstone.commands.library import ExplainKeywords as ExplainKeywords
     from siltstone.commands.library import LogKeywords as LogKeywords
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from siltstone.spark.embedded import start_compaction as start_compaction
     from siltstone.spark.read import read as read
     from siltstone.tables.arrow import to_arrow as to_arrow
+    from siltstone.tables.export import Export as Export
     from siltstone.verify.findings import Verdict as Verdict
 
 __version__ = "0.1.0"
@@ -78,6 +80,7 @@ _MODULES = {
     "siltstone.base.errors": ("LogError", "SiltstoneError", "UsageError"),
     "siltstone.base.records.build": ("NewBatchHeader",),
     "siltstone.commands.clean": ("CleanOutcome", "CleanRequest"),
+    "siltstone.commands.export": ("export",),
     "siltstone.commands.library": (
         "CleanKeywords",
         "ExplainKeywords",
@@ -104,6 +107,7 @@ _MODULES = {
     "siltstone.spark.embedded": ("start_compaction",),
     "siltstone.spark.read": ("read",),
     "siltstone.tables.arrow": ("to_arrow",),
+    "siltstone.tables.export": ("Export",),
     "siltstone.verify.findings": ("Verdict",),
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -17,8 +18,8 @@ from siltstone.base import files
 from siltstone.base.errors import SourceChangedError
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLogs
-from siltstone.tables import table
 from siltstone.tables.arrow import schema, to_batches
+from siltstone.tables.latest import find_last_offsets, plan_keys
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import (
     FilePiece,
@@ -29,7 +30,7 @@ from siltstone.tables.splits import (
     offset_ranges,
     open_logs,
 )
-from siltstone.tables.table import plan, read_split
+from siltstone.tables.table import plan, plan_stages, read_split
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.log.views import entries_of, random_segments, write_segments
@@ -53,10 +54,8 @@ def test_the_last_record_of_each_key_is_found_whatever_the_memory(
         last = {r.key: r.offset for _, e in entries_of(partition) for r in e.records if r.key is not None}
         options = ReadOptions.of({"path": str(partition)})
         logs = open_logs(options)
-        ((topic_partition, wanted),) = offset_ranges(logs, options).items()
-        found = table.find_last_offsets_of_keys(
-            logs[topic_partition], wanted, options, memory_bytes=memory, part_bytes=part
-        )
+        keys = plan_keys(logs, offset_ranges(logs, options), options, workers=3, part_bytes=part)
+        (found,) = find_last_offsets(keys, options, memory_bytes=memory).values()
         assert found.tolist() == sorted(last.values())
 
 
@@ -167,3 +166,13 @@ def test_offsets_survive_encoding(numbers: list[int], scale: int) -> None:
 
 def test_dense_offsets_take_a_bit_each() -> None:
     assert len(encode_offsets(np.arange(10**15, 10**15 + 8000, dtype=np.int64))) < 1100
+
+
+def test_a_log_that_was_cleaned_before_its_keys_are_read_is_refused(root: Path) -> None:
+    options = ReadOptions.of({"path": str(root), "view": "latest"})
+    planned = plan_stages(options)
+    assert planned.keys is not None
+    path = root / "t-0" / f"{0:020}.log"
+    os.utime(path, ns=(5, 5))
+    with raises_error(SourceChangedError, path=root / "t-0", advice="run the query again"):
+        find_last_offsets(planned.keys, options)

@@ -18,7 +18,7 @@ from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables import reading, splits
 from siltstone.tables.arrow import schema, to_batches
 from siltstone.tables.options import ReadOptions
-from siltstone.tables.table import plan, read_split
+from siltstone.tables.table import plan, plan_stages, read_split
 from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names, legacy_names
@@ -275,3 +275,10 @@ def test_no_record_is_lost_if_the_offset_index_is_wrong(
         flipped[bit // 8] ^= 1 << bit % 8
         index.write_bytes(flipped)
         assert offsets(root, minPartitions="6") == list(range(25)), bit
+
+
+def test_a_split_for_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
+    root = log_directory(tmp_path, {"t-0": {0: [one(at, "k") for at in range(400)]}})
+    options = ReadOptions.of({"path": str(root)})
+    assert [len(plan_stages(options, workers=workers).splits) for workers in (1, 3, 8)] == [1, 3, 8]

@@ -1,69 +1,249 @@
 """``siltstone.read``: a log as a DataFrame, with options as Python values.
 
-The session may be one of Spark Connect, so this module needs no Java and no ``SparkContext``.
+::
+
+    view=log, compacted   spark.range(splits) ─ read ─► records
+    view=latest           spark.range(lists of pieces) ─ extract ─► key entries ─ by bucket ─► merge
+                                                          ─► retained offsets ─ by split ─► read ─► records
+
+The driver plans; a row of ``spark.range`` is the number of a split. The stages of ``view=latest`` are those
+of a cleaning: no process has the entries of all keys, and the driver has none. ``mapInArrow`` costs Spark
+less than a data source of Python's (``docs/benchmarks.md``), which ``spark.source`` is for SQL, catalogs and
+streams. The session may be one of Spark Connect: then a task plans, since the directories are the server's.
+
+The functions that run in tasks end in ``_task``.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import functools
+import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from pyspark.errors import AnalysisException
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from siltstone.base.errors import EngineError, UsageError
+from siltstone.base.errors import EngineError
+from siltstone.base.records.layout import Int64
+from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
+from siltstone.log.names import TopicPartition
+from siltstone.spark.internals import is_connect
+from siltstone.spark.jobs import SparkWorkers, stage_over, stage_over_numbers
+from siltstone.spark.rows import (
+    ENTRIES,
+    REPORT,
+    RETAINED,
+    array_row,
+    array_rows,
+    report_of,
+    report_row,
+    rows_of,
+)
+from siltstone.spark.tasks import Batches, merge_shape, neighbours, run_job, task_numbers, worker_task
+from siltstone.tables.arguments import Paths, RowKeywords, Time, read_options
+from siltstone.tables.latest import (
+    KeyPlan,
+    collect_entries,
+    find_retained,
+    merge_entries,
+    splits_by_log,
+    with_retained,
+)
+from siltstone.tables.options import ReadOptions, plan_title
+from siltstone.tables.splits import TaskSplit, offsets_in
+from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
 
-OnePath = str | os.PathLike[str]
+IN_PROCESS_BYTES = 256 << 20
+"""Up to so many bytes of logs, whoever plans also finds the last records of their keys: two shuffles of Spark
+take longer. Their key entries take at most 64 MiB."""
+_EXTRACT_TASK_BYTES = 1 << 30
+"""The most bytes of logs whose key entries one task collects."""
+_MERGE_TASK_BYTES = 512 << 20
+"""About the most memory that a task takes to merge buckets."""
+_RECORD_BYTES_MIN = 64
+"""An estimate of the smallest common records: it bounds the number of key entries."""
 
 
 def read(
     spark: SparkSession,
-    path: OnePath | Sequence[OnePath],
+    path: Paths,
     topic: str | Sequence[str] | None = None,
     *,
     as_of: int | str | datetime | None = None,
+    offsets: tuple[int | None, int | None] | None = None,
+    timestamps: tuple[Time | None, Time | None] | None = None,
+    partitions: int | Sequence[int] | None = None,
+    keys: bytes | str | Sequence[bytes | str] | None = None,
     **options: Any,
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
 
     ``path``: one, or all log.dirs of one broker. ``topic``: one or several, in a list or separated by commas;
-    all by default. ``as_of``: an offset (int), or a time (ISO
-    text or datetime, UTC where it has no zone). The other options are those of the data source, under their
-    own names (``minPartitions``) or in snake case (``min_partitions``). Their values are Python's: ``True``,
-    ``["key", "value"]``, ``{"users": {"0": 5}}``. For a wrong option Spark raises AnalysisException, with
-    Siltstone's message; EngineError where the session's Python has no Siltstone. Raises UsageError.
+    all by default. ``as_of``: an offset (int), or a time (ISO text or datetime, UTC where it has no zone).
+    ``offsets``, ``timestamps``: (start, end), below the end, None for no bound; with ``partitions`` and
+    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. The other options are
+    those of the data source, under their own names (``minPartitions``) or in snake case
+    (``min_partitions``), and Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
+
+    The DataFrame is the log as it was at the call. Raises UsageError, and what ``tables.table.plan`` raises;
+    EngineError where the session's Python has no Siltstone.
     """
-    paths = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-    if not paths:
-        raise UsageError("no log directory is passed", advice="pass a path, or all log.dirs of one broker")
-    raw_options = {_camel_case(name): _text(value) for name, value in options.items() if value is not None}
-    if topic is not None:
-        raw_options["subscribe"] = _text(topic)
-    if as_of is not None:
-        raw_options["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
-    reader = spark.read.format("siltstone").options(**raw_options)
+    rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
+    parsed = read_options(path, topic, as_of, rows, options)
+    schema = from_arrow_schema(schema_of(parsed))
+    frame, splits_of = planned(spark, parsed)
+    task = worker_task(read_task, splits_of, parsed, name=plan_title(parsed))
+    return frame.mapInArrow(task, schema)
+
+
+SplitsOf = Callable[[Batches], Iterator[tuple[int, TaskSplit]]]
+"""In a task: the splits that its rows stand for, with their numbers."""
+
+
+def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, SplitsOf]:
+    """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
+    what makes splits of them in a task. Raises as ``read``."""
+    _require_siltstone(spark)
+    bounds = (SparkWorkers(spark).workers, IN_PROCESS_BYTES)
+    read_plan = _plan_on_server(spark, options, *bounds) if is_connect(spark) else _plan(options, *bounds)
+    splits, keys = read_plan.splits, read_plan.keys
+    if keys is None:
+        numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
+        return numbers, functools.partial(numbered_splits, splits)
+    retained = _retained_offsets(spark, splits, keys, record_options(options))
+    return retained, functools.partial(retained_splits, splits, keys.logs)
+
+
+def numbered_splits(splits: Sequence[TaskSplit], batches: Batches) -> Iterator[tuple[int, TaskSplit]]:
+    """The splits whose numbers are in the rows."""
+    for number in task_numbers(batches):
+        yield number, splits[number]
+
+
+def retained_splits(
+    splits: Sequence[TaskSplit], logs: Sequence[TopicPartition], batches: Batches
+) -> Iterator[tuple[int, TaskSplit]]:
+    """The splits for which there are rows of retained offsets, with these offsets."""
+    retained: dict[int, dict[TopicPartition, list[Int64]]] = {}
+    for row in rows_of(batches):
+        by_log = retained.setdefault(row.target, {})
+        by_log.setdefault(logs[row.log], []).append(row.array(np.int64).copy())
+    for number in sorted(retained):
+        offsets = {log: np.sort(np.concatenate(parts)) for log, parts in retained.pop(number).items()}
+        yield number, with_retained(splits[number], offsets)
+
+
+def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Read splits into Arrow batches."""
+    for _, split in splits_of(batches):
+        yield from read_split(split, options)
+
+
+# Planning: by the driver, or by a task on a server of Spark Connect.
+
+
+def _plan(options: ReadOptions, workers: int, in_process_bytes: int) -> ReadPlan:
+    """The plan; of small logs also with the last records of their keys."""
+    read_plan = plan_stages(options, workers=workers)
+    if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
+        return read_plan
+    return ReadPlan(splits=find_retained(read_plan.splits, read_plan.keys, record_options(options)))
+
+
+def plan_task(
+    options: ReadOptions, workers: int, in_process_bytes: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Plan, on the machine of the server or of an executor; the plan is a report."""
+    for _ in task_numbers(batches):
+        yield report_row(REPORT, _plan(options, workers, in_process_bytes)).batch()
+
+
+def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> ReadPlan:
+    frame = functools.partial(stage_over_numbers, spark, 1, plan_task, options, *bounds)
+    (row,) = rows_of(run_job(spark, "planning a read", frame).to_batches())
+    return report_of(row, ReadPlan)
+
+
+_PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+"""The sessions whose workers have Siltstone."""
+
+
+def _require_siltstone(spark: SparkSession) -> None:
+    """Raises EngineError if a worker cannot import this package. It is asked once for each session."""
+    if spark in _PROBED:
+        return
     try:
-        return reader.load(paths[0] if len(paths) == 1 else paths)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+        spark.range(0, 1, 1, 1).mapInArrow(_probe_task, "id long").count()
+    except PySparkException as error:
+        if not re.search("No module named 'siltstone|Can't get attribute .*module 'siltstone", str(error)):
             raise
+        reason = "the Python of the session's workers has no Siltstone, or another version of it"
         advice = f"set PYSPARK_PYTHON={sys.executable} before the session starts, or install siltstone there"
-        raise EngineError("the Python of the session's workers has no Siltstone", advice=advice) from None
+        raise EngineError(reason, advice=advice) from None
+    _PROBED.add(spark)
 
 
-def _camel_case(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
+def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The rows as they are: the worker has imported this module, then."""
+    yield from batches
 
 
-def _text(value: Any) -> str:
-    """A Python value as the text of an option."""
-    if isinstance(value, bool | Mapping):
-        return json.dumps(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+# view=latest.
+
+
+def _retained_offsets(
+    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions
+) -> DataFrame:
+    """Rows of retained offsets, those of each split in a partition of their own."""
+    workers = SparkWorkers(spark).workers
+    sizes = [piece.size for piece in keys.pieces]
+    extract_tasks = min(len(sizes), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
+    piece_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]
+    entry_bytes = ENTRY_BYTES * sum(sizes) // _RECORD_BYTES_MIN
+    _, merge_tasks = merge_shape(max(keys.buckets, 1), workers, entry_bytes, _MERGE_TASK_BYTES)
+    merge_tasks = max(1, min(merge_tasks, keys.buckets))
+    entries = stage_over_numbers(spark, len(piece_lists), extract_task, keys, piece_lists, options)
+    merged = stage_over(_by_target(entries, merge_tasks), merge_task, keys, splits)
+    return _by_target(merged, max(len(splits), 1))
+
+
+def _by_target(frame: DataFrame, tasks: int) -> DataFrame:
+    """The rows, each in the partition ``target % tasks``."""
+    return frame.repartitionById(tasks, F.pmod(F.col("target"), F.lit(tasks)).cast("int"))
+
+
+def extract_task(
+    keys: KeyPlan, piece_lists: Sequence[Sequence[int]], options: ReadOptions, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Collect the key entries of neighbouring pieces; a row has the number of a list of them."""
+    for number in task_numbers(batches):
+        pieces = [keys.pieces[index] for index in piece_lists[number]]
+        for log, blob in collect_entries(keys, pieces, options):
+            yield array_row(ENTRIES, blob.bucket, blob.entries, base_offset=blob.base_offset, log=log).batch()
+
+
+def merge_task(keys: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Merge the key entries of buckets, and send the retained offsets to the splits that read them."""
+    blobs: dict[int, dict[int, list[EntryBlob]]] = {}
+    for row in rows_of(batches):
+        blob = EntryBlob(
+            bucket=row.target, base_offset=row.base_offset, entries=row.array(np.uint64, ENTRY_BYTES // 8)
+        )
+        blobs.setdefault(row.log, {}).setdefault(row.target, []).append(blob)
+    receivers = splits_by_log(splits) if blobs else {}
+    for log in sorted(blobs):
+        by_bucket = blobs.pop(log)
+        merged = [merge_entries(keys, bucket, by_bucket.pop(bucket)) for bucket in sorted(by_bucket)]
+        offsets = np.sort(np.concatenate(merged))
+        for split, offset_range in receivers.get(keys.logs[log], ()):
+            own = offsets_in(offsets, *offset_range)
+            yield from (row.batch() for row in array_rows(RETAINED, split, own, log=log))

@@ -41,12 +41,12 @@ ALL = -1
 # The kinds of rows.
 
 ENTRIES = "entries"
-"""Key entries of ``explain`` or ``verify``."""
+"""Key entries of ``explain``, ``verify`` or ``view=latest``."""
 DIRTY, CLEAN = "dirty", "clean"
 """Key entries of a cleaning: DIRTY of a log's dirty section, CLEAN of its clean section. The new records of a
 side-by-side compaction are DIRTY, too."""
 RETAINED = "retained"
-"""Offsets of records that a segment group retains."""
+"""Offsets of records that a segment group retains, or that a split of ``view=latest`` reads."""
 SUPERSEDED = "superseded"
 """Offsets of records in a run of a ledger that later records supersede."""
 TRANSACTION_SUMMARY = "transaction-summary"
@@ -120,11 +120,11 @@ def array_row(kind: str, target: int, array: npt.NDArray[Any], *, base_offset: i
     return Row(target=target, kind=kind, base_offset=base_offset, count=len(array), blob=data, log=log)
 
 
-def array_rows(kind: str, target: int, array: npt.NDArray[Any]) -> Iterator[Row]:
+def array_rows(kind: str, target: int, array: npt.NDArray[Any], *, log: int = 0) -> Iterator[Row]:
     """An array of one dimension in rows of at most ``BLOB_BYTES_MAX``; no row for an empty array."""
     step = BLOB_BYTES_MAX // array.itemsize
     for start in range(0, len(array), step):
-        yield array_row(kind, target, array[start : start + step])
+        yield array_row(kind, target, array[start : start + step], log=log)
 
 
 def report_row(kind: str, report: Any, target: int = 0, *, log: int = 0) -> Row:

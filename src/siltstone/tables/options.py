@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -239,6 +239,25 @@ class OffsetLimit:
         return not self.is_time and offset in (self.every_partition, *self.by_partition.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """The only records that a query returns: all conditions that are not None hold.
+
+    ``partitions``: numbers, of every selected topic. ``start_offset``, ``end_offset`` and ``start_ms``,
+    ``end_ms``: from the start on, below the end. ``keys``: the records with one of these keys.
+    """
+
+    partitions: frozenset[int] | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    keys: tuple[bytes, ...] | None = None
+
+
+ALL_ROWS = RowFilter()
+
+
 _PartitionNumber = Annotated[int, msgspec.Meta(ge=0)]
 """0 or more."""
 
@@ -291,7 +310,8 @@ class ReadOptions:
     record (``log``), the last record of each key (``latest``), or what side-by-side compaction kept, and the
     records after it (``compacted``). ``keep_tombstones``: of ``view=latest``. ``quarantine_bad_batches``: a
     batch that cannot be read is a row with the reason, instead of an error. Sizes are in bytes;
-    ``max_decompressed_message_bytes`` is that of one batch.
+    ``max_decompressed_message_bytes`` is that of one batch. ``row_filter``: the records that are returned; of
+    ``view=latest``, those of the last records of all keys (``with_rows`` sets it).
     """
 
     paths: tuple[str, ...]
@@ -316,6 +336,7 @@ class ReadOptions:
     quarantine_bad_batches: bool = False
     include_batch_metadata: bool = False
     table: str = RECORDS_TABLE
+    row_filter: RowFilter = ALL_ROWS
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -334,6 +355,14 @@ class ReadOptions:
         options = cls(selection=PartitionSelection(**selected), **values)
         _refuse_contradictions(options, is_streaming)
         return options
+
+    def with_rows(self, row_filter: RowFilter) -> ReadOptions:
+        """These options with a filter of records. Raises UsageError if the table's rows are not records."""
+        if row_filter != ALL_ROWS and (self.table != RECORDS_TABLE or self.quarantine_bad_batches):
+            reason = "offsets, timestamps, partitions and keys choose records, and not all rows are records"
+            advice = "filter the DataFrame, or leave out table and badBatches=quarantine"
+            raise UsageError(reason, advice=advice)
+        return replace(self, row_filter=row_filter)
 
 
 _TITLE_FIELDS = {"table": "table", "view": "view", "isolation": "isolation"}

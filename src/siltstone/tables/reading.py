@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
@@ -66,10 +67,11 @@ from siltstone.tables.arrow import (
     COLUMNS_WITHOUT_RECORD_DATA,
     RecordSource,
     batch_structs,
+    bytes_array,
     record_batches,
     schema,
 )
-from siltstone.tables.options import LOG_VIEW, ReadOptions
+from siltstone.tables.options import LOG_VIEW, ReadOptions, RowFilter
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
     FilePiece,
@@ -114,15 +116,41 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     """
     out_schema = record_schema(options)
     decoder: Decoder[Any] = decode_records
-    if COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
+    if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
         if piece.retained is not None:
             chunks: Iterator[Chunk[Any]] = _read_retained(piece, decode_offsets(piece.retained), options)
         else:
             chunks = _without_superseded(piece, decode(piece, options, decoder))
-        for chunk in chunks:
+        for chunk in _filtered(chunks, options.row_filter):
             yield from _arrow_batches(chunk, out_schema)
+
+
+def _filtered(chunks: Iterator[Chunk[Any]], row_filter: RowFilter) -> Iterator[Chunk[Any]]:
+    """The records within the filter's times and with one of its keys. (Pieces have its partitions and
+    offsets only.)"""
+    if row_filter.start_ms is None and row_filter.end_ms is None and row_filter.keys is None:
+        yield from chunks
+        return
+    for columns, batches, source in chunks:
+        is_chosen = np.ones(len(columns), np.bool_)
+        if row_filter.start_ms is not None:
+            is_chosen &= columns.timestamp >= row_filter.start_ms
+        if row_filter.end_ms is not None:
+            is_chosen &= columns.timestamp < row_filter.end_ms
+        if row_filter.keys is not None:
+            is_chosen &= has_one_of_keys(columns, row_filter.keys)
+        if is_chosen.all():
+            yield columns, batches, source
+        elif is_chosen.any():
+            yield select(columns, np.flatnonzero(is_chosen)), batches, source
+
+
+def has_one_of_keys(columns: KeyColumns, keys: Sequence[bytes]) -> Flags:
+    """Which records have one of these keys."""
+    column = bytes_array(columns.data, columns.key_start, columns.key_size)
+    return np.asarray(pc.is_in(column, pa.array(keys, pa.binary())))
 
 
 def _arrow_batches(chunk: Chunk[Any], out_schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UsageError
+from siltstone.base.errors import CorruptRecordError, OffsetOutOfRangeError, UnknownTopicError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, LogView
 from siltstone.log.indexes import AbortedTransaction
@@ -35,7 +35,7 @@ from siltstone.log.lookup import BatchPosition, position_of_offset
 from siltstone.log.names import CLUSTER_METADATA, TopicPartition
 from siltstone.log.read_only import ReadOnlyLog, ReadOnlyLogs
 from siltstone.log.segment import LiveSegment
-from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions
+from siltstone.tables.options import LATEST_VIEW, OffsetLimit, ReadOptions, RowFilter
 
 # Many offsets in few bytes, sent to a task with its piece: those to read (``retained``), or those not to read
 # (``superseded``).
@@ -104,7 +104,7 @@ def partition_directories(options: ReadOptions) -> dict[TopicPartition, Path]:
 
 
 def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicPartition]:
-    """The selected partitions of the directories. Raises UnknownTopicError.
+    """The selected partitions of the directories that ``row_filter`` lets through. Raises UnknownTopicError.
 
     ``__cluster_metadata`` is selected only by name, or if the directory has no other partition.
     """
@@ -114,7 +114,18 @@ def selected_partitions(logs: ReadOnlyLogs, options: ReadOptions) -> list[TopicP
         for topic_partition in logs
         if is_named or topic_partition.topic != CLUSTER_METADATA or len(logs) == 1
     ]
-    return options.selection.select_from(present)
+    selected = options.selection.select_from(present)
+    numbers = options.row_filter.partitions
+    if numbers is None:
+        return selected
+    missing = sorted(numbers - {topic_partition.partition for topic_partition in selected})
+    if missing:
+        raise UnknownTopicError(
+            f"no selected topic has partition {', '.join(map(str, missing))}",
+            path=", ".join(options.paths),
+            advice="siltstone topics --describe shows what there is",
+        )
+    return [topic_partition for topic_partition in selected if topic_partition.partition in numbers]
 
 
 def reopen_log(directory: Path | str, topic_partition: TopicPartition) -> ReadOnlyLog:
@@ -294,10 +305,14 @@ def snapshot_range(log: ReadOnlyLog, offsets: OffsetRange) -> SnapshotRange:
     )
 
 
-def split_ranges(ranges: Iterable[SnapshotRange], options: ReadOptions) -> list[TaskSplit]:
-    """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range."""
+def split_ranges(
+    ranges: Iterable[SnapshotRange], options: ReadOptions, workers: int | None = None
+) -> list[TaskSplit]:
+    """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
+
+    ``workers``: how many tasks run at one time, by default the cores of this machine."""
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
-    split_bytes = _split_bytes([piece for _, piece in whole], options)
+    split_bytes = _split_bytes([piece for _, piece in whole], options, workers or os.cpu_count() or 1)
     cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]
     limit = options.max_records_per_partition
     if limit is not None:
@@ -314,14 +329,14 @@ def _with_overlapping_transactions(piece: FilePiece) -> FilePiece:
     return piece if len(own) == len(piece.aborted) else replace(piece, aborted=own)
 
 
-def _split_bytes(pieces: list[FilePiece], options: ReadOptions) -> int:
+def _split_bytes(pieces: list[FilePiece], options: ReadOptions, workers: int) -> int:
     """The size of a split in bytes, by Spark's rule for files (``FilePartition.maxSplitBytes``): about one
-    split for each core of this machine, or ``minPartitions`` splits if that is set."""
+    split for each worker, or ``minPartitions`` splits if that is set."""
     total = sum(piece.size for piece in pieces)
     if options.min_partitions is not None:
         return max(1, min(options.max_partition_bytes, total // options.min_partitions))
-    bytes_per_core = (total + OPEN_COST_BYTES * len(pieces)) // (os.cpu_count() or 1)
-    return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_core)))
+    bytes_per_worker = (total + OPEN_COST_BYTES * len(pieces)) // workers
+    return max(1, min(options.max_partition_bytes, max(OPEN_COST_BYTES, bytes_per_worker)))
 
 
 def _cut_by_segment(log_range: SnapshotRange, isolation: str) -> Iterator[tuple[LiveSegment, FilePiece]]:
@@ -507,6 +522,15 @@ class PushedFilters:
             start_offset=max(self.start_offset, other.start_offset),
             end_offset=min(self.end_offset, other.end_offset),
             from_timestamp_ms=max(self.from_timestamp_ms, other.from_timestamp_ms),
+        )
+
+    @classmethod
+    def of(cls, row_filter: RowFilter) -> PushedFilters:
+        """What a filter of records restricts. (Its partitions are chosen before: ``selected_partitions``.)"""
+        return cls(
+            start_offset=row_filter.start_offset or 0,
+            end_offset=LONG_MAX if row_filter.end_offset is None else row_filter.end_offset,
+            from_timestamp_ms=-1 if row_filter.start_ms is None else row_filter.start_ms,
         )
 
     def select(self, logs: Logs) -> Logs:

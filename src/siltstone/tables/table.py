@@ -4,6 +4,7 @@
 
     schema_of(options)              pyarrow.Schema
     plan(options, filters)          splits: small, picklable, on the driver
+    plan_stages(options, filters)   the same, where tasks find the last record of each key
     read_split(split, options)      pyarrow.RecordBatch after RecordBatch, in a task
 
     table=records                             ``reading``
@@ -14,38 +15,29 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import io
 import itertools
 import logging
 import os
-import secrets
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import IO
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
 from siltstone.base.errors import CorruptFileError
-from siltstone.base.records.decode import decode_record_keys
-from siltstone.base.records.layout import Int64
-from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merge_bucket
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import TimestampAndOffset
-from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import AtTime
 from siltstone.log.segments import list_segments
 from siltstone.tables import file_tables
-from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, LOG_VIEW, RECORDS_TABLE, ReadOptions
-from siltstone.tables.reading import decode, read_quarantine, read_records, record_schema
+from siltstone.tables.latest import KeyPlan, find_retained, plan_keys
+from siltstone.tables.options import COMPACTED_VIEW, LATEST_VIEW, RECORDS_TABLE, ReadOptions
+from siltstone.tables.reading import read_quarantine, read_records, record_schema
 from siltstone.tables.splits import (
     NO_FILTERS,
     FilePiece,
@@ -55,9 +47,7 @@ from siltstone.tables.splits import (
     SnapshotRange,
     TaskSplit,
     aborted_transactions,
-    encode_offsets,
     offset_ranges,
-    offsets_in,
     open_logs,
     partition_directories,
     readable_end,
@@ -74,6 +64,15 @@ def schema_of(options: ReadOptions) -> pa.Schema:
     return record_schema(options) if options.table == RECORDS_TABLE else file_tables.schema_of(options)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """What the tasks of a query do. ``splits``: what they read. ``keys``: for ``view=latest``, the logs in
+    which they first find the last record of each key (``tables.latest``); otherwise None."""
+
+    splits: list[TaskSplit]
+    keys: KeyPlan | None = None
+
+
 def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
@@ -81,12 +80,24 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
     log once, to find the last record of each key. Raises UsageError, OffsetOutOfRangeError, LedgerError, and
     what opening a directory raises.
     """
+    read_plan = plan_stages(options, filters)
+    if read_plan.keys is None:
+        return read_plan.splits
+    return find_retained(read_plan.splits, read_plan.keys, record_options(options))
+
+
+def plan_stages(
+    options: ReadOptions, filters: PushedFilters = NO_FILTERS, workers: int | None = None
+) -> ReadPlan:
+    """As ``plan``, but for ``view=latest`` the log is not read: whoever carries the plan out finds the last
+    record of each key. ``workers``: how many tasks run at one time, by default the cores of this machine."""
     if options.table in file_tables.FILE_TABLES:
-        return file_tables.plan_files(options)
+        return ReadPlan(splits=file_tables.plan_files(options))
     if options.table in file_tables.DECODED_TABLES:
-        return plan(file_tables.decoded_source(options))
+        return plan_stages(file_tables.decoded_source(options), filters, workers)
     if options.quarantine_bad_batches:
-        return _plan_quarantine(options)
+        return ReadPlan(splits=_plan_quarantine(options))
+    filters &= PushedFilters.of(options.row_filter)
     with contextlib.ExitStack() as stack:
         logs: Logs = open_logs(options)
         if options.view == COMPACTED_VIEW:
@@ -100,15 +111,18 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
             for topic_partition, log in selected.items()
             for range_to_read in _ranges_to_read(log, filters.restrict(ranges[topic_partition], log))
         ]
-        splits = split_ranges(ranges_to_read, options)
-    if options.view == LATEST_VIEW:
-        # The last record of a key is that of the whole range: a filter must not make an older one the last.
-        last_offsets = {
-            topic_partition: find_last_offsets_of_keys(log, ranges[topic_partition], options)
-            for topic_partition, log in selected.items()
-        }
-        splits = _with_retained(splits, last_offsets)
-    return splits
+        splits = split_ranges(ranges_to_read, options, workers)
+    if options.view != LATEST_VIEW:
+        return ReadPlan(splits=splits)
+    # The last record of a key is that of the whole range: a filter must not make an older one the last.
+    return ReadPlan(
+        splits=splits, keys=plan_keys(selected, ranges, options, workers=workers or os.cpu_count() or 1)
+    )
+
+
+def record_options(options: ReadOptions) -> ReadOptions:
+    """The options by which the records are read that the table consists of, or is decoded from."""
+    return file_tables.decoded_source(options) if options.table in file_tables.DECODED_TABLES else options
 
 
 def _ranges_to_read(log: ReadOnlyLog, offsets: OffsetRange) -> list[SnapshotRange]:
@@ -176,128 +190,6 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
                 )
                 splits.append(TaskSplit(pieces=(piece,)))
     return splits
-
-
-# view=latest: the last record of each key is found on the driver, before the tasks of the query start.
-#
-# ::
-#
-#     ranges ─ cut ─► threads: decode, hash, de-duplicate ─► entries by bucket ─► threads: merge ─► offsets
-#                                                                └── too many: to a temporary file ──┘
-#
-# The kernels release the GIL, so all cores work. Keys are compared as in the cleaner, by 96 bits of a keyed
-# hash. A thread reads ``PART_BYTES`` of the log, and keeps a key entry of 16 bytes for each key that it meets
-# there. ``MEMORY_BYTES`` of entries stay in memory, the others go to a temporary file. Each core also needs
-# the memory of one window and of one bucket.
-
-PART_BYTES = 64 << 20
-MEMORY_BYTES = 1 << 30
-_RECORD_BYTES_MIN = 64
-"""An estimate of the smallest common records: it bounds the number of entries, and so gives the buckets."""
-_BUCKET_ENTRIES_MAX = 1 << 21
-_COLLECTOR_ENTRIES_MIN = 1 << 12
-
-
-class _KeyEntries:
-    """Key entries by bucket: ``memory_bytes`` of them in memory, the others in a temporary file.
-
-    Threads may add entries at one time, and then, when all are added, take the offsets of buckets."""
-
-    def __init__(self, buckets: int, memory_bytes: int) -> None:
-        self.buckets = buckets
-        self._free_bytes = memory_bytes
-        self._in_memory: dict[int, list[EntryBlob]] = {}
-        self._in_file: dict[int, list[tuple[int, int, int]]] = {}
-        """By bucket: (base offset, position in the temporary file, number of entries) of each blob."""
-        self._lock = threading.Lock()
-        self._file: IO[bytes] | None = None
-
-    def add(self, blobs: Iterable[EntryBlob]) -> None:
-        """Add copies of entries, since the collector reuses their arrays."""
-        for blob in blobs:
-            with self._lock:
-                if blob.entries.nbytes <= self._free_bytes:
-                    self._in_memory.setdefault(blob.bucket, []).append(blob.copied())
-                    self._free_bytes -= blob.entries.nbytes
-                    continue
-                if self._file is None:
-                    self._file = files.temporary_file()
-                position = self._file.seek(0, io.SEEK_END)
-                self._file.write(np.ascontiguousarray(blob.entries).data)
-                written = (blob.base_offset, position, len(blob.entries))
-                self._in_file.setdefault(blob.bucket, []).append(written)
-
-    def last_offsets(self, bucket: int) -> Int64:
-        """The last offset of each key of a bucket, in no order. Call it once: it frees the bucket's
-        memory."""
-        blobs = self._in_memory.pop(bucket, [])
-        for base_offset, position, count in self._in_file.get(bucket, []):
-            assert self._file is not None
-            with self._lock:
-                self._file.seek(position)
-                raw = self._file.read(count * ENTRY_BYTES)
-            entries = np.frombuffer(raw, np.uint64).reshape(-1, 2)
-            blobs.append(EntryBlob(bucket=bucket, is_dirty=True, base_offset=base_offset, entries=entries))
-        return merge_bucket(blobs, bucket, self.buckets).offsets
-
-    def close(self) -> None:
-        """Remove the temporary file."""
-        if self._file is not None:
-            self._file.close()
-
-
-def find_last_offsets_of_keys(
-    log: ReadOnlyLog,
-    offset_range: OffsetRange,
-    options: ReadOptions,
-    *,
-    memory_bytes: int = MEMORY_BYTES,
-    part_bytes: int = PART_BYTES,
-) -> Int64:
-    """The ascending offsets of the last record of each key in a log's range, int64.
-
-    Tombstones are included, records without a key are not. Each partition is treated alone: Kafka sends all
-    records of a key to one partition. Raises what reading raises.
-    """
-    log_options = dataclasses.replace(
-        options,
-        view=LOG_VIEW,
-        as_of=None,
-        min_partitions=None,
-        max_partition_bytes=part_bytes,
-        max_records_per_partition=None,
-    )
-    splits = split_ranges([snapshot_range(log, offset_range)], log_options)
-    pieces = [piece for split in splits for piece in split.pieces]
-    cores = min(os.cpu_count() or 1, max(len(pieces), 1))
-    size = sum(piece.size for piece in pieces)
-    buckets = max(cores, -(-size // (_RECORD_BYTES_MIN * _BUCKET_ENTRIES_MAX)))
-    hash_key = (secrets.randbits(64), secrets.randbits(64))
-    with contextlib.closing(_KeyEntries(buckets, memory_bytes)) as entries, ThreadPoolExecutor(cores) as pool:
-
-        def collect(piece: FilePiece) -> None:
-            capacity = max(piece.size // ENTRY_BYTES, _COLLECTOR_ENTRIES_MIN)
-            collector = KeyCollector(hash_key=hash_key, first_dirty=0, buckets=buckets, capacity=capacity)
-            for columns, *_ in decode(piece, log_options, decode_record_keys):
-                entries.add(collector.add(columns, columns.key_size >= 0))
-            entries.add(collector.finish())
-
-        list(pool.map(collect, pieces))
-        last_offsets = list(pool.map(entries.last_offsets, range(buckets)))
-    return np.sort(np.concatenate([np.empty(0, np.int64), *last_offsets]))
-
-
-def _with_retained(splits: list[TaskSplit], retained: Mapping[TopicPartition, Int64]) -> list[TaskSplit]:
-    """The splits with the retained offsets of each piece; a piece or split without any is left out."""
-    result = []
-    for split in splits:
-        pieces = tuple(
-            dataclasses.replace(piece, retained=encode_offsets(own))
-            for piece in split.pieces
-            if len(own := offsets_in(retained[piece.topic_partition], piece.start, piece.end))
-        )
-        result += [TaskSplit(pieces=pieces)] if pieces else []
-    return result
 
 
 # view=compacted: the segments of the compacted ledger, then the log's own from the compaction horizon on. A

@@ -360,14 +360,14 @@ class Writer(OpenFile):
     """A new file that is written from start to end; ``size`` is the number of bytes written so far.
 
     Raises FileExistsError if there is a file of that name. ``will_be_synced``: the caller is going to call
-    ``sync``, so the writeback of a large file begins before that.
+    ``sync``, so the writeback of a large file begins before that. ``permissions``: its mode, less the umask.
     """
 
-    def __init__(self, path: PathLike, *, will_be_synced: bool = True) -> None:
+    def __init__(self, path: PathLike, *, will_be_synced: bool = True, permissions: int = 0o600) -> None:
         self.path = os.fspath(path)
         before_change("create", path)
         with OpenedParent(path) as (parent, name):
-            self.descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=parent)
+            self.descriptor = os.open(name, _NEW_FILE_FLAGS, permissions, dir_fd=parent)
         self._lasting = will_be_synced
         self.size = self._written_back = self._dropped = 0
 

@@ -1,0 +1,112 @@
+"""The arguments of ``siltstone.read`` and ``siltstone.export``: Python's values become ``ReadOptions``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypedDict
+
+from siltstone.base.errors import UsageError
+from siltstone.tables.options import ReadOptions, RowFilter, directory_path, time_ms
+
+OnePath = str | os.PathLike[str]
+Paths = OnePath | Sequence[OnePath]
+Time = int | str | datetime
+"""Milliseconds since 1970, ISO text or a datetime; UTC where it has no zone."""
+
+
+class RowKeywords(TypedDict, total=False):
+    """The arguments that choose records. ``offsets`` and ``timestamps``: (start, end), from the start on and
+    below the end; None: no bound. ``partitions``, ``keys``: one or many; a key as text is UTF-8."""
+
+    offsets: tuple[int | None, int | None] | None
+    timestamps: tuple[Time | None, Time | None] | None
+    partitions: int | Iterable[int] | None
+    keys: bytes | str | Iterable[bytes | str] | None
+
+
+def read_options(
+    path: Paths,
+    topic: str | Sequence[str] | None,
+    as_of: Time | None,
+    rows: RowKeywords,
+    others: Mapping[str, Any],
+) -> ReadOptions:
+    """The options of a batch query. ``others``: options by their own names or in snake case. Raises
+    UsageError."""
+    paths = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if not paths:
+        raise UsageError("no log directory is passed", advice="pass a path, or all log.dirs of one broker")
+    texts = {_camel_case(name): _text(value) for name, value in others.items() if value is not None}
+    if topic is not None:
+        texts["subscribe"] = _text(topic)
+    if as_of is not None:
+        texts["asOfOffset" if isinstance(as_of, int) else "asOfTimestamp"] = _text(as_of)
+    options = ReadOptions.of({**texts, "path": paths[0]})
+    return replace(options, paths=tuple(map(directory_path, paths))).with_rows(row_filter(rows))
+
+
+def row_filter(rows: RowKeywords) -> RowFilter:
+    """The filter that the arguments describe. Raises UsageError."""
+    start, end = _bounds("offsets", rows.get("offsets"))
+    for offset in (start, end):
+        if offset is not None and (not _is_integer(offset) or offset < 0):
+            raise UsageError(f"offsets={rows['offsets']!r}: no offset", advice="pass whole numbers >= 0")
+    start_time, end_time = _bounds("timestamps", rows.get("timestamps"))
+    partitions = rows.get("partitions")
+    if partitions is not None:
+        partitions = [partitions] if isinstance(partitions, int) else list(partitions)
+        if not partitions or not all(_is_integer(number) and number >= 0 for number in partitions):
+            advice = "pass a partition's number, or several in a list"
+            raise UsageError(f"partitions={rows['partitions']!r}: not numbers >= 0", advice=advice)
+    return RowFilter(
+        partitions=None if partitions is None else frozenset(partitions),
+        start_offset=start,
+        end_offset=end,
+        start_ms=_milliseconds(start_time),
+        end_ms=_milliseconds(end_time),
+        keys=_key_bytes(rows.get("keys")),
+    )
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _bounds(name: str, bounds: Any) -> tuple[Any, Any]:
+    if bounds is None:
+        return None, None
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        advice = f"pass a pair such as {name}=(start, end), or None in place of a bound"
+        raise UsageError(f"{name}={bounds!r}: not a start and an end", advice=advice)
+    return bounds[0], bounds[1]
+
+
+def _milliseconds(time: Time | None) -> int | None:
+    return None if time is None else time_ms(_text(time))
+
+
+def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
+    if keys is None:
+        return None
+    several = [keys] if isinstance(keys, bytes | str) else list(keys)
+    if not all(isinstance(key, bytes | str) for key in several):
+        raise UsageError("keys: a key is neither bytes nor text", advice="pass bytes, or text for UTF-8")
+    return tuple(sorted({key.encode() if isinstance(key, str) else key for key in several}))
+
+
+def _camel_case(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
+
+
+def _text(value: Any) -> str:
+    """A Python value as the text of an option."""
+    if isinstance(value, bool | Mapping):
+        return json.dumps(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,281 @@
+"""Exports a table into a directory of Parquet files, which appears as a whole or not at all.
+
+::
+
+    .NAME.siltstone-export-RANDOM/        staging, beside the target
+        part-00000-ATTEMPT.parquet        one for each split, written and synced by the task that reads it
+        _SUCCESS                          made by the driver, after all files were found as reported
+    ─ rename ─► NAME/
+
+Whoever runs the tasks calls ``begin``, ``write_split`` in each task, and ``commit`` or ``abandon``. A file of
+a task attempt that nobody reported is removed before the rename. An export whose process is killed leaves its
+staging directory, which no reader takes for data, since its name begins with a dot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.base import files
+from siltstone.base.errors import EngineError, UsageError
+from siltstone.tables.options import ReadOptions
+from siltstone.tables.splits import TaskSplit, partition_directories
+from siltstone.tables.table import plan, read_split, schema_of
+
+MODES = ("error", "overwrite")
+COMPRESSIONS = ("snappy", "none", "zstd", "lz4", "gzip")
+SUCCESS = "_SUCCESS"
+ROW_GROUP_BYTES = 64 << 20
+"""About so many bytes of columns are in a row group: Spark and DuckDB read one in a task or thread."""
+_DICTIONARIES = ["topic", "partition", "timestampType", "file", "codec"]
+"""The columns whose values repeat. For the others a dictionary would be tried and given up."""
+_STATISTICS = ["topic", "partition", "offset", "timestamp"]
+"""The columns by whose smallest and largest values a reader skips row groups."""
+_PART, _SUFFIX = "part-", ".parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """An export that was made: its directory, how many ``records`` and ``files``, and their size in bytes."""
+
+    target: str
+    records: int
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    """What the tasks of an export need: the table, its ``staging`` directory, the files' compression."""
+
+    options: ReadOptions
+    target: str
+    staging: str
+    compression: str
+    overwrites: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFile:
+    """A file that a task has written and synced."""
+
+    name: str
+    records: int
+    size: int
+
+
+def begin(
+    options: ReadOptions, target: Path, *, output_format: str, mode: str, compression: str
+) -> ExportPlan:
+    """Make the staging directory. Raises UsageError for a target that may not be written, OSError."""
+    if output_format != "parquet":
+        raise UsageError(f"there is no export format {output_format!r}", advice="pass 'parquet'")
+    for name, value, allowed in (("mode", mode, MODES), ("compression", compression, COMPRESSIONS)):
+        if value not in allowed:
+            raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
+    target = target.absolute()
+    overwrites = mode == "overwrite"
+    if files.is_link(target) or files.exists(target):
+        _refuse_existing(target, overwrites)
+    _refuse_log_directories(target, options)
+    files.make_directory(target.parent, parents=True)
+    staging = target.with_name(f".{target.name}.siltstone-export-{secrets.token_hex(8)}")
+    files.make_directory(staging)
+    return ExportPlan(
+        options=options,
+        target=str(target),
+        staging=str(staging),
+        compression=compression,
+        overwrites=overwrites,
+    )
+
+
+def _refuse_existing(target: Path, overwrites: bool) -> None:
+    """Only a whole export is replaced: whatever else has that name would be lost."""
+    if not overwrites:
+        advice = "pass another directory, or mode='overwrite' to replace an export"
+        raise UsageError("the target exists already", path=target, advice=advice)
+    is_export = files.is_directory(target, follow=False) and all(
+        entry.is_file
+        and (entry.name == SUCCESS or (entry.name.startswith(_PART) and entry.name.endswith(_SUFFIX)))
+        for entry in files.entries(target)
+    )
+    if not is_export or not files.exists(target / SUCCESS):
+        reason = "the target has other files than those of a finished export"
+        raise UsageError(reason, path=target, advice="pass another directory, or remove it yourself")
+
+
+def _refuse_log_directories(target: Path, options: ReadOptions) -> None:
+    """Raises UsageError for a target inside a log directory: no broker would start with it."""
+    partitions = partition_directories(options).values()
+    logs = {files.stat(place).device_and_inode for path in partitions for place in (path, path.parent)}
+    for parent in target.resolve().parents:
+        if files.exists(parent) and files.stat(parent).device_and_inode in logs:
+            reason = f"the target is inside {parent}, and no broker would start with it"
+            raise UsageError(reason, path=target, advice="pass a directory elsewhere")
+
+
+# In a task.
+
+
+class _Sink(io.RawIOBase):
+    """A new file, as Arrow writes to it.
+
+    An OSError is kept, and not raised into Arrow: it would become a text of Arrow's, whose making in several
+    threads at one time CPython does not survive (``ast`` has a counter for all threads)."""
+
+    def __init__(self, writer: files.Writer) -> None:
+        self._writer = writer
+        self._error: OSError | None = None
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = len(memoryview(data).cast("B"))
+        self._size += size
+        if self._error is None:
+            try:
+                self._writer.write(data)
+            except OSError as error:
+                self._error = error
+        return size
+
+    def tell(self) -> int:
+        return self._size
+
+    def raise_error(self) -> None:
+        """Raises the first error of a write."""
+        if self._error is not None:
+            raise self._error
+
+
+def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFile | None:
+    """Write the rows of split ``number`` into a file of this attempt; None, and no file, if there are none.
+
+    Raises what ``read_split`` raises, OSError."""
+    batches = read_split(split, export.options)
+    first = next((batch for batch in batches if len(batch)), None)
+    if first is None:
+        return None
+    return _write_file(export, number, itertools.chain([first], batches))
+
+
+def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
+    schema = schema_of(export.options)
+    name = f"{_PART}{number:05d}-{secrets.token_hex(8)}{_SUFFIX}"
+    path, records = Path(export.staging) / name, 0
+    with files.Writer(path, permissions=0o666) as writer:
+        settings: dict[str, Any] = {
+            "compression": export.compression,
+            "use_dictionary": [column for column in _DICTIONARIES if column in schema.names],
+            "write_statistics": [column for column in _STATISTICS if column in schema.names],
+        }
+        sink = _Sink(writer)
+        with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, **settings) as parquet:
+            for group in _row_groups(batches):
+                table = pa.Table.from_batches(group, schema)
+                parquet.write_table(table, row_group_size=max(len(table), 1))
+                records += len(table)
+                sink.raise_error()
+        sink.raise_error()
+        files.inherit_owner(path)
+        writer.sync()
+        return ExportedFile(name=name, records=records, size=writer.size)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+# After the tasks.
+
+
+def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
+    """Make the files visible as the target. An export without rows has one file, with the schema.
+
+    Raises EngineError if a file is not as it was reported; UsageError if the target exists by now; OSError.
+    """
+    staging, target = Path(export.staging), Path(export.target)
+    written = written or [_write_file(export, 0, ())]
+    found = files.list_files(staging)
+    for file in written:
+        if file.name not in found or found[file.name].size != file.size:
+            raise EngineError(
+                f"a task has written {file.name}, which is not here as it was reported",
+                path=export.staging,
+                advice="export to storage that all executors share",
+            )
+    for name in found.keys() - {file.name for file in written}:
+        files.unlink(staging / name)
+    files.write_new(staging / SUCCESS, b"")
+    files.sync_directory(staging)
+    _replace_target(staging, target, export.overwrites)
+    files.sync_directory(target.parent)
+    return Export(
+        target=export.target,
+        records=sum(file.records for file in written),
+        files=len(written),
+        size=sum(file.size for file in written),
+    )
+
+
+def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
+    old = None
+    if files.is_link(target) or files.exists(target):
+        _refuse_existing(target, overwrites)
+        old = staging.with_name(f"{staging.name}-replaced")
+        files.rename(target, old)
+    try:
+        files.rename(staging, target)
+    except OSError:
+        if old is not None:
+            files.rename(old, target)
+        raise
+    if old is not None:
+        files.remove_tree(old)
+
+
+def abandon(export: ExportPlan) -> None:
+    """Remove what was staged; an error is not raised, since another one is on its way."""
+    with contextlib.suppress(OSError):
+        files.remove_tree(export.staging)
+
+
+def export_in_process(export: ExportPlan) -> Export:
+    """Plan, read and write in this process, on all cores. Raises what these raise; nothing is left then."""
+    try:
+        splits = plan(export.options)
+        with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(splits)))) as pool:
+            tasks = [pool.submit(write_split, export, number, split) for number, split in enumerate(splits)]
+            try:
+                written = [task.result() for task in tasks]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return commit(export, [file for file in written if file is not None])
+    except BaseException:
+        abandon(export)
+        raise
