@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -95,6 +96,15 @@ def test_a_partition_is_that_of_every_topic(root: Path) -> None:
     assert places(root, {"partitions": 1}, subscribe="t", **limits) == [("t", 1, 8), ("t", 1, 9)]
 
 
+def test_bounds_may_be_beyond_any_offset_and_time(root: Path) -> None:
+    far, late = 1 << 80, 9_999_999_999_999_999_999
+    assert len(read(root, {"offsets": (0, far), "timestamps": (-late, late)}, subscribe="u")) == 10
+    assert read(root, {"offsets": (far, None)}) == read(root, {"timestamps": (late, None)}) == []
+    assert read(root, {"offsets": (5, 2)}) == []
+    chosen: RowKeywords = {"offsets": (np.int64(2), np.int64(4)), "partitions": np.int32(1)}  # type: ignore[typeddict-item]
+    assert places(root, chosen) == [("t", 1, 2), ("t", 1, 3)]
+
+
 def test_keys_are_found_without_the_column_of_keys(root: Path) -> None:
     found = read_options(root, "u", None, {"keys": ["k1", b"k2", "none"]}, {"columns": ["offset"]})
     batches = [batch for split in plan(found) for batch in read_split(split, found)]
@@ -123,6 +133,7 @@ def test_a_filter_never_changes_which_record_is_the_last(root: Path) -> None:
         ({"partitions": "0"}, "numbers"),
         ({"partitions": [-1]}, "numbers"),
         ({"keys": [5]}, "neither bytes nor text"),
+        ({"keys": "\udcff"}, "not UTF-8"),
     ],
 )
 def test_wrong_arguments_are_refused(root: Path, keywords: Any, about: str) -> None:
@@ -131,7 +142,7 @@ def test_wrong_arguments_are_refused(root: Path, keywords: Any, about: str) -> N
 
 
 def test_what_is_no_time_is_refused(root: Path) -> None:
-    with raises_error(UsageError, about="no time", advice="milliseconds"):
+    with raises_error(UsageError, about="'yesterday': the value is no time", advice="milliseconds"):
         places(root, {"timestamps": ("yesterday", None)})
 
 

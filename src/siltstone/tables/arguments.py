@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from numbers import Integral
 from typing import Any, TypedDict
 
 from siltstone.base.errors import UsageError
@@ -53,28 +54,28 @@ def read_options(
 def row_filter(rows: RowKeywords) -> RowFilter:
     """The filter that the arguments describe. Raises UsageError."""
     start, end = _bounds("offsets", rows.get("offsets"))
-    for offset in (start, end):
-        if offset is not None and (not _is_integer(offset) or offset < 0):
-            raise UsageError(f"offsets={rows['offsets']!r}: no offset", advice="pass whole numbers >= 0")
+    if not all(offset is None or _is_number(offset) for offset in (start, end)):
+        raise UsageError(f"offsets={rows['offsets']!r}: no offset", advice="pass whole numbers >= 0")
     start_time, end_time = _bounds("timestamps", rows.get("timestamps"))
-    partitions = rows.get("partitions")
+    partitions: Any = rows.get("partitions")
     if partitions is not None:
-        partitions = [partitions] if isinstance(partitions, int) else list(partitions)
-        if not partitions or not all(_is_integer(number) and number >= 0 for number in partitions):
+        partitions = [partitions] if isinstance(partitions, Integral) else list(partitions)
+        if not partitions or not all(map(_is_number, partitions)):
             advice = "pass a partition's number, or several in a list"
             raise UsageError(f"partitions={rows['partitions']!r}: not numbers >= 0", advice=advice)
     return RowFilter(
-        partitions=None if partitions is None else frozenset(partitions),
-        start_offset=start,
-        end_offset=end,
+        partitions=None if partitions is None else frozenset(map(int, partitions)),
+        start_offset=None if start is None else int(start),
+        end_offset=None if end is None else int(end),
         start_ms=_milliseconds(start_time),
         end_ms=_milliseconds(end_time),
         keys=_key_bytes(rows.get("keys")),
     )
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_number(value: object) -> bool:
+    """Is it a whole number of at least 0, also one of numpy's?"""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _bounds(name: str, bounds: Any) -> tuple[Any, Any]:
@@ -87,7 +88,10 @@ def _bounds(name: str, bounds: Any) -> tuple[Any, Any]:
 
 
 def _milliseconds(time: Time | None) -> int | None:
-    return None if time is None else time_ms(_text(time))
+    try:
+        return None if time is None else time_ms(_text(time))
+    except UsageError as error:
+        raise UsageError(f"timestamps: {time!r}: {error.reason}", advice=error.advice) from None
 
 
 def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
@@ -96,7 +100,10 @@ def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes,
     several = [keys] if isinstance(keys, bytes | str) else list(keys)
     if not all(isinstance(key, bytes | str) for key in several):
         raise UsageError("keys: a key is neither bytes nor text", advice="pass bytes, or text for UTF-8")
-    return tuple(sorted({key.encode() if isinstance(key, str) else key for key in several}))
+    try:
+        return tuple(sorted({key.encode() if isinstance(key, str) else key for key in several}))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"keys: {error.object!r} is not UTF-8", advice="pass bytes") from None
 
 
 def _camel_case(name: str) -> str:
