@@ -56,4 +56,5 @@ def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path)
     assert found["workers"] == 2 and verdict.is_sound
     assert found["log"] == list(range(20))
     assert found["latest"] == [*([0, at] for at in range(16, 20)), *([1, at] for at in range(3))]
+    assert found["read latest"] == [[16, 17, 18, 19]] * 2
     assert found["view"] == 23

@@ -133,15 +133,19 @@ class SharedFolder:
 
 
 @contextlib.contextmanager
-def shared_folders(session: SparkSession, staging: Iterable[str]) -> Iterator[tuple[SharedFolder, ...]]:
-    """The checks for the tasks of a job that write below ``staging``: folders of logs, one of which is
-    checked for each log directory. None are needed on a local master. Raises OSError."""
+def shared_folders(session: SparkSession, folders: Iterable[Path]) -> Iterator[tuple[SharedFolder, ...]]:
+    """The checks for the tasks of a job that write into ``folders``. None are needed on a local master.
+    Raises OSError."""
     if is_connect(session) or is_local(session.sparkContext.master):
         yield ()
         return
-    folders = {Path(folder).parents[2]: Path(folder) for folder in staging}
     with contextlib.ExitStack() as stack:
-        yield tuple(stack.enter_context(_nonce_in(folder)) for folder in folders.values())
+        yield tuple(stack.enter_context(_nonce_in(folder)) for folder in folders)
+
+
+def one_per_log_directory(staging: Iterable[str]) -> list[Path]:
+    """Of the staging folders of logs (``LOG_DIR/PARTITION/…/NAME``) one for each log directory."""
+    return list({Path(folder).parents[2]: Path(folder) for folder in staging}.values())
 
 
 @contextlib.contextmanager

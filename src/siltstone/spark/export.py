@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from siltstone.base.errors import UsageError
+from siltstone.spark.executors import shared_folders
 from siltstone.spark.internals import is_connect
 from siltstone.spark.jobs import collect, stage_over
 from siltstone.spark.read import SplitsOf, planned
@@ -32,8 +34,9 @@ def export_on(spark: SparkSession, export: ExportPlan) -> Export:
             reason = "a session of Spark Connect cannot export: its files are elsewhere"
             raise UsageError(reason, advice="pass a session of this program's own, or none")
         frame, splits_of = planned(spark, export.options)
-        job = functools.partial(stage_over, frame, export_task, splits_of, export)
-        reports = collect(spark, job, f"export to {export.target}")
+        with shared_folders(spark, [Path(export.staging)]) as shared:
+            job = functools.partial(stage_over, frame, export_task, splits_of, export, shared=shared)
+            reports = collect(spark, job, f"export to {export.target}")
         return commit(export, [report_of(row, ExportedFile) for row in reports])
     except BaseException:
         abandon(export)

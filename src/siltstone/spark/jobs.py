@@ -25,7 +25,13 @@ from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.compaction.engine import Progress, report_progress
 from siltstone.spark.exchange import MEMORY_BYTES, Stage, barrier_task, bytes_read_by
-from siltstone.spark.executors import SharedFolder, shared_folders, task_slots, workers_of
+from siltstone.spark.executors import (
+    SharedFolder,
+    one_per_log_directory,
+    shared_folders,
+    task_slots,
+    workers_of,
+)
 from siltstone.spark.internals import is_connect, temporary_folder
 from siltstone.spark.rows import FAILED, SCHEMA, Row, rows_of
 from siltstone.spark.settings import is_local, without_retries
@@ -156,7 +162,7 @@ class SparkWorkers:
         """Run a job of one stage (``stage_over_numbers``). Returns its reports. ``size``, ``is_rewriting``:
         for the progress (``report_progress``). ``staging``: folders that its tasks write into. Raises
         EngineError if the job fails, OSError."""
-        with shared_folders(self._session, staging) as shared:
+        with shared_folders(self._session, one_per_log_directory(staging)) as shared:
             frame = functools.partial(
                 stage_over_numbers, self._session, count, function, *arguments, tasks=tasks, shared=shared
             )
@@ -193,7 +199,7 @@ def run_with_shuffles(session: SparkSession, job: Job, progress: Progress | None
 
     done = bytes_by_tasks(session, sum(stage.tasks for stage in job.stages), 2 * job.size)
     with (
-        shared_folders(session, filter(None, [job.staging])) as shared,
+        shared_folders(session, one_per_log_directory(filter(None, [job.staging]))) as shared,
         report_progress(progress, job.title, job.size, done),
     ):
         return collect(session, lambda: frames(shared), job.title)

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import siltstone as st
 from siltstone.commands import review
 from siltstone.compaction import explain as explaining
+from siltstone.spark import read as reading
 from siltstone.spark.executors import workers_of
 from siltstone.spark.explain import SparkObserver
 from siltstone.spark.verify import SparkChecker
@@ -41,11 +42,15 @@ def reviewed(session: SparkSession, before: Path, after: Path, settings: dict[st
 
 
 def tables(session: SparkSession, root: str) -> dict[str, Any]:
-    """The rows of a table, of its latest view, and of an SQL view."""
+    """The rows of a table, of its latest view (planned on the server, and in tasks), and of an SQL view."""
     log = st.read(session, root, "users", min_partitions=4)
     latest = session.read.format("siltstone").option("view", "latest").load(root)
     session.sql(f"CREATE TEMPORARY VIEW users USING siltstone OPTIONS (path '{root}')")
+    small = st.read(session, root, "users", view="latest", partitions=0)
+    reading.IN_PROCESS_BYTES = 0
+    spread = st.read(session, root, "users", view="latest", partitions=0)
     return {
+        "read latest": [sorted(row.offset for row in frame.collect()) for frame in (small, spread)],
         "log": [row.offset for row in log.where("partition = 0").orderBy("offset").collect()],
         "latest": sorted([row.partition, row.offset] for row in latest.collect()),
         "view": session.sql("SELECT count(*) AS rows FROM users").collect()[0].rows,
