@@ -93,7 +93,8 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     assert titles == {f"siltstone: {there.partition.name}"}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(INSTALLED, marks=pytest.mark.long), BARE])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [INSTALLED, BARE])
 def test_a_programs_own_session_is_used_and_stays_as_it_is(
     golden: Path, tmp_path: Path, cluster: Cluster, kind: str
 ) -> None:
