@@ -95,12 +95,12 @@ def test_others_are_refused_before_anything_is_cleaned(
 class Fake:
     """A session of a cluster, which has slots as they come; the last number stays."""
 
-    def __init__(self, slots: list[int], **settings: str) -> None:
+    def __init__(self, slots: list[int], master: str = "spark://host:7077", **settings: str) -> None:
         self.slots, self.asked = slots, 0
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         self.conf = SimpleNamespace(get=dotted.get)
         self.sparkContext = SimpleNamespace(
-            master="spark://host:7077",
+            master=master,
             applicationId=f"app-{id(self)}",
             defaultParallelism=7,
         )
@@ -129,9 +129,10 @@ MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions
     ("session", "workers", "waited"),
     [
         (Fake(COMING), 6, 4.5),
-        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 2.9),
-        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 6.9),
+        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 0.9),
+        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 4.9),
         (Fake([4], spark_executor_instances="9"), 4, 30.0),
+        (Fake([0] * 9 + [4, 8], "local-cluster[2,4,1024]"), 8, 1.0),
         (Fake([0]), 200, 30.0),
         (Fake([0], spark_executor_instances="300"), 300, 30.0),
         (Fake([0], spark_default_parallelism="7"), 7, 0.0),
