@@ -16,11 +16,16 @@ from siltstone.base import files
 from siltstone.base.errors import EngineError
 from siltstone.commands import clean as app
 from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.log.checkpoints import write_checkpoint
 from siltstone.spark import executors, jobs
 from siltstone.spark.clean import SparkEngine
+from siltstone.spark.compact import SparkCompactionEngine
 from siltstone.spark.executors import workers_of
 from tests.support.cleaning import logs
+from tests.support.cleaning.logs import one
 from tests.support.errors import raises_error
+from tests.support.ledger.driving import How, compact_and_check, opened
+from tests.support.ledger.oracle import Model
 from tests.support.operator.staged import stage_several
 
 pytestmark = pytest.mark.spark
@@ -31,7 +36,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The master passes for one whose executors may be on other machines."""
     for module in (executors, jobs):
         monkeypatch.setattr(module, "is_local", lambda master: False)
-    monkeypatch.setattr(SparkEngine, "workers", 2)
+    monkeypatch.setattr(jobs.SparkWorkers, "workers", 2)
 
 
 @pytest.fixture
@@ -50,6 +55,24 @@ def test_workers_of_this_machine_share_it(
     directory, request = several
     assert {result.status for result in clean(request, session).results} == {"cleaned"}
     assert not list(directory.rglob("*.nonce")) and not list(directory.rglob(".siltstone"))
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_side_by_side_compaction_checks_it_as_well(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compact(root: Path, spread: bool) -> None:
+        logs.write_log(root, {0: [one(number, f"k{number % 3}") for number in range(10)]})
+        write_checkpoint(root / "replication-offset-checkpoint", {logs.WHERE: 10})
+        how = How(spread=spread, engine=lambda buckets: SparkCompactionEngine(session, buckets=buckets))
+        compact_and_check(opened(root), Model(by_time=False, retain_null_key=True), how)
+
+    compact(tmp_path / "spread", True)
+    compact(tmp_path / "in one task", False)
+    mine = os.geteuid()
+    monkeypatch.setattr(executors.os, "geteuid", lambda: mine + 1)
+    with raises_error(EngineError, about="another user"):
+        compact(tmp_path / "unshared", False)
 
 
 WAYS = ["another user", "another file of the same name", "No such file"]
@@ -95,12 +118,12 @@ def test_others_are_refused_before_anything_is_cleaned(
 class Fake:
     """A session of a cluster, which has slots as they come; the last number stays."""
 
-    def __init__(self, slots: list[int], **settings: str) -> None:
+    def __init__(self, slots: list[int], master: str = "spark://host:7077", **settings: str) -> None:
         self.slots, self.asked = slots, 0
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         self.conf = SimpleNamespace(get=dotted.get)
         self.sparkContext = SimpleNamespace(
-            master="spark://host:7077",
+            master=master,
             applicationId=f"app-{id(self)}",
             defaultParallelism=7,
         )
@@ -129,9 +152,10 @@ MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions
     ("session", "workers", "waited"),
     [
         (Fake(COMING), 6, 4.5),
-        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 2.9),
-        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 6.9),
+        (Fake([0] * 9 + [3], spark_executor_instances="3"), 3, 0.9),
+        (Fake([0] * 9 + [3] * 40 + [8], spark_executor_instances="4", spark_executor_cores="2"), 8, 4.9),
         (Fake([4], spark_executor_instances="9"), 4, 30.0),
+        (Fake([0] * 9 + [4, 8], "local-cluster[2,4,1024]"), 8, 1.0),
         (Fake([0]), 200, 30.0),
         (Fake([0], spark_executor_instances="300"), 300, 30.0),
         (Fake([0], spark_default_parallelism="7"), 7, 0.0),

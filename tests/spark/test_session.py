@@ -77,6 +77,16 @@ def test_spark_submit_has_the_master_and_the_settings(master: str | None) -> Non
 
 
 @pytest.mark.usefixtures("submitted")
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_spark_submit_on_this_machine(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    """Java runs already, so ``local-cluster`` cannot be told a secret."""
+    monkeypatch.setitem(SUBMITTED, "spark.master", master)
+    ours = settings_of(None)
+    assert ours.items() >= REQUIRED.items() and not set(SUBMITTED) & set(ours)
+    assert ("spark.authenticate" in ours) is (master == "local[2]")
+
+
+@pytest.mark.usefixtures("submitted")
 def test_another_master_than_spark_submits_is_refused() -> None:
     with raises_error(EngineError, about="spark://host:7077", advice="--master"):
         settings_of("yarn")

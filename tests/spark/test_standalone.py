@@ -40,21 +40,6 @@ def clean(staged: Staged) -> list[str]:
     return ["clean", str(staged.directory), "--in-place", *words(staged)]
 
 
-@pytest.mark.parametrize("kind", [INSTALLED, BARE])
-def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
-    golden: Path, tmp_path: Path, cluster: Cluster, kind: str
-) -> None:
-    here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
-    assert here.clean_one().status == "cleaned"
-    document = cluster.siltstone(clean(there), kind)
-    assert document["engine"] == f"spark {cluster.master}"
-    assert [log["status"] for log in document["logs"]] == ["cleaned"]
-    assert logs_in(there.directory) == logs_in(here.directory)
-    no_leftovers(there.directory)
-    ours = siltstone_daemon.fingerprint_of_archive(Path(shipping.package_zip()))
-    assert set(cluster.packages()) == ({ours} if kind == BARE else set())
-
-
 DEFAULTS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.speculation": "true",
@@ -81,6 +66,7 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     document = json.loads(cluster.run(command, SPARK_CONF_DIR=str(folder)))
     assert document["engine"] == f"spark {cluster.master}"
     assert logs_in(there.directory) == logs_in(here.directory)
+    assert not cluster.packages(), "these executors have it installed"
     (told,) = (path for path in events.iterdir() if path.is_file() and not path.name.startswith("."))
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     found = next(line["Spark Properties"] for line in lines if "Spark Properties" in line)
@@ -91,6 +77,22 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     starts = [line["Properties"] for line in lines if line["Event"] == "SparkListenerJobStart"]
     titles = {properties.get("spark.job.description") for properties in starts}
     assert titles == {f"siltstone: {there.partition.name}"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(INSTALLED, marks=pytest.mark.long), BARE])
+def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
+    golden: Path, tmp_path: Path, cluster: Cluster, kind: str
+) -> None:
+    here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
+    assert here.clean_one().status == "cleaned"
+    document = cluster.siltstone(clean(there), kind)
+    assert document["engine"] == f"spark {cluster.master}"
+    assert [log["status"] for log in document["logs"]] == ["cleaned"]
+    assert logs_in(there.directory) == logs_in(here.directory)
+    no_leftovers(there.directory)
+    ours = siltstone_daemon.fingerprint_of_archive(Path(shipping.package_zip()))
+    if kind == BARE:
+        assert set(cluster.packages()) == {ours}
 
 
 @pytest.mark.long

@@ -63,8 +63,15 @@ def workers_of(session: SparkSession) -> int:
         most = _setting(session, "spark.dynamicAllocation.maxExecutors", "")
         wanted = min(int(most) * tasks_each, partitions) if most.isdecimal() else partitions
         return max(task_slots(session), wanted)
-    expected = int(_setting(session, "spark.executor.instances", "1")) * tasks_each
+    executors = int(_setting(session, "spark.executor.instances", "0"))
+    expected = executors * tasks_each or _cores_named_by(context.master)
     return _slots_after_start(session, expected) or max(expected, partitions)
+
+
+def _cores_named_by(master: str | None) -> int:
+    """The cores of all executors by the name of the master, ``local-cluster[N,CORES,MIB]``; 0 if unknown."""
+    named = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*", master or "")
+    return int(named[1]) * int(named[2]) if named is not None else 0
 
 
 def _setting(session: SparkSession, name: str, default: str) -> str:
@@ -87,14 +94,17 @@ _started: set[str] = set()
 
 
 def _slots_after_start(session: SparkSession, expected: int) -> int:
-    """``task_slots``; of an application that has just started, once ``expected`` tasks can run and no further
-    executor comes."""
+    """``task_slots``; of an application that has just started, once ``expected`` tasks can run; if that is 0,
+    which is unknown, once executors have come and no further one comes."""
     slots = task_slots(session)
     if (application := session.sparkContext.applicationId) in _started:
         return slots
     _started.add(application)
     end, same = time.monotonic() + _WAIT_SECONDS_MAX, 0
-    while (slots < expected or same < _SETTLED_POLLS) and time.monotonic() < end:
+    while time.monotonic() < end:
+        has_settled = slots > 0 and same >= _SETTLED_POLLS
+        if slots >= expected > 0 or (has_settled and not expected):
+            break
         time.sleep(_POLL_SECONDS)
         before, slots = slots, task_slots(session)
         same = same + 1 if slots == before else 0

@@ -183,7 +183,7 @@ class _Start:
     ) -> SparkSession.Builder:
         """The builder with the user's settings, and those of Siltstone that are not ``present``."""
         assert self.master is not None
-        if is_this_machine(self.master):
+        if is_local(self.master):
             ours = {name: value for name, value in self._ours(self.master).items() if name not in present}
         else:
             ours = cluster_settings(self.spill_folder, shipping.DAEMON, present)
