@@ -221,6 +221,41 @@ def test_without_a_command_an_ignored_signal_stays_ignored() -> None:
         signal.signal(INT, before)
 
 
+def test_without_a_command_an_inner_section_defers_to_the_end_of_the_outer_one() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), InterruptHandler().critical():
+        with InterruptHandler().critical():
+            signal.raise_signal(INT)
+        reached.append("after the inner section")
+        signal.raise_signal(TERM)
+        reached.append("the end of the outer section")
+    assert len(reached) == 2
+
+
+def test_a_handler_that_python_does_not_know_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
+    before = signal.getsignal(INT)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    with InterruptHandler().critical():
+        pass
+    monkeypatch.undo()
+    assert signal.getsignal(INT) is before
+
+
+def test_a_late_callback_runs_once_and_its_error_is_suppressed() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append("late")
+        raise OSError("the process has ended")
+
+    handler = InterruptHandler()
+    handler._signal_number = INT
+    handler.on_signal(fail)
+    handler._end_others()
+    assert calls == ["late"]
+
+
 def test_an_error_that_replaces_an_interrupt_is_recognized() -> None:
     def job() -> None:
         try:

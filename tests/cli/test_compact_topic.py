@@ -204,6 +204,8 @@ def test_a_damaged_ledger_is_named_until_it_is_reset(siltstone: Command, shop: P
         assert (
             done.status == 1 and "ledger-0.json: the file is missing" in done.err and "--reset" in done.err
         ), command
+    dry = siltstone("compact-topic", "--topic", NAME, "--dir", shop, "--dry-run")
+    assert dry.status == 1 and dry.lines == [f"{EVENTS}: would not be compacted"]
     assert len(consumed(siltstone, shop)) == 6, "the originals can be read"
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
     assert consumed(siltstone, shop, "--read-compacted") == ["2 a=2", "3 c=1", "5 d=1"]

@@ -275,3 +275,27 @@ def test_values_of_the_consumer_protocol_are_decoded_or_said_to_be_undecodable(k
         row: dict[str, Any] = decode_record("offsets", encoded.key(kind, *names), value)
         assert row["decodedKey"]["data"]["groupId"] == "g"
         assert ("undecodable" in row) != ("decodedValue" in row)
+
+
+def test_a_member_that_uses_the_classic_protocol_has_its_metadata() -> None:
+    """Tag 0 of ``ConsumerGroupMemberMetadataValue`` is a structure that may be null (KIP-893)."""
+    plain = encoded.consumer_member("client")
+    assert plain.endswith(b"\x01\x05\x01x"), "the tagged fields are one that is unknown"
+    for field, expected in (
+        (
+            b"\x01\x02" + encoded.compact("range") + b"\x04abc\x00\x00",
+            [{"name": "range", "metadata": "YWJj"}],
+        ),
+        (b"\xff", None),
+    ):
+        value = plain[:-4] + bytes([1, 0, len(field)]) + field
+        row = decode_record("offsets", encoded.key(5, "g", "m"), value)
+        found = row["decodedValue"]["data"]["classicMemberMetadata"]
+        assert found == (expected if expected is None else {"supportedProtocols": expected})
+    torn = plain[:-4] + b"\x01\x00\x02\x01\x02"
+    assert decode_record("offsets", encoded.key(5, "g", "m"), torn)["undecodable"].startswith("value: ")
+
+
+def test_bytes_after_a_coordinators_message_are_ignored_as_in_kafka() -> None:
+    row = decode_record("offsets", encoded.commit_key("g", "t", 0) + b"more", encoded.commit(5) + b"more")
+    assert row["decodedKey"]["data"]["group"] == "g" and row["decodedValue"]["data"]["offset"] == 5

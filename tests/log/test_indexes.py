@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from siltstone.base.errors import CorruptFileError
 from siltstone.base.records.scan import scan_batches
-from siltstone.log.indexes import IndexBuilder, read_entries
+from siltstone.log.indexes import IndexBuilder, NamedFile, read_entries, sanity_check
 from siltstone.log.names import parse_segment_file
 from tests.support import golden_sets
 from tests.support.records.arrays import array
@@ -121,6 +121,21 @@ def test_entries_that_do_not_ascend_are_refused(kind: str, data: bytes) -> None:
     with pytest.raises(CorruptFileError) as error:
         read_entries(data, kind, "some.index")
     assert error.value.path == "some.index" and 0 <= error.value.position <= len(data)
+
+
+def test_the_reason_is_that_of_the_entry() -> None:
+    with pytest.raises(CorruptFileError, match="relative_offset is negative") as error:
+        read_entries(struct.pack(">iiii", -5, 100, -5, 200), "index")
+    assert error.value.position == 0
+    rows = [(0, 7, 5, 6, 7), (0, 7, 9, 8, 9), (0, 7, 1, 2, 9)]
+    entries = read_entries(b"".join(struct.pack(">hqqqq", *row) for row in rows), "txnindex")
+    (ends_early,) = sanity_check(NamedFile(path="a", kind="txnindex", base_offset=4), entries)
+    assert (ends_early.position, ends_early.reason) == (
+        34,
+        "the transaction's first offset is above its last offset",
+    )
+    (below,) = sanity_check(NamedFile(path="a", kind="txnindex", base_offset=4), entries[2:])
+    assert "below the base offset" in below.reason
 
 
 @settings(derandomize=True, deadline=None)

@@ -80,10 +80,11 @@ class InterruptHandler:
             raise KeyboardInterrupt
 
     def on_signal(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` in another thread as soon as a signal comes, or at once if one has come."""
+        """Call ``callback`` once: in another thread as soon as a signal comes, or now, in the caller's
+        thread, if one has come. An Exception of the callback is suppressed."""
         self._callbacks.append(callback)
         if self.was_signalled:
-            callback()
+            self._run_callbacks()
 
     def wait_for_callbacks(self) -> None:
         """After a signal: wait up to ``CALLBACKS_SECONDS`` until other processes have ended."""
@@ -141,7 +142,7 @@ class InterruptHandler:
         while (number := self._wakeup_reader.recv(1)[0]) not in SIGNALS:
             continue
         self._signal_number = self._signal_number or number
-        threading.Thread(target=self._run_callbacks, name="interruption-end", daemon=True).start()
+        threading.Thread(target=self._end_others, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
         printer = threading.Thread(target=self._print_line, args=(INTERRUPTED_MESSAGE,), daemon=True)
@@ -149,11 +150,18 @@ class InterruptHandler:
         printer.join(_PRINT_SECONDS)
         self._exit_process(self.status)
 
-    def _run_callbacks(self) -> None:
-        for callback in reversed(self._callbacks):
-            with contextlib.suppress(Exception):
-                callback()
+    def _end_others(self) -> None:
+        self._run_callbacks()
         self._callbacks_done.set()
+
+    def _run_callbacks(self) -> None:
+        """Run each callback once, the last one first."""
+        # Two threads may be here: ``pop`` gives a callback to one of them.
+        while self._callbacks:
+            with contextlib.suppress(IndexError):
+                callback = self._callbacks.pop()
+                with contextlib.suppress(Exception):
+                    callback()
 
 
 _current = InterruptHandler()
@@ -165,25 +173,41 @@ def current() -> InterruptHandler:
     return _current
 
 
+class _Deferring:
+    """A signal handler that notes the ``numbers`` of the signals."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.numbers.append(number)
+
+
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
     """For programs without an installed ``InterruptHandler``: raise KeyboardInterrupt at the end of the block
     if SIGINT or SIGTERM came in it. The program's own handlers are not called for these signals. A signal
-    that the program ignores stays ignored.
+    that the program ignores stays ignored, and so does a handler that was not set by Python: nobody could set
+    it again. A block within another one defers to the end of the outer one.
     """
-    deferred: list[int] = []
-    before = {
-        number: signal.signal(number, lambda arrived, _: deferred.append(arrived))
-        for number in SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    deferring = _Deferring()
+    replaced = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in replaced.items():
+        if _is_replaceable(handler):
+            signal.signal(number, deferring)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if deferred:
+        for number, handler in replaced.items():
+            if _is_replaceable(handler):
+                signal.signal(number, handler)
+        if deferring.numbers:
             raise KeyboardInterrupt
+
+
+def _is_replaceable(handler: object) -> bool:
+    """Does Python know the handler, and is it neither SIG_IGN nor that of an outer critical section?"""
+    return handler not in (None, signal.SIG_IGN) and not isinstance(handler, _Deferring)
 
 
 def is_interrupt(error: BaseException) -> bool:

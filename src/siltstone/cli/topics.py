@@ -27,8 +27,6 @@ from siltstone.runtime.topics import TopicDescription
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
 _WORDS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
-SMALL_BYTES = 64 << 20
-"""One process compacts a topic of up to so many bytes before Spark would have started."""
 _COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
@@ -382,6 +380,8 @@ def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json
 def _compaction_text(
     topic_partition: str, partition: compaction.PartitionCompaction, *, dry_run: bool
 ) -> str:
+    if dry_run and partition.failure:  # the notes say why
+        return f"{topic_partition}: would not be compacted"
     if dry_run:
         first = 0 if partition.compacted is None else partition.compacted.horizon
         size = size_text(partition.backlog or 0)

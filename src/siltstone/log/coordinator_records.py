@@ -1,9 +1,10 @@
-"""Decodes keys and values of ``__consumer_offsets`` and ``__transaction_state``, Kafka's coordinator topics,
-and values of ``__cluster_metadata``, as its controllers write them.
+"""Decodes the records of Kafka's internal topics: keys and values of ``__consumer_offsets`` and
+``__transaction_state``, which coordinators write, and values of ``__cluster_metadata``, which controllers
+write.
 
-Kafka's ``CoordinatorRecordType``, ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey``,
-``GroupMetadataValue``, ``ConsumerGroup…Key`` and ``…Value`` (KIP-848), ``TransactionLogKey`` and
-``TransactionLogValue``; a member's assignment: ``ConsumerProtocolAssignment``::
+The messages are Kafka's. Those of ``CoordinatorRecordType``: ``OffsetCommitKey``, ``GroupMetadataKey``,
+``ConsumerGroup…Key`` (KIP-848), ``TransactionLogKey``, and the ``…Value`` of each. Those of
+``MetadataRecordType``. And ``ConsumerProtocolAssignment``, a member's assignment::
 
     key      type int16 | fields                 __consumer_offsets: 0, 1 offset commit · 2 group metadata ·
                                                  3 to 8, 16 of the consumer protocol
@@ -23,13 +24,13 @@ from __future__ import annotations
 
 import base64
 import struct
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from siltstone.base.records.metadata import FRAME_VERSION, MessageReader, UndecodableMessageError
 
 Decoder = Literal["offsets", "transactions", "metadata"]
 Fields = dict[str, Any]
-
 """The fields of a key or a value, by Kafka's names."""
 
 TRANSACTION_STATES = (
@@ -45,9 +46,9 @@ _ANY_VERSION = (1 << 15) - 1
 class _Field(NamedTuple):
     """A field of a message; ``tag``: its number if it is a tagged field.
 
-    ``type``: the letter of a number or bool in Python's ``struct`` (b int8, h int16, i int32, q int64,
-    ? bool), ``string``, ``bytes``, ``uuid``, one of these in brackets for an array of them, or for an array
-    of structures the fields of these.
+    ``type``: the letter of a number or bool in Python's ``struct`` (b int8, h int16, H uint16, i int32,
+    q int64, d float64, ? bool), ``string``, ``bytes``, ``uuid``, one of these in brackets for an array of
+    them, for an array of structures the fields of these, or a ``_Nullable`` structure.
     """
 
     name: str
@@ -55,6 +56,13 @@ class _Field(NamedTuple):
     first_version: int = 0
     last_version: int = _ANY_VERSION
     tag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Nullable:
+    """A structure that may be null, of a flexible version: an int8 (-1: null), then its fields."""
+
+    fields: tuple[_Field, ...]
 
 
 class _RecordType(NamedTuple):
@@ -113,6 +121,9 @@ _SUBSCRIBED_TOPICS = (
     _Field("numPartitions", "i"),
     _Field("partitionMetadata", (_Field("partition", "i"), _Field("racks", "[string]"))),
 )
+_CLASSIC_MEMBER = _Nullable(
+    (_Field("supportedProtocols", (_Field("name", "string"), _Field("metadata", "bytes"))),)
+)
 _CONSUMER_MEMBER_VALUE = (
     _Field("instanceId", "string"),
     _Field("rackId", "string"),
@@ -122,6 +133,7 @@ _CONSUMER_MEMBER_VALUE = (
     _Field("subscribedTopicRegex", "string"),
     _Field("rebalanceTimeoutMs", "i"),
     _Field("serverAssignor", "string"),
+    _Field("classicMemberMetadata", _CLASSIC_MEMBER, tag=0),
 )
 _CURRENT_ASSIGNMENT_VALUE = (
     _Field("memberEpoch", "i"),
@@ -294,6 +306,9 @@ class _FieldReader(MessageReader):
             return None if size < 0 else base64.b64encode(self.take(size, "a field")).decode("ascii")
         if field_type == "uuid":
             return self.uuid()
+        if isinstance(field_type, _Nullable):
+            is_null = self.int8() < 0
+            return None if is_null else self.message(field_type.fields, version, is_flexible=True)
         if isinstance(field_type, str) and field_type[0] != "[":
             return self.number(field_type)
         count = self._size("i")
@@ -326,11 +341,15 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> F
     """``decodedKey`` and ``decodedValue`` of one record; without them where they cannot be decoded.
 
     A key is ``{"type", "data"}``, a value ``{"version", "data"}``, a null value the text ``<DELETE>``.
-    ``undecodable`` says whether key or value could not be decoded, and why.
+    ``undecodable`` says whether key or value could not be decoded, and why. Bytes after the last field of a
+    coordinator's key or value are ignored, as Kafka's ``CoordinatorRecordSerde`` ignores them; after a
+    metadata record they are an error, as in its ``AbstractApiMessageSerde``.
     """
     row: Fields = {}
+    reading = "key"
     try:
         if decoder == "metadata":
+            reading = "value"
             return {"decodedValue": TOMBSTONE if value is None else _decode_metadata(value)}
         if key is None:
             raise UndecodableMessageError(0, "it is null")
@@ -339,13 +358,12 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> F
         record_type = _RECORD_TYPES[decoder].get(type_number)
         if record_type is None:
             raise UndecodableMessageError(0, f"type {type_number} is unknown")
-        row["decodedKey"] = {
-            "type": str(type_number),
-            "data": reader.message(record_type.key, 0),
-        }  # one version
+        # A key has one version only: its type stands where other messages have their version.
+        row["decodedKey"] = {"type": str(type_number), "data": reader.message(record_type.key, 0)}
+        reading = "value"
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
     except UndecodableMessageError as error:
-        row["undecodable"] = f"{'value' if 'decodedKey' in row else 'key'}: {error}"
+        row["undecodable"] = f"{reading}: {error}"
     return row
 
 

@@ -200,7 +200,7 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
 
     ``kind`` is "index", "timeindex" or "txnindex"; the module draws the entries of each. Raises
     CorruptFileError for a size that is not a whole number of entries, for another version of a transaction
-    index, for an offset index that does not increase, and for a time index that decreases.
+    index, for an offset index that does not increase or begins below 0, and for a time index that decreases.
     """
     dtype = ENTRY_OF_KIND[kind]
     if len(data) % dtype.itemsize:
@@ -217,14 +217,15 @@ def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
     names = ("relative_offset", "position") if kind == "index" else ("timestamp", "relative_offset")
     used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
     entries = rows[: int(used[-1]) + 1 if len(used) else 0]
+    is_strict = kind == "index"
     for name in names:
         values = entries[name].astype(np.int64)
-        is_strict = kind == "index"
+        if is_strict and len(values) and values[0] < 0:
+            raise CorruptFileError(path, 0, f"the entry's {name} is negative")
         decreasing = np.flatnonzero(np.diff(values) < (1 if is_strict else 0))
-        if len(decreasing) or (is_strict and len(values) and values[0] < 0):
-            number = int(decreasing[0]) + 1 if len(decreasing) else 0
+        if len(decreasing):
             reason = f"the entry's {name} is {'not above' if is_strict else 'below'} that of the entry before"
-            raise CorruptFileError(path, number * dtype.itemsize, reason)
+            raise CorruptFileError(path, (int(decreasing[0]) + 1) * dtype.itemsize, reason)
     return entries
 
 
@@ -279,21 +280,21 @@ def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[
 
 
 def sanity_check(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
-    """Yield an error for the first entry with an offset below the segment's base offset.
+    """Yield an error for the first entry with an offset below the segment's base offset, or of a transaction
+    that ends before it begins.
 
-    (Kafka's ``OffsetIndex.sanityCheck``.)
+    (Kafka's ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck`` and ``TransactionIndex.sanityCheck``.)
     """
+    reason = "the entry's offset is below the base offset of the segment"
     if index.kind == "txnindex":
-        bad = np.flatnonzero(
-            (entries["last_offset"] < index.base_offset) | (entries["first_offset"] > entries["last_offset"])
-        )
+        is_below = entries["last_offset"] < index.base_offset
+        bad = np.flatnonzero(is_below | (entries["first_offset"] > entries["last_offset"]))
+        if len(bad) and not is_below[bad[0]]:
+            reason = "the transaction's first offset is above its last offset"
     else:
         bad = np.flatnonzero(entries["relative_offset"] < 0)
     if len(bad):
-        position = int(bad[0]) * entries.dtype.itemsize
-        yield CorruptFileError(
-            index.path, position, "the entry's offset is below the base offset of the segment"
-        )
+        yield CorruptFileError(index.path, int(bad[0]) * entries.dtype.itemsize, reason)
 
 
 _BATCH_FIELDS = ["position", "base_offset", "last_offset", "max_timestamp"]

@@ -44,7 +44,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import CLUSTER_METADATA, COMPACTED, TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
-from siltstone.runtime.cleaning_states import Claim
+from siltstone.runtime.cleaning_states import Claim, Phase
 from siltstone.runtime.engines import EngineProxy, LogService
 from siltstone.runtime.manager import LogManager, Sample, gauges
 from siltstone.runtime.topic_names import find_partitions, namespace_of, persistent_name
@@ -212,9 +212,15 @@ class Attempt:
             if lock is None:
                 raise already_in_progress(log.topic_partition)
             stack.callback(lock.release)
-            self.status = read_status(log.directory, running=False).begun(now_ms)
+            self._before = read_status(log.directory, running=False)
+            self.status = self._before.begun(now_ms)
             write_status(log.directory, self.status)
             self._release = stack.pop_all()
+
+    def withdraw(self) -> None:
+        """Undo an attempt that nothing was done for: the status is again what it was. Raises OSError."""
+        with self._release:
+            write_status(self.log.directory, self._before)
 
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> None:
         """Write the status that ``outcome`` leads to (a result, or the reason of a failure), then release the
@@ -429,7 +435,11 @@ class Compactions(LogService[CompactionEngine]):
 
     def _end_work(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for attempt in list(self._attempts.values()):
+        with self._condition:
+            attempts = list(self._attempts.values())
+            self._is_checking = False  # the pool may have cancelled the check before it began
+            self._condition.notify_all()
+        for attempt in attempts:
             self._ended(attempt, INTERRUPTED)
 
     # Requests
@@ -437,17 +447,21 @@ class Compactions(LogService[CompactionEngine]):
     def trigger(self, topic: str) -> list[TopicPartition]:
         """Begin to compact the partitions of ``topic`` (its name here or in Pulsar), and return them.
 
-        If one of them is being compacted, none is begun. Raises CompactionInProgressError then,
-        UnknownTopicError, UsageError, StorageError, OSError.
+        If one of them cannot begin, none does. Raises CompactionInProgressError if one of them is being
+        compacted or is paused, EngineError if the service is closed, UnknownTopicError, UsageError,
+        StorageError, OSError.
         """
         partitions = find_partitions(topic, self._manager)
-        with self._condition:
-            busy = [topic_partition for topic_partition in partitions if topic_partition in self._attempts]
-            if busy:
-                raise already_in_progress(busy[0])
+        with self._condition, contextlib.ExitStack() as undo:
             logs = [self._manager.get(topic_partition) for topic_partition in partitions]
+            claimed: list[tuple[PartitionLog, Claim, Attempt]] = []
             for log in logs:
-                self._begin(log)
+                claim, attempt = self._claimed_attempt(log)
+                undo.callback(attempt.withdraw)
+                claimed.append((log, claim, attempt))
+            undo.pop_all()
+            for log, claim, attempt in claimed:
+                self._submit(log, claim, attempt)
         return partitions
 
     def status(self, topic: str) -> CompactionStatus:
@@ -507,13 +521,14 @@ class Compactions(LogService[CompactionEngine]):
     def check(self) -> list[TopicPartition]:
         """Begin to compact all logs whose backlog exceeds their threshold, and return their partitions."""
         now_ms, thresholds = self._manager.clock.now_ms(), dict[str, Threshold]()
+        with self._condition:
+            left_out = {
+                *self._attempts,
+                *(log for log, backoff in self._backoffs.items() if now_ms < backoff.until_ms),
+            }
         begun = []
         for topic_partition in self._manager:
-            if (
-                topic_partition.topic == CLUSTER_METADATA
-                or topic_partition in self._attempts
-                or now_ms < self._backoffs.get(topic_partition, _Backoff()).until_ms
-            ):
+            if topic_partition.topic == CLUSTER_METADATA or topic_partition in left_out:
                 continue
             try:
                 if topic_partition.topic not in thresholds:
@@ -525,7 +540,7 @@ class Compactions(LogService[CompactionEngine]):
                 log = self._manager.get(topic_partition)
                 if log.offline is None and _exceeds_threshold(log, thresholds[topic_partition.topic]):
                     with self._condition:
-                        self._begin(log)
+                        self._submit(log, *self._claimed_attempt(log))
                     begun.append(topic_partition)
             except CompactionInProgressError:
                 continue
@@ -535,9 +550,11 @@ class Compactions(LogService[CompactionEngine]):
 
     # A compaction
 
-    def _begin(self, log: PartitionLog) -> None:
-        """Begin to compact a log. The caller holds ``_condition``, so that the attempt is in ``_attempts``
-        before its thread can end it."""
+    def _claimed_attempt(self, log: PartitionLog) -> tuple[Claim, Attempt]:
+        """Claim a log, and make the attempt to compact it. The caller holds ``_condition``.
+
+        Raises CompactionInProgressError, EngineError, OSError; the log is not claimed then.
+        """
         if self._is_closed:
             raise EngineError(
                 "the service that compacts logs is closed",
@@ -546,8 +563,19 @@ class Compactions(LogService[CompactionEngine]):
             )
         claim = self._claim(log.topic_partition)
         if claim is None:
+            if self._states.state(log.topic_partition).phase is Phase.PAUSED:
+                raise CompactionInProgressError(
+                    "compaction is paused while the log is truncated or deleted",
+                    path=str(log.topic_partition),
+                    advice="try again when that is done",
+                )
             raise already_in_progress(log.topic_partition)
-        attempt = self._attempts[log.topic_partition] = Attempt(log, self._manager.clock.now_ms(), claim)
+        return claim, Attempt(log, self._manager.clock.now_ms(), claim)
+
+    def _submit(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:
+        """Compact a log in a thread of the pool. The caller holds ``_condition``, so that the attempt is in
+        ``_attempts`` before its thread can end it."""
+        self._attempts[log.topic_partition] = attempt
         self._pool.submit(self._compact, log, claim, attempt)
 
     def _compact(self, log: PartitionLog, claim: Claim, attempt: Attempt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,46 @@ def test_two_services_do_not_compact_one_log_at_once(tmp_path: Path) -> None:
                 others.trigger("users")
             assert others.check() == []
         engine.go_on.set()
+        assert compactions.wait(SOON)
+
+
+@pytest.mark.parametrize(
+    ("hold", "reason"), [("claim", "Compaction already in progress"), ("pause", "truncated or deleted")]
+)
+def test_if_one_partition_cannot_be_compacted_none_is(tmp_path: Path, hold: str, reason: str) -> None:
+    with serving(tmp_path, partitions=2) as (manager, compactions):
+        compacted(compactions, "persistent://public/default/users-partition-0")
+        before = [compactions.status(f"users-partition-{number}") for number in range(2)]
+        put(manager[USERS], ("a", "1"), ("a", "2"))
+        second, states = TopicPartition("users", 1), manager.compaction_states
+        claim = states.begin(second) if hold == "claim" else states.abort_and_pause(second)
+        with raises_error(CompactionInProgressError, path="users-1", about=reason):
+            compactions.trigger("users")
+        assert compactions.wait(SOON)
+        assert [compactions.status(f"users-partition-{number}") for number in range(2)] == before
+        assert len(seen(manager[USERS])) == 2
+        states.resume(second) if claim is None else claim.done()
+        compacted(compactions)
+        assert compactions.status("users").status == SUCCESS and len(seen(manager[USERS])) == 1
+
+
+def test_nobody_waits_for_a_check_that_was_cancelled(tmp_path: Path) -> None:
+    """Both threads are busy when the check is due, and the service is closed before one is free."""
+    clock, engine = ManualClock(NOW), Blocking()
+    with serving(tmp_path, lambda: engine, partitions=2, clock=clock) as (manager, compactions):
+        compactions.start()
+        for number in range(2):
+            put(manager["users", number], ("a", "1"))
+        compactions.trigger("users")
+        assert engine.staged.wait(SOON)
+        clock.advance(60_000)
+        manager.tick()
+        closing = threading.Thread(target=compactions.close)
+        closing.start()
+        while not compactions._pool._shutdown:
+            closing.join(0.01)
+        engine.go_on.set()
+        closing.join(SOON)
         assert compactions.wait(SOON)
 
 
