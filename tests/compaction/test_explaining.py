@@ -8,11 +8,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from siltstone.base.errors import UsageError
 from siltstone.commands import review
-from siltstone.compaction.explain import MASKED_KEY, WOULD_CLEAN, observe_in_process
+from siltstone.compaction.explain import (
+    ENTRY_WORDS,
+    MASKED_KEY,
+    REASON_BITS,
+    WOULD_CLEAN,
+    observe_in_process,
+    order_by_key,
+)
 from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
@@ -110,6 +118,25 @@ def test_buckets_change_nothing(golden: Path, tmp_path: Path) -> None:
     runner = review.Runner(engine=in_process(staged.request, None), observer=few)
     whole, apart = explain_all(staged), review.explain(explain_request(staged), runner=lambda: runner)
     assert apart.to_json() == whole.to_json()
+
+
+@pytest.mark.parametrize(
+    ("hash_bits", "offset_bits"),
+    [(64, 12), (30, 12), (3, 12), (64, 33), (30, 33), (64, 39), (64, 40), (64, 62)],
+)
+@pytest.mark.parametrize("count", [0, 1, 3000])
+def test_entries_are_ordered_by_key_and_offset(hash_bits: int, offset_bits: int, count: int) -> None:
+    """``hash_bits``: the first bits of a hash that differ; with few, keys share what the quick sort sees."""
+    random = np.random.default_rng(hash_bits + offset_bits)
+    keys = random.integers(0, 2**64, (400, 2), dtype=np.uint64)
+    keys[:, 0] >>= np.uint64(64 - hash_bits)
+    keys[::2, 0] <<= np.uint64(64 - hash_bits)  # the others share their first bits, and have other last ones
+    entries = np.zeros((count, ENTRY_WORDS), np.uint64)
+    entries[:, :2] = keys[random.integers(0, len(keys), count)]
+    offsets = np.append(random.choice(2**12, max(count - 1, 0), replace=False), 2**offset_bits)[:count]
+    entries[:, 2] = random.permutation(offsets) + 7
+    expected = np.lexsort((entries[:, 2], entries[:, 1] & ~REASON_BITS, entries[:, 0]))
+    assert order_by_key(entries).tolist() == expected.tolist()
 
 
 def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:

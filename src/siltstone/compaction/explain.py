@@ -347,15 +347,18 @@ FREQUENCY_STEPS = 24
 rest."""
 
 
+_OFFSET_BITS_MAX = 40
+"""The bits of an offset that leave enough bits of a hash to tell nearly all keys of a bucket apart."""
+
+
 def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> LogStatistics:
     """Statistics of the keys of one bucket, whose entries come in any order. ``top``: how many of the hottest
     keys to keep. Memory: about ``KEY_COUNT_BYTES`` an entry.
     """
     # 1. Entries of a key become neighbours, ascending by offset.
     entries = np.concatenate([*blobs, np.empty((0, ENTRY_WORDS), np.uint64)])
+    entries = entries[order_by_key(entries)]
     hashes = entries[:, 1] & ~REASON_BITS
-    order = np.lexsort((entries[:, 2], hashes, entries[:, 0]))
-    entries, hashes = entries[order], hashes[order]
     # 2. Arrays with one row a key: entries ``first`` to ``last`` (inclusive) are the key's.
     is_new = (entries[1:, 0] != entries[:-1, 0]) | (hashes[1:] != hashes[:-1])
     first = np.flatnonzero(np.concatenate((np.ones(min(1, len(entries)), np.bool_), is_new)))
@@ -380,6 +383,34 @@ def count_keys(blobs: list[Words], first_dirty: int, bins: Bins, top: int) -> Lo
     )
     statistics.add_discarded(reasons, sizes)
     return statistics
+
+
+def order_by_key(entries: Words) -> Int64:
+    """The order of entries by the hashes of their keys, and of a key's entries by offset.
+
+    One sort of 64-bit numbers takes less than half the time of one by three words. Such a number has as many
+    first bits of word 0 as the span of the offsets leaves, and the offset. The few entries of different keys
+    with the same first bits are sorted by all words.
+    """
+    hashes = entries[:, 1] & ~REASON_BITS
+    offset_bits = int(np.ptp(entries[:, 2])).bit_length() if len(entries) else 0
+    if offset_bits > _OFFSET_BITS_MAX:
+        return np.lexsort((entries[:, 2], hashes, entries[:, 0]))
+    shift = np.uint64(offset_bits)
+    numbers = entries[:, 0] >> shift << shift
+    if len(entries):
+        numbers |= entries[:, 2] - entries[:, 2].min()
+    order = np.argsort(numbers)
+    first_bits = numbers[order] >> shift
+    is_same = first_bits[1:] == first_bits[:-1]
+    first_words, second_words = entries[order, 0], hashes[order]
+    is_other = (first_words[1:] != first_words[:-1]) | (second_words[1:] != second_words[:-1])
+    shared = first_bits[1:][is_same & is_other]
+    if len(shared):
+        places = np.flatnonzero(np.isin(first_bits, shared))
+        rows = order[places]
+        order[places] = rows[np.lexsort((entries[rows, 2], hashes[rows], entries[rows, 0]))]
+    return order
 
 
 def _hottest(entries: Words, first: Int64, last: Int64, is_dirty: Flags, top: int) -> list[HotKey]:
