@@ -8,6 +8,8 @@ STAMP := $(VENV)/.stamp
 PYTEST_ARGS ?=
 BENCH_KAFKA_ARGS ?=
 CASE ?=
+# Hundreds of processes of the tests import the package: its byte code is kept, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 SPREAD := --dist loadgroup --no-loadscope-reorder
 export CASE
 

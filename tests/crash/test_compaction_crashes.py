@@ -118,6 +118,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -> None:
     scenario = SCENARIOS["first"]

@@ -183,6 +183,7 @@ BROKEN: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
 }
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_harness_finds_what_is_taken_out(room: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload, break_it = BROKEN[name]
@@ -226,6 +227,7 @@ NEEDED = [
 ]
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize(("workload", "verb", "ending", "doing"), NEEDED)
 def test_these_operations_are_needed(
     once: Recorded, workload: str, verb: str, ending: str, doing: str

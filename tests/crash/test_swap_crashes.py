@@ -246,6 +246,7 @@ def test_the_model_is_the_disk_when_everything_is_kept(tmp_path: Path) -> None:
         assert logs.tree(recording.root) == real
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("name", BROKEN_SWAPS)
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +285,7 @@ def test_a_new_segment_is_no_swap_before_those_below_it_have_their_names(tmp_pat
     assert failures(swapped - 1)
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize(
     ("which", "name"),
     [(4, "swapped"), (5, "retired"), (6, "first promoted"), (7, "second promoted")],

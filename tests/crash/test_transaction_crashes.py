@@ -150,6 +150,7 @@ def test_a_reader_without_the_indexes_would_see_aborted_records(tmp_path: Path) 
     assert table(living.partition) != before
 
 
+@pytest.mark.long  # it tests the harness
 @pytest.mark.parametrize("name", ["no fsync of new files", "no directory sync"])
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

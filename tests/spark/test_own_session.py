@@ -19,12 +19,9 @@ SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "own_session.py"
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("settings", "slots"),
-    [
-        ({"spark.default.parallelism": "4"}, 2),
-        pytest.param({"spark.task.cpus": "2"}, 1, marks=pytest.mark.long),
-    ],
+    ("settings", "slots"), [({"spark.default.parallelism": "4"}, 2), ({"spark.task.cpus": "2"}, 1)]
 )
 def test_it_is_used_as_it_is(tmp_path: Path, settings: dict[str, str], slots: int) -> None:
     segments = {base: [one(base + each, f"k{each % 3}") for each in range(10)] for base in range(0, 60, 10)}
