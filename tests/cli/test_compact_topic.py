@@ -12,7 +12,7 @@ from siltstone.commands.clean import CleanRequest, clean
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine
 from siltstone.log.names import TopicPartition
-from siltstone.runtime.compactions import claim_compaction
+from siltstone.runtime.compactions import lock_compaction
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning.logs import one, write_log
 from tests.support.command_line import Command, tree
@@ -177,7 +177,7 @@ def test_a_compaction_whose_process_died_is_shown_as_interrupted(siltstone: Comm
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     path = shop / str(EVENTS) / ".compacted" / "status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "RUNNING"}))
-    claim = claim_compaction(shop / str(EVENTS))
+    claim = lock_compaction(shop / str(EVENTS))
     assert claim is not None
     running = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json")
     assert (running.status, running.document["status"]) == (0, "RUNNING")

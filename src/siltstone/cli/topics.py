@@ -229,7 +229,7 @@ def _document(
     topic: TopicDescription,
     own: Mapping[str, str],
     partitions: Sequence[commands.PartitionDescription],
-    in_cluster: int | None,
+    count_in_metadata: int | None,
 ) -> dict[str, object]:
     documents = []
     for partition in partitions:
@@ -240,7 +240,7 @@ def _document(
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
-        "partition_count_in_metadata": in_cluster,
+        "partition_count_in_metadata": count_in_metadata,
         "replication_factor": 1,
         "configs": dict(own),
         "partitions": documents,
@@ -251,10 +251,12 @@ def _show_topic(
     topic: TopicDescription,
     own: Mapping[str, str],
     partitions: Sequence[commands.PartitionDescription],
-    in_cluster: int | None,
+    count_in_metadata: int | None,
 ) -> None:
     configs = ",".join(f"{name}={text}" for name, text in sorted(own.items()))
-    elsewhere = "" if in_cluster in (None, len(partitions)) else f" (of {in_cluster} in the metadata)"
+    elsewhere = (
+        "" if count_in_metadata in (None, len(partitions)) else f" (of {count_in_metadata} in the metadata)"
+    )
     output.write_lines(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\t"
         f"PartitionCount: {len(partitions)}{elsewhere}\tReplicationFactor: 1\tConfigs: {configs}"

@@ -29,7 +29,7 @@ from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import compacted_bytes
+from siltstone.commands.engines import cleanable_bytes
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
@@ -364,7 +364,7 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
 
 def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFactory:
     """The engine of the request's choice. Raises UsageError."""
-    if request.uses_spark(lambda: compacted_bytes(states)):
+    if request.uses_spark(lambda: cleanable_bytes(states)):
         return spark_engine
     return lambda request, progress: InProcessEngine(progress=progress)
 

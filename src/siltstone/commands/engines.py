@@ -28,7 +28,8 @@ def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_s
     if no_spark or engine == "process":
         if engine == "spark" or master is not None:
             raise UsageError(
-                "the flags ask for Spark and for this process", advice="pass one of --engine, --master"
+                "the flags ask for Spark and for this process",
+                advice="pass --engine process or --no-spark, or --master, not both",
             )
         return False
     return engine == "spark" or master is not None or has_session() or size() >= SPARK_BYTES
@@ -55,7 +56,7 @@ def log_bytes(states: Iterable[LogState]) -> int:
     return size
 
 
-def compacted_bytes(states: Iterable[LogState]) -> int:
+def cleanable_bytes(states: Iterable[LogState]) -> int:
     """The bytes of the logs that a cleaning may change."""
     return log_bytes(state for state in states if state.may_be_cleaned)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import compacted_bytes, log_bytes, parse_spark_conf
+from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -161,7 +161,7 @@ def explain(
 
 
 def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:
-    if not request.uses_spark(lambda: compacted_bytes(states)):
+    if not request.uses_spark(lambda: cleanable_bytes(states)):
         engine = InProcessEngine(progress=progress)
         return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
     from siltstone.spark.executors import workers_of

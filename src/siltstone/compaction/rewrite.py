@@ -282,7 +282,7 @@ class RecordFilter:
     """Tells which records of one group stay because of their keys. Batches are passed in log order.
 
     ``retained``: the offsets that stay, less the group's base, ascending; at least those of the batches that
-    were passed so far. The verifier compares the new segment with them.
+    were passed so far. ``staging`` reads the new segment back and compares it with them.
     """
 
     retained: Offsets

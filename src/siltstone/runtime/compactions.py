@@ -68,7 +68,7 @@ RUNNING: Status = "RUNNING"
 SUCCESS: Status = "SUCCESS"
 ERROR: Status = "ERROR"
 INTERRUPTED = "the compaction was interrupted: its process ended before it was done; the ledger is unchanged"
-STATUS_FILE, CLAIM_FILE = "status.json", "running"
+STATUS_FILE, LOCK_FILE = "status.json", "running"
 _SUMMED = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
 """Fields that ``topic_status`` adds up over the partitions of a topic."""
 
@@ -152,10 +152,10 @@ def write_status(partition: Path, status: CompactionStatus) -> None:
     files.replace(partition / COMPACTED / STATUS_FILE, content + b"\n")
 
 
-def claim_compaction(partition: Path) -> files.Flock | None:
+def lock_compaction(partition: Path) -> files.Flock | None:
     """Lock a partition for one compaction; None if another compaction has the lock. Raises OSError."""
     LedgerStore(partition).make_folder()
-    path = partition / COMPACTED / CLAIM_FILE
+    path = partition / COMPACTED / LOCK_FILE
     with contextlib.suppress(FileExistsError):
         files.write_new(path, b"")
         files.inherit_owner(path)
@@ -169,7 +169,7 @@ def is_running(partition: Path) -> bool:
     """Does a process compact the partition?"""
     try:
         # A shared lock, which fails while a compaction has the exclusive one; released at once.
-        files.Flock(partition / COMPACTED / CLAIM_FILE).release()
+        files.Flock(partition / COMPACTED / LOCK_FILE).release()
     except BlockingIOError:
         return True
     except OSError:
@@ -208,7 +208,7 @@ class Attempt:
         with contextlib.ExitStack() as stack:
             if claim is not None:
                 stack.callback(claim.done)
-            lock = claim_compaction(log.directory)
+            lock = lock_compaction(log.directory)
             if lock is None:
                 raise already_in_progress(log.topic_partition)
             stack.callback(lock.release)

@@ -11,9 +11,9 @@ An entry is a row of three uint64 words::
 The hash is two xxHash64-like hashes, each with a secret seed of its own. It is not the cleaner's hash
 (``base.records.hashing``), so that the check finds an error in that one.
 
-A record may be discarded if a later record has its key, or for the *reason* in its entry if MAY_DISCARD is
-set. A reason is an index in ``findings.KEY_REASONS``, and ``comparing`` sets it. Reason 0 is that a later
-record has the key.
+A record may be discarded if a later record of the dirty section has its key, or for the *reason* in its entry
+if MAY_DISCARD is set. A reason is an index in ``findings.KEY_REASONS``, and ``comparing`` sets it. Reason 0 is
+that a later record of the dirty section has the key.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _check_entries(
                 table[slot] = i
                 distinct += 1
                 break
-            same_words = entries[other, 0] == entries[i, 0]
-            if same_words and (entries[other, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
+            has_same_first_word = entries[other, 0] == entries[i, 0]
+            if has_same_first_word and (entries[other, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
                 if entries[i, 2] >= first_dirty_offset and entries[i, 2] > entries[other, 2]:
                     table[slot] = i
                 break

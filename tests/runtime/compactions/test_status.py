@@ -17,8 +17,8 @@ from siltstone.runtime.compactions import (
     RUNNING,
     SUCCESS,
     CompactionStatus,
-    claim_compaction,
     is_running,
+    lock_compaction,
     read_status,
     topic_status,
     write_status,
@@ -69,14 +69,14 @@ def test_the_reason_of_a_failure_stays_until_the_next_compaction() -> None:
 
 
 def test_running_lasts_as_long_as_the_claim(tmp_path: Path) -> None:
-    claim = claim_compaction(tmp_path)
-    assert claim is not None and claim_compaction(tmp_path) is None and is_running(tmp_path)
+    claim = lock_compaction(tmp_path)
+    assert claim is not None and lock_compaction(tmp_path) is None and is_running(tmp_path)
     write_status(tmp_path, CompactionStatus().begun(5))
     assert read_status(tmp_path).status == RUNNING
     claim.release()
     left = read_status(tmp_path)
     assert (left.status, left.failed) == (ERROR, 1) and "interrupted" in left.last_error
-    again = claim_compaction(tmp_path)
+    again = lock_compaction(tmp_path)
     assert again is not None
     again.release()
 

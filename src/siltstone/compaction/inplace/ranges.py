@@ -108,7 +108,7 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
 
     Of ``config`` the minimum and the maximum compaction lag are used.
     """
-    # 1. The dirty section begins at the checkpoint, and its last segment is the one below the active one.
+    # 1. The segments from the checkpoint up to the active one. Some may be uncleanable: step 3 cuts them off.
     first_dirty, is_reset = first_dirty_offset(facts)
     active = facts.segments[-1].base_offset
     dirty = segments_between(facts.segments, first_dirty, active)

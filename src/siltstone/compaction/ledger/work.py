@@ -49,7 +49,7 @@ from siltstone.compaction.work import (
     parse_aborted,
 )
 from siltstone.log.fetch import LogView
-from siltstone.log.indexes import TRANSACTION_ENTRY
+from siltstone.log.indexes import encode_aborted
 from siltstone.log.ledger.manifest import SegmentEntry
 from siltstone.log.names import segment_file
 from siltstone.log.reading import HasView
@@ -302,14 +302,12 @@ def merge_bucket(
                 for start, older_entries, older_bounds in older
             ]
         # 3. A late record is not written: the older run keeps its record, or its deletion, of the key. A
-        # deleted
-        #    key has no record to write.
+        #    deleted key has no record to write.
         deleted = deleted_of(entries) & ~late
         stays = ~deleted & ~late
         report.deleted_keys, report.late_keys = int(np.count_nonzero(deleted)), int(np.count_nonzero(late))
         # 4. The new run's key index. By offset, a deleted key needs no entry: all records to come are newer.
-        # By
-        #    time, a record to come may have a smaller timestamp than the deletion, so the index keeps this.
+        #    By time, a record to come may have a smaller timestamp than the deletion: the index keeps this.
         indexed = ~late if work.by_time else stays
         counts: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(indexed, dtype=np.int64)))
         index_entries = entries if indexed.all() else entries[indexed]
@@ -371,9 +369,10 @@ def link_sources(log: HasView, work: CompactionWork, horizon: int, workers: int)
         except FileNotFoundError:
             continue
         groups = group_sources(sources, end, workers)
-        # Entries of version 0 for the transactions that end at or above the horizon.
-        rows = [(0, *transaction) for transaction in transactions if transaction.last_offset >= first]
-        entries = np.array(rows, TRANSACTION_ENTRY).tobytes()
+        # The transactions that end at or above the horizon.
+        entries = encode_aborted(
+            transaction for transaction in transactions if transaction.last_offset >= first
+        )
         work = replace(work, first_offset=first, end_offset=end, txnindex_entries=entries)
         return replace(work, sources=sources, groups=groups)
     reason = f"segments were replaced while they were linked, {_MAX_TRIES} times"
