@@ -12,8 +12,8 @@ The hash is two xxHash64-like hashes, each with a secret seed of its own. It is 
 (``base.records.hashing``), so that the check finds an error in that one.
 
 A record may be discarded if a later record of the dirty section has its key, or for the *reason* in its entry
-if MAY_DISCARD is set. A reason is an index in ``findings.KEY_REASONS``, and ``comparing`` sets it. Reason 0 is
-that a later record of the dirty section has the key.
+if MAY_DISCARD is set. A reason is an index in ``findings.KEY_REASONS``, and ``comparing`` sets it. Reason 0:
+a later record of the dirty section has the key.
 """
 
 from __future__ import annotations
