@@ -39,7 +39,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
 """Makes the context of a block that an interrupt must not stop half-way: ``InterruptHandler.critical``, or
 ``contextlib.nullcontext``."""
-INTERRUPTED_MESSAGE = "interrupted; every log is whole, run the command again to go on"
+INTERRUPTED_MESSAGE = "interrupted; no log is damaged, run the command again to go on"
 
 
 class InterruptHandler:

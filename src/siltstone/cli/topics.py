@@ -25,7 +25,7 @@ from siltstone.runtime.compactions import ERROR, RUNNING, counts_text
 from siltstone.runtime.topics import TopicDescription
 
 _ACTIONS = ("create", "list", "describe", "alter", "delete")
-_WORDS = ("compact", "compaction-status")
+_COMPACTION_ACTIONS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
 _COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
@@ -49,7 +49,8 @@ class TopicsFlags(output.TopicFlags):
     delete
         Delete topics; their disk space is free at once.
     topic
-        A topic; for all but --create also a regular expression.
+        A topic; with --list, --describe, --alter and --delete also a regular expression, with compact and
+        compaction-status also one partition (TOPIC-partition-N).
     partitions
         The number of partitions; default for a new topic: num.partitions.
     replication_factor
@@ -86,15 +87,16 @@ class TopicsFlags(output.TopicFlags):
         """The action that the flags choose. Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
         chosen += [] if word is None else [word]
-        if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_WORDS):
+        if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_COMPACTION_ACTIONS):
             flags = ", ".join(f"--{name}" for name in _ACTIONS)
-            advice = f"pass one of {flags}, or run siltstone topics {' or siltstone topics '.join(_WORDS)}"
+            others = " or ".join(f"siltstone topics {name}" for name in _COMPACTION_ACTIONS)
+            advice = f"pass one of {flags}, or run {others}"
             raise UsageError("no action, or several", advice=advice)
         self._refuse_contradictions(chosen[0])
         return chosen[0]
 
     def _refuse_contradictions(self, action: str) -> None:
-        needs_topic = action in ("create", "alter", "delete", *_WORDS)
+        needs_topic = action in ("create", "alter", "delete", *_COMPACTION_ACTIONS)
         is_missing = needs_topic and self.topic is None
         output.refuse_if(is_missing, f"{_flag_text(action)}: no topic", "pass --topic TOPIC")
         output.refuse_if(
@@ -124,11 +126,11 @@ class TopicsFlags(output.TopicFlags):
 
 
 def _flag_text(action: str) -> str:
-    return action if action in _WORDS else f"--{action}"
+    return action if action in _COMPACTION_ACTIONS else f"--{action}"
 
 
 def topics(
-    words: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
     /,
     *,
     flags: TopicsFlags = TopicsFlags(),
@@ -141,25 +143,25 @@ def topics(
 
     Parameters
     ----------
-    words
+    arguments
         The log directories, also as --dir. Or, as in pulsar-admin, compact TOPIC: compact a topic side by
         side; compaction-status TOPIC: show the result. TOPIC, also as --topic, is its name in Siltstone, or
         persistent://tenant/namespace/name.
     json_
         Print one JSON document instead.
     """
-    word = words[0] if words and words[0] in _WORDS else None
+    word = arguments[0] if arguments and arguments[0] in _COMPACTION_ACTIONS else None
     if word is None:
-        flags = flags.at([Path(directory) for directory in words])
-    elif len(words) > 1:
-        is_second = flags.topic is not None or len(words) > 2
+        flags = flags.at([Path(directory) for directory in arguments])
+    elif len(arguments) > 1:
+        is_second = flags.topic is not None or len(arguments) > 2
         output.refuse_if(
-            is_second, f"{words[-1]}: two topics", "leave out --topic; pass directories with --dir"
+            is_second, f"{arguments[-1]}: two topics", "leave out --topic; pass directories with --dir"
         )
-        flags = replace(flags, topic=words[1])
+        flags = replace(flags, topic=arguments[1])
     place = flags.broker_directories(flags.server_properties)
     action = flags.action(word)
-    if action in _WORDS:
+    if action in _COMPACTION_ACTIONS:
         return _compact(place, action, flags, as_json=json_)
     if action == "list":
         names = commands.matching_topics(place.snapshot().names(), flags.topic, if_exists=True)

@@ -16,7 +16,10 @@ from siltstone.compaction.inplace.planning import LogState
 
 ENGINES = ("auto", "spark", "process")
 SPARK_BYTES = 256 << 20
-"""``auto`` takes Spark for so many bytes of logs in all."""
+"""``auto`` takes Spark for so many bytes of logs in all.
+
+On two cores Spark with its start is slower up to about a gigabyte. More cores bring that point down: the
+number is a compromise for machines of all sizes."""
 
 
 def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_spark: bool = False) -> bool:

@@ -321,8 +321,8 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
 class OffsetFilter(RecordFilter):
     """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    A batch without a retained offset need not be decompressed, unless its keyless records have to be counted:
-    without ``drop_keyless`` no log that has any is cleaned, so there is none.
+    A batch without a retained offset need not be decompressed. With ``drop_keyless`` every batch is, so that
+    its keyless records are counted; without it a log that has any is refused, and there is none to count.
     """
 
     def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
@@ -333,7 +333,7 @@ class OffsetFilter(RecordFilter):
         self._matched = 0
 
     def superseded_batches(self, batches: BatchHeaders) -> Flags:
-        """Batches without a retained offset."""
+        """Batches without a retained offset; none where keyless records have to be counted."""
         if self._counts_keyless:
             return _no_batches(batches)
         base, last = batches["base_offset"], batches["last_offset"]
@@ -486,10 +486,10 @@ class Rewriter:
         filtered = self._filter.filter(batch_slice, decisions, self._scratch)
         columns = filtered.columns
         retained = RetainedRecords(filtered.is_retained, *np.zeros((4, len(batches)), np.int64))
-        tombstones = decide_retention(
+        discarded_tombstones = decide_retention(
             columns.arrays, horizon_passed, decisions, self._rules.map_end, retained
         )
-        self._count(batches, filtered, tombstones, decisions, retained)
+        self._count(batches, filtered, discarded_tombstones, decisions, retained)
         # 5. What follows for each batch: its action and its new header; then its bytes.
         plan = _plan_batches(self._rules, batches, retained, has_horizon, is_empty_marker, retain_empty)
         if is_v2:
@@ -500,7 +500,7 @@ class Rewriter:
         self,
         batches: BatchHeaders,
         filtered: FilteredRecords,
-        tombstones: int,
+        discarded_tombstones: int,
         decisions: Decisions,
         retained: RetainedRecords,
     ) -> None:
@@ -510,7 +510,7 @@ class Rewriter:
             discarded[reason] = batches["count"][decisions == reason].sum()
         read = filtered.read + int(discarded.sum())
         discarded[report.SUPERSEDED] += filtered.discarded - filtered.keyless
-        discarded[report.TOMBSTONES] = tombstones
+        discarded[report.TOMBSTONES] = discarded_tombstones
         discarded[report.KEYLESS] = filtered.keyless
         self.counts.add(
             report.RecordCounts(

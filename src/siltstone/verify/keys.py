@@ -1,6 +1,6 @@
 """Checks that the last record of each key is retained and that records that it supersedes are discarded.
 
-The check takes an *entry* for each record with a key, which has a hash of the key.
+The check takes an *entry* for each record that has a key. An entry has a hash of that key.
 
 An entry is a row of three uint64 words::
 
@@ -28,8 +28,8 @@ from siltstone.base.records.varint import byte_of_word, load_word
 from siltstone.verify.findings import EXAMPLES, KEY_REASONS, SUPERSEDED, Findings
 
 IS_RETAINED, MAY_DISCARD, MUST_DISCARD = 1, 2, 4
-"""Flags of an entry: the record is in AFTER; it may be discarded for the entry's reason; it must be discarded
-for that reason."""
+"""Flags of an entry: the record is in the cleaned log; it may be discarded for the entry's reason; it must be
+discarded for that reason."""
 REASON_SHIFT, _MAX_REASONS = 3, 32
 """The reason is in the bits above the three flags; and how many reasons fit."""
 _HASH_MASK = np.uint64((1 << 64) - (_MAX_REASONS << REASON_SHIFT))

@@ -461,7 +461,7 @@ def _error_while_restoring(error: Exception, undos: Sequence[LogUndo], path: str
         f"put back: {', '.join(undo.progress for undo in undos[:stopped_number]) or 'no other log'}",
         f"not begun: {', '.join(undo.log.path for undo in undos[stopped_number + 1 :]) or 'no other log'}",
     ]
-    advice = "every log is whole, run the command again to go on"
+    advice = "no log is damaged, run the command again to go on"
     return UndoStoppedError("; ".join(parts), path=path, advice=advice)
 
 

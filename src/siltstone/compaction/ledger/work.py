@@ -149,8 +149,9 @@ class CompactionWork:
 class CompactionReport(Summable):
     """The report of one step of the work, or of several: reports add up.
 
-    ``merged_entries``: key entries that reached a merge. ``deleted_keys``: keys whose newest record is a
-    tombstone. ``late_keys``: keys of which an older run has a record with a larger timestamp (by time only).
+    ``merged_entries``: key entries that reached a merge. ``deleted_keys``: keys whose newest record
+    deletes them (a null or an empty value), unless it is late. ``late_keys``: keys of which an older run has
+    a record with a larger timestamp (by time only).
     ``retained``: group → records to write, keyless ones too; ``written``: group → records written.
     ``superseded``: id of an older run → offsets (int64) of its records that are superseded now.
     ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new segment.
@@ -173,7 +174,8 @@ class CompactionReport(Summable):
 
 
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
-    """How many buckets of keys, a power of two, so that the merge of one fits a task's memory for keys."""
+    """How many buckets of keys: a power of two, at most ``PARTITIONS``. Up to that number the merge of one
+    bucket fits a task's memory for keys."""
     wanted = max(
         at_least, -(-(work.end_offset - work.first_offset) * MERGE_BYTES // work.settings.memory_bytes)
     )
