@@ -260,7 +260,8 @@ def test_malformed_records_are_refused_without_checksums_too(tmp_path: Path) -> 
     bad[HEADER.size] = 1
     log = log_of(tmp_path, good, bytes(bad), one(2, "c"))
     reader = LogReader(log, verify=False)
-    assert (first := reader.poll()) is not None and len(first) == 1
+    first = reader.poll()
+    assert first is not None and len(first) == 1
     with raises_error(CorruptRecordError, position=len(good)):
         reader.poll()
 
@@ -277,7 +278,8 @@ def test_a_file_that_is_shorter_than_its_log_is_refused(tmp_path: Path) -> None:
 def test_a_batch_that_decompresses_past_the_limit_is_refused(tmp_path: Path) -> None:
     bomb = batch([Rec(offset=1, key=b"k", value=bytes(1 << 20))], codec=4)
     reader = LogReader(log_of(tmp_path, one(0, "a"), bomb), limit=1 << 16)
-    assert (first := reader.poll()) is not None and len(first) == 1
+    first = reader.poll()
+    assert first is not None and len(first) == 1
     with pytest.raises(CorruptRecordError, match=f"more than {1 << 16}"):
         reader.poll()
 
@@ -286,7 +288,8 @@ def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Pat
     """The place that the reader kept is amid another batch then; its head even looks like one."""
     log = log_of(tmp_path, one(0, "a"), one(1, "b"), one(2, "c"))
     reader = LogReader(log, buffer_bytes=1)
-    assert (first := reader.poll()) is not None and len(first) == 1
+    first = reader.poll()
+    assert first is not None and len(first) == 1
     lure = one(1, "lure")[:17] + bytes(60)
     head = one(0, "a")
     offset_of_value = len(batch([Rec(offset=0, key=b"a", value=b"")])) - 1
@@ -297,7 +300,8 @@ def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Pat
     assert regrown[len(head) - 3 : len(head) + 40].find(lure[:17]) >= 0
     log.view.segments[0].size = len(regrown)
     log.view = log.view._replace(active_size=len(regrown), log_end_offset=2, high_watermark=2)
-    assert (second := reader.poll()) is not None and second.columns.key(0) == b"d"
+    second = reader.poll()
+    assert second is not None and second.columns.key(0) == b"d"
 
 
 def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> None:
