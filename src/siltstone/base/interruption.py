@@ -187,8 +187,8 @@ class _Deferring:
 def _deferred_signals() -> Iterator[None]:
     """For programs without an installed ``InterruptHandler``: raise KeyboardInterrupt at the end of the block
     if SIGINT or SIGTERM came in it. The program's own handlers are not called for these signals. A signal
-    that the program ignores stays ignored, and so does a handler that was not set by Python: nobody could set
-    it again. A block within another one defers to the end of the outer one.
+    that the program ignores stays ignored, and so does a handler that was not set by Python: it could not
+    be set again. A block within another one defers to the end of the outer one.
     """
     deferring = _Deferring()
     replaced = {number: signal.getsignal(number) for number in SIGNALS}

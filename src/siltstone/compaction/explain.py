@@ -62,7 +62,7 @@ from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork, b
 from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
 from siltstone.log.lookup import position_of_offset
-from siltstone.log.names import CLUSTER_METADATA, TopicPartition, parse_partition
+from siltstone.log.names import CLUSTER_METADATA, OfOneLog, parse_partition
 from siltstone.log.producers import load_producers
 from siltstone.log.segments import (
     first_batch_timestamp,
@@ -556,7 +556,7 @@ class KeysExplained:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogExplanation:
+class LogExplanation(OfOneLog):
     """One log; ``bytes_before`` is of ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
@@ -575,16 +575,6 @@ class LogExplanation:
     keys: KeysExplained = field(default_factory=KeysExplained)
     notes: list[str] = field(default_factory=list)
     settings: Mapping[str, Setting] = field(default_factory=dict)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def name(self) -> str:
-        """``topic-N``."""
-        return str(self.topic_partition)
 
     @property
     def bytes_after(self) -> int | None:

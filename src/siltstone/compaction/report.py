@@ -18,7 +18,7 @@ import msgspec
 from siltstone.base import files
 from siltstone.base.config import Setting
 from siltstone.base.errors import CorruptFileError, SiltstoneError
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import OfOneLog, TopicPartition
 
 
 class Summable:
@@ -168,7 +168,7 @@ def first_failure(reports: Iterable[Any]) -> LogFailure | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogResult:
+class LogResult(OfOneLog):
     """The result of one log. The names of its fields are keys in the JSON.
 
     ``directory``: the partition's. ``status``: cleaned, nothing_to_do, not_eligible, skipped, uncleanable or
@@ -208,16 +208,6 @@ class LogResult:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     settings: Mapping[str, Setting] = field(default_factory=dict)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def name(self) -> str:
-        """``topic-N``."""
-        return str(self.topic_partition)
 
     @property
     def discarded(self) -> Discarded:

@@ -79,6 +79,24 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+class OfOneLog:
+    """The base of results about one log, which have its ``topic`` and ``partition``."""
+
+    __slots__ = ()
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def name(self) -> str:
+        """``topic-N``."""
+        return str(self.topic_partition)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
     """The parts of a segment file's name.

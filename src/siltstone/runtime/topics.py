@@ -243,7 +243,7 @@ class TopicSettings:
         created it, else by the broker's metadata log; None if neither tells.
 
         A program may create single partitions (``LogManager.get_or_create``): with a gap in their numbers
-        nobody knows how many there are to be."""
+        it is not known how many there are to be."""
         if self.is_created_by_siltstone(name):
             numbers = self.registered[name].partitions
             return len(numbers) if numbers == tuple(range(len(numbers))) else None

@@ -17,6 +17,7 @@ The functions that run in tasks end in ``_task``.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import sys
@@ -36,13 +37,12 @@ from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
 from siltstone.log.names import TopicPartition
+from siltstone.spark.exchange import entries_of, entries_row
 from siltstone.spark.internals import is_connect
 from siltstone.spark.jobs import SparkWorkers, stage_over, stage_over_numbers
 from siltstone.spark.rows import (
-    ENTRIES,
     REPORT,
     RETAINED,
-    array_row,
     array_rows,
     report_of,
     report_row,
@@ -113,13 +113,14 @@ def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, Split
     """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
     what makes splits of them in a task. Raises as ``read``."""
     _require_siltstone(spark)
-    bounds = (SparkWorkers(spark).workers, IN_PROCESS_BYTES)
-    read_plan = _plan_on_server(spark, options, *bounds) if is_connect(spark) else _plan(options, *bounds)
+    workers = SparkWorkers(spark).workers
+    make_plan = functools.partial(_plan_on_server, spark) if is_connect(spark) else _plan
+    read_plan = make_plan(options, workers, IN_PROCESS_BYTES)
     splits, keys = read_plan.splits, read_plan.keys
     if keys is None:
         numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
         return numbers, functools.partial(numbered_splits, splits)
-    retained = _retained_offsets(spark, splits, keys, record_options(options))
+    retained = _retained_offsets(spark, splits, keys, record_options(options), workers)
     return retained, functools.partial(retained_splits, splits, keys.logs)
 
 
@@ -201,10 +202,9 @@ def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _retained_offsets(
-    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions
+    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions, workers: int
 ) -> DataFrame:
     """Rows of retained offsets, those of each split in a partition of their own."""
-    workers = SparkWorkers(spark).workers
     sizes = [piece.size for piece in keys.pieces]
     extract_tasks = min(len(sizes), max(workers, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
     piece_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]
@@ -227,22 +227,19 @@ def extract_task(
     """Collect the key entries of neighbouring pieces; a row has the number of a list of them."""
     for number in task_numbers(batches):
         pieces = [keys.pieces[index] for index in piece_lists[number]]
-        for log, blob in collect_entries(keys, pieces, options):
-            yield array_row(ENTRIES, blob.bucket, blob.entries, base_offset=blob.base_offset, log=log).batch()
+        for blob in collect_entries(keys, pieces, options):
+            yield entries_row(blob).batch()
 
 
 def merge_task(keys: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the key entries of buckets, and send the retained offsets to the splits that read them."""
-    blobs: dict[int, dict[int, list[EntryBlob]]] = {}
+    blobs: dict[int, list[EntryBlob]] = {}
     for row in rows_of(batches):
-        blob = EntryBlob(
-            bucket=row.target, base_offset=row.base_offset, entries=row.array(np.uint64, ENTRY_BYTES // 8)
-        )
-        blobs.setdefault(row.log, {}).setdefault(row.target, []).append(blob)
+        blob = entries_of(row, keys.buckets)
+        blobs.setdefault(blob.bucket, []).append(blob)
     receivers = splits_by_log(splits) if blobs else {}
-    for log in sorted(blobs):
-        by_bucket = blobs.pop(log)
-        merged = [merge_entries(keys, bucket, by_bucket.pop(bucket)) for bucket in sorted(by_bucket)]
+    for log, buckets in itertools.groupby(sorted(blobs), keys.log_of):
+        merged = [merge_entries(keys, bucket, blobs.pop(bucket)) for bucket in buckets]
         offsets = np.sort(np.concatenate(merged))
         for split, offset_range in receivers.get(keys.logs[log], ()):
             own = offsets_in(offsets, *offset_range)

@@ -8,8 +8,8 @@
     ─ rename ─► NAME/
 
 Whoever runs the tasks calls ``begin``, ``write_split`` in each task, and ``commit`` or ``abandon``. A file of
-a task attempt that nobody reported is removed before the rename. An export whose process is killed leaves its
-staging directory, which no reader takes for data, since its name begins with a dot.
+a task attempt that was not reported is removed before the rename. An export whose process is killed leaves
+its staging directory, which no reader takes for data, since its name begins with a dot.
 """
 
 from __future__ import annotations

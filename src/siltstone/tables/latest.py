@@ -118,10 +118,8 @@ def plan_keys(
     )
 
 
-def collect_entries(
-    keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOptions
-) -> Iterator[tuple[int, EntryBlob]]:
-    """The key entries of some pieces, in the order of the plan's: (the log's number, blob).
+def collect_entries(keys: KeyPlan, pieces: Iterable[FilePiece], options: ReadOptions) -> Iterator[EntryBlob]:
+    """The key entries of some pieces, in the order of the plan's.
 
     The blobs' buckets are numbered as the plan's. A blob is valid until the next one is asked for. Tombstones
     count; records without a key, or with none of the keys that the query is for, do not. Raises what reading
@@ -150,7 +148,7 @@ def collect_entries(
             yield from collector.finish()
 
         for blob in blobs(own, collector):
-            yield log, dataclasses.replace(blob, bucket=first + blob.bucket)
+            yield dataclasses.replace(blob, bucket=first + blob.bucket)
 
 
 def merge_entries(keys: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int64:
@@ -241,7 +239,7 @@ def find_last_offsets(
     with contextlib.closing(_KeyEntries(memory_bytes)) as entries, ThreadPoolExecutor(threads) as pool:
 
         def collect(piece: FilePiece) -> None:
-            for _, blob in collect_entries(keys, [piece], options):
+            for blob in collect_entries(keys, [piece], options):
                 entries.add(blob)
 
         list(pool.map(collect, keys.pieces))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from siltstone.base.errors import CheckFailedError, CorruptFileError
-from siltstone.log.names import TopicPartition
+from siltstone.log.names import OfOneLog
 
 EXAMPLES = 5
 """How many problems of one kind are listed for each log; the others are only counted."""
@@ -193,7 +193,7 @@ class Findings:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogVerdict:
+class LogVerdict(OfOneLog):
     """The verdict on one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
     kind, of which ``problems`` are the first few."""
 
@@ -208,16 +208,6 @@ class LogVerdict:
     problems: list[Problem] = field(default_factory=list)
     found: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def name(self) -> str:
-        """``topic-N``."""
-        return str(self.topic_partition)
 
     @property
     def is_sound(self) -> bool:

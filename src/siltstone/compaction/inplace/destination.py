@@ -80,6 +80,9 @@ class Destination:
         """The space for new files; ``max_extra_bytes`` is ``--max-extra-bytes``."""
         return SpaceBudget(size=LONG_MAX, inodes=None, frees_sources=False)
 
+    def count_originals(self, groups: Sequence[GroupReport]) -> None:
+        """Take the space that kept originals of the groups need off the budget."""
+
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the cleaner checkpoint of a log that is not cleaned, since the old one was outside the
         log."""
@@ -183,7 +186,7 @@ class DryRun(Destination):
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
         """Count the space that the run would take for good."""
-        if isinstance(self._imitated, InPlace):
+        if self._imitated is not None:
             self._imitated.count_originals(groups)
 
 

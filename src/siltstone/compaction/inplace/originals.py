@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 UNDO_FILE = "undo.json"
 MIN_FREE_BYTES = 1 << 20
+"""The space that must be free for links and the checkpoint."""
 RUNS_NAMED = 4
 """How many runs an error names."""
-"""The space that must be free for links and the checkpoint."""
 _NOTHING_CHANGED = "nothing was changed"
 _CANNOT_BE_UNDONE = "this run cannot be undone any more"
 _RESTORE_ADVICE = "restore the file in the run's folder from a backup"
