@@ -21,11 +21,10 @@ help: ## list the commands
 
 setup: $(STAMP) ## make .venv, install Java if it is missing, compile the kernels (done once)
 
-$(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh
+$(STAMP): pyproject.toml scripts/make-venv.sh scripts/ensure-java.sh scripts/install.sh
 	@bash scripts/ensure-java.sh
 	@bash scripts/make-venv.sh $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
-	$(BIN)/python -m siltstone.warmup
+	@bash scripts/install.sh $(VENV)
 	@touch $@
 
 demo: setup ## clean a log directory that a real Kafka broker wrote, and show what was removed and why

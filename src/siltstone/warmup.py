@@ -1,14 +1,15 @@
-"""Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup``.
+"""Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup [kernels|spark]``.
 
-A small log is cleaned (in one task, and in several), compacted, appended to and read in a temporary
-directory. If Spark is installed, it cleans the log as well and makes its class archive
+``kernels``: a small log is cleaned (in one task, and in several), compacted, appended to and read in a
+temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class archive
 (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why.
+error says why. Without an argument both, one after the other; two processes may do them at one time.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,19 +69,27 @@ def _start_spark(directory: Path) -> None:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 
 
-def main() -> None:
-    """Compile every kernel that a cleaning, a compaction, an append and a read call; make the archive."""
-    steps = (
-        ("cleaned-0", lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(2))),
-        ("appended-0", _append_and_read),
-        ("compacted-0", _compact),
-        ("spark-0", _start_spark),
-    )
+STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
+    "kernels": {
+        "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(2)),
+        "appended-0": _append_and_read,
+        "compacted-0": _compact,
+    },
+    "spark": {"spark-0": _start_spark},
+}
+"""What to do under which name of a log."""
+
+
+def main(*parts: str) -> None:
+    """Do the steps of the named parts of ``STEPS``; of all without a name. Raises SystemExit."""
+    if unknown := set(parts) - set(STEPS):
+        raise SystemExit(f"siltstone.warmup: there is no part {sorted(unknown)[0]!r}: {' or '.join(STEPS)}")
     with files.temporary_directory("siltstone-warmup-") as folder:
-        for name, step in steps:
-            files.make_directory(Path(folder) / name)
-            step(Path(folder) / name)
+        for part in parts or STEPS:
+            for name, step in STEPS[part].items():
+                files.make_directory(Path(folder) / name)
+                step(Path(folder) / name)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
