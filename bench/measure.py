@@ -32,7 +32,7 @@ from siltstone.compaction.inplace.expiry import count_records
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log, staging_folder
 from siltstone.compaction.keys import EntryBlob, KeyCollector, merge_bucket
 from siltstone.compaction.staging import GroupReport, rewrite_group
-from siltstone.compaction.work import Extracted, extract, retained_by_group
+from siltstone.compaction.work import Extracted, extract, retained_by_range
 from siltstone.log.directory import LogDirectory
 from siltstone.log.segments import list_segments, windows
 
@@ -176,8 +176,8 @@ def pieces(folder: Path, made: Generated) -> dict[str, Times]:
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
         retained: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
         for each in merged:
-            for group, offsets in retained_by_group(work, each):
-                retained.setdefault(group, []).append(offsets)
+            for group_range, offsets in retained_by_range(work, each):
+                retained.setdefault(group_range.group, []).append(offsets)
         groups: list[GroupReport] = timed(
             "rewrite, fsync, check",
             lambda: [

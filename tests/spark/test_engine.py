@@ -90,11 +90,11 @@ class Interrupted(SparkEngine):
 
     left = 3
 
-    def rewrite(self, work: Any, groups: Any, retained: Any) -> Any:
-        self.left -= len(groups)
+    def rewrite(self, work: Any, retained: Any) -> Any:
+        self.left -= len({file.group_range.group for file in retained})
         if self.left < 0:
             raise KeyboardInterrupt
-        return super().rewrite(work, groups, retained)
+        return super().rewrite(work, retained)
 
 
 @pytest.mark.usefixtures("always_spread")

@@ -22,6 +22,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
+from siltstone.compaction.joining import join_log
 from siltstone.compaction.keys import ENTRY_BYTES, MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -29,19 +30,21 @@ from siltstone.compaction.staging import (
     LogReport,
     RetainedFile,
     rewrite_from_file,
-    rewrite_group,
+    rewrite_range,
     write_retained,
 )
 from siltstone.compaction.work import (
     Group,
+    GroupRange,
     InputSplit,
     LogWork,
     RetentionRules,
     TaskLimits,
     check_keyless,
+    cut_groups,
     extract,
-    retained_by_group,
-    transaction_state_by_group,
+    retained_by_range,
+    transaction_state_by_range,
 )
 from siltstone.log.names import segment_file
 from siltstone.log.segments import list_segments
@@ -109,15 +112,13 @@ class Engine(Protocol):
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log, distributed over all workers."""
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
-        """For a log that is rewritten in waves: extract and merge its keys on all workers, and write the
-        retained offsets to a file for each group, in the staging folder."""
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
+        """For a log that is rewritten in ``waves``: extract and merge its keys on all workers, and write the
+        retained offsets to a file for each range, in the staging folder."""
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        """Rewrite some ``groups`` of a log, a wave, after ``write_retained_offsets``; the reports are in
-        order. ``retained``: the files of all the log's groups."""
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        """Rewrite some groups of a log, a wave, after ``write_retained_offsets``; the reports are in order.
+        ``retained``: the files of all ranges of these groups."""
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
@@ -147,13 +148,25 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
+def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], tasks: int) -> LogWork:
+    """The work with its groups cut into ranges for ``tasks`` tasks, where that is possible and worth it.
+    ``waves``: the groups that are rewritten at one time."""
+    if not (work.may_cut_groups and work.may_cut) or work.has_message_sets:
+        return work
+    ranges: list[GroupRange] = []
+    for wave in waves:
+        ranges += cut_groups(work.segments, wave, tasks, ranges[-1].task + 1 if ranges else 0)
+    is_cut = len(ranges) > len(work.groups)
+    return replace(work, cut_ranges=tuple(ranges)) if is_cut else work
+
+
 def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = None) -> LogReport:
     """Clean a whole log in this process: by a broadcast join where that is faster, else by a merge of all
     keys. ``attempt``: a part of the staged files' names. A task may use one ``buffers`` for several logs."""
     began, buffers = time.perf_counter(), buffers or Buffers()
     log_report = broadcast_join(work, attempt, buffers)
     if log_report is None:
-        log_report = _MergedLog(work, [work.splits], 1).rewrite_groups(attempt, buffers)
+        log_report = _MergedLog(work, [work.splits], 1).rewrite_ranges(attempt, buffers)
     log_report.seconds = time.perf_counter() - began
     return log_report
 
@@ -162,8 +175,8 @@ class _MergedLog:
     """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
 
     ``split_lists``: the input splits; each list is extracted as by a task of its own. ``log_report``: the
-    report so far. By index of the group: ``retained``, retained offsets less the group's base, and
-    ``transaction_states``, the transactions that are open where it starts.
+    report so far. By base offset of a range: ``retained``, retained offsets less that base, and
+    ``transaction_states``, the transactions that are open there.
     """
 
     def __init__(self, work: LogWork, split_lists: Iterable[Sequence[InputSplit]], buckets: int) -> None:
@@ -174,35 +187,34 @@ class _MergedLog:
             for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
                 blobs.setdefault(blob.bucket, []).append(blob.copied())
         # 2. Check what was extracted.
-        self.transaction_states = transaction_state_by_group(work, extracted)
+        self.transaction_states = transaction_state_by_range(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
-        # 3. Merge bucket by bucket: retained offsets by group.
+        # 3. Merge bucket by bucket: retained offsets by range.
         parts: dict[int, list[Offsets]] = {}
+        counts = self.log_report.retained_counts
         for bucket in sorted(blobs) if extracted.failure is None else ():
             merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
             self.log_report.dirty_keys += merged.dirty_keys
-            for group, offsets in retained_by_group(work, merged):
-                parts.setdefault(group, []).append(offsets)
-        self.retained = {group: np.concatenate(offsets) for group, offsets in parts.items()}
-        self.log_report.retained_counts = {group: len(offsets) for group, offsets in self.retained.items()}
+            for group_range, offsets in retained_by_range(work, merged):
+                parts.setdefault(group_range.base_offset, []).append(offsets)
+                counts[group_range.group] = counts.get(group_range.group, 0) + len(offsets)
+        self.retained = {base: np.concatenate(offsets) for base, offsets in parts.items()}
 
-    def input_of(self, group: Group) -> tuple[Offsets, TransactionState]:
-        """What the rewrite of a group needs: its retained offsets, and the transactions that are open where
+    def input_of(self, group_range: GroupRange) -> tuple[Offsets, TransactionState]:
+        """What the rewrite of a range needs: its retained offsets, and the transactions that are open where
         it starts."""
-        no_offsets = np.empty(0, np.uint32)
-        return self.retained.get(group.index, no_offsets), self.transaction_states.get(
-            group.index, NO_TRANSACTIONS
-        )
+        base, no_offsets = group_range.base_offset, np.empty(0, np.uint32)
+        return self.retained.get(base, no_offsets), self.transaction_states.get(base, NO_TRANSACTIONS)
 
-    def rewrite_groups(self, attempt: str, buffers: Buffers) -> LogReport:
-        """Rewrite the groups in order, up to the first that fails; returns the report on the log."""
+    def rewrite_ranges(self, attempt: str, buffers: Buffers) -> LogReport:
+        """Rewrite the ranges in order, up to the first that fails; returns the report on the log."""
         if self.log_report.extracted.failure is None:
-            for group in self._work.groups:
-                retained, transaction_state = self.input_of(group)
-                self.log_report.groups.append(
-                    rewrite_group(self._work, group, retained, attempt, transaction_state, buffers)
+            for group_range in self._work.ranges:
+                retained, transaction_state = self.input_of(group_range)
+                self.log_report.add(
+                    rewrite_range(self._work, group_range, retained, attempt, transaction_state, buffers)
                 )
-                if self.log_report.groups[-1].failure is not None:
+                if self.log_report.failure is not None:
                     break
         return self.log_report
 
@@ -225,15 +237,16 @@ def broadcast_join(
     if log_report.extracted.has_transactions:
         return None
     offset_map = broadcast.OffsetMap.of(entries)
-    groups = [broadcast.clean_group(work, group, offset_map, attempt, buffers) for group in work.groups]
-    return broadcast.merge_group_reports(work, len(offset_map), groups)
+    parts = [
+        broadcast.clean_range(work, group_range, offset_map, attempt, buffers) for group_range in work.ranges
+    ]
+    return broadcast.merge_range_reports(work, len(offset_map), parts)
 
 
 class InProcessEngine:
     """Runs all steps in this process, one after another. ``buckets``: a merge has at least so many.
-    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``."""
-
-    workers = 1
+    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``workers``: large groups are cut
+    as for so many workers, which only tests need."""
 
     def __init__(
         self,
@@ -241,10 +254,12 @@ class InProcessEngine:
         *,
         min_clean_to_dirty_ratio: float = broadcast.MIN_CLEAN_TO_DIRTY_RATIO,
         progress: Progress | None = None,
+        workers: int = 1,
     ) -> None:
         self._buckets = buckets
         self._clean_share = min_clean_to_dirty_ratio
         self._progress = progress
+        self.workers = workers
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean one log after another."""
@@ -255,37 +270,44 @@ class InProcessEngine:
             yield done
 
     def clean_distributed(self, work: LogWork) -> LogReport:
-        """Clean by the steps of a distributed log: segment by segment, bucket by bucket, group by group."""
-        buffers = Buffers()
+        """Clean by the steps of a distributed log: split by split, bucket by bucket, range by range."""
+        buffers, work = Buffers(), with_ranges(work, [work.groups], self.workers)
         with report_progress(self._progress, work.name, work.size):
             done = broadcast_join(work, "0", buffers, self._clean_share)
-            return done if done is not None else self._merged(work).rewrite_groups("0", buffers)
+            if done is None:
+                done = self._merged(work).rewrite_ranges("0", buffers)
+            join_log(work, done, "0")
+        return done
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge, and write the retained offsets to files."""
+        work = with_ranges(work, waves, self.workers)
         with report_progress(self._progress, work.name, work.size):
             merged = self._merged(work)
         if merged.log_report.extracted.failure is None:
-            for group in work.groups:
-                retained, transaction_state = merged.input_of(group)
-                merged.log_report.files.append(write_retained(work, group, retained, "0", transaction_state))
+            for group_range in work.ranges:
+                retained, transaction_state = merged.input_of(group_range)
+                merged.log_report.files.append(
+                    write_retained(work, group_range, retained, "0", transaction_state)
+                )
         return merged.log_report
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
-        """Rewrite group by group, up to the first that fails."""
-        reports: list[GroupReport] = []
-        buffers = Buffers()
-        with report_progress(self._progress, work.name, wave_bytes(work, groups), is_rewriting=True):
-            for group in groups:
-                reports.append(rewrite_from_file(work, group, retained[group.index], "0", buffers))
-                if reports[-1].failure is not None:
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
+        """Rewrite range by range, up to the first that fails."""
+        work = replace(work, cut_ranges=tuple(file.group_range for file in retained))
+        report, buffers = LogReport(name=work.name), Buffers()
+        size = sum(group_range.size for group_range in work.ranges)
+        with report_progress(self._progress, work.name, size, is_rewriting=True):
+            for file in retained:
+                report.add(rewrite_from_file(work, file, "0", buffers))
+                if report.failure is not None:
                     break
-        return reports
+            join_log(work, report, "0")
+        return report.groups
 
     def _merged(self, work: LogWork) -> _MergedLog:
-        return _MergedLog(work, ([split] for split in work.splits), bucket_count(work, self._buckets))
+        splits = [split for group_range in work.cut_ranges for split in group_range.splits] or work.splits
+        return _MergedLog(work, ([split] for split in splits), bucket_count(work, self._buckets))
 
 
 # The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.

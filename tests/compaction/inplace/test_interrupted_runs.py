@@ -120,7 +120,7 @@ def test_waves_hold_a_group_for_each_worker(log: Path) -> None:
     engine = Two()
     engine.sizes = []
     before = engine.rewrite
-    engine.rewrite = lambda work, groups, retained: (  # type: ignore[method-assign]
+    engine.rewrite = lambda work, retained: (  # type: ignore[method-assign]
         engine.sizes.append(len(groups)),
         before(work, groups, retained),
     )[1]

@@ -298,6 +298,7 @@ class Living:
 
 
 def splits_of_any_size(patch: pytest.MonkeyPatch) -> None:
-    """Let tasks that extract cut segments wherever an index names a batch, however small they are."""
+    """Let tasks cut segments and groups wherever an index names a batch, however small they are."""
     patch.setattr(splits, "MIN_SPLIT_BYTES", 1)
+    patch.setattr(splits, "MIN_CUT_BYTES", 1)
     patch.setattr(splits, "_NEAR_BOUNDARY_DIVISOR", 1 << 30)

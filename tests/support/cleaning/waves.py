@@ -52,17 +52,15 @@ class Counting(InProcessEngine):
         self.after, self.stop = after, stop
         self.gathered, self.rewritten = 0, 0
 
-    def write_retained_offsets(self, work: LogWork) -> LogReport:
+    def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         self.gathered += 1
-        return super().write_retained_offsets(work)
+        return super().write_retained_offsets(work, waves)
 
-    def rewrite(
-        self, work: LogWork, groups: Sequence[Group], retained: Sequence[RetainedFile]
-    ) -> list[GroupReport]:
+    def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
         if self.rewritten >= self.after and self.stop is not None:
             raise self.stop
-        self.rewritten += len(groups)
-        return super().rewrite(work, groups, retained)
+        self.rewritten += len({file.group_range.group for file in retained})
+        return super().rewrite(work, retained)
 
 
 def run(
