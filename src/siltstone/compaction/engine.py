@@ -245,8 +245,8 @@ def broadcast_join(
 
 class InProcessEngine:
     """Runs all steps in this process, one after another. ``buckets``: a merge has at least so many.
-    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``workers``: large groups are cut
-    as for so many workers, which only tests need."""
+    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``workers``: large groups are
+    cut as for so many workers, which only tests need."""
 
     def __init__(
         self,

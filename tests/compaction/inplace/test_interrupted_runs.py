@@ -121,8 +121,8 @@ def test_waves_hold_a_group_for_each_worker(log: Path) -> None:
     engine.sizes = []
     before = engine.rewrite
     engine.rewrite = lambda work, retained: (  # type: ignore[method-assign]
-        engine.sizes.append(len(groups)),
-        before(work, groups, retained),
+        engine.sizes.append(len(retained)),
+        before(work, retained),
     )[1]
     assert run(log, engine=engine).status == CLEANED
     assert engine.sizes == [2, 2, 1]
