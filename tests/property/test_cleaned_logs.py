@@ -8,25 +8,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from siltstone.base import files
-from siltstone.compaction import work
 from siltstone.compaction.engine import InProcessEngine
 from siltstone.compaction.inplace.cleaner import RunLimits
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, LogResult
-from siltstone.compaction.work import InputSplit, LogWork, splits_by_task, whole_segments
-from siltstone.log.lookup import batch_headers
-from siltstone.log.segments import Segment
+from siltstone.compaction.work import InputSplit, LogWork, splits_by_task
 from tests.support import in_memory
 from tests.support.cleaning import judging, logs, oracle
-from tests.support.cleaning.lives import Life, Living, Round, lives, splits_of_any_size
+from tests.support.cleaning.lives import Life, Living, Round, cut_at_every_batch, lives, splits_of_any_size
 from tests.support.log.index_checks import check_indexes
 from tests.support.thoroughness import examples
 
@@ -59,11 +53,11 @@ def live(life: Life, root: Path, *, cut: bool) -> None:
             splits_of_any_size(patch)
             patch.setattr(LogWork, "splits", property(cut_up))
             if cut:
-                patch.setattr(work, "splits_by_task", cut_everywhere)
+                cut_at_every_batch(patch)
             engine = InProcessEngine(
                 life.buckets,
                 min_clean_to_dirty_ratio=0 if life.buckets > 1 else 4,
-                workers=1000 if cut else 1,
+                workers=8 if cut else 1,
             )
             spread = clean(living, copy, round_, engine, limits)
         assert (spread.status, spread.discarded) == (result.status, result.discarded)
@@ -74,27 +68,6 @@ def cut_up(work: LogWork) -> list[InputSplit]:
     """As many tasks would extract it."""
     runs = splits_by_task(work.segments, work.end, 7, may_cut=not work.has_message_sets)
     return [split for run in runs for split in run]
-
-
-def cut_everywhere(
-    segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool
-) -> list[list[InputSplit]]:
-    """A task for every batch, as if the index named each."""
-    cut = []
-    for split in whole_segments(segments, end):
-        segment = segments[split.segment]
-        with files.Reader(segment.path) as reader:
-            headers = np.concatenate(list(batch_headers(reader, end=segment.size)))
-        starts = headers["position"][1:].tolist()
-        offsets = headers["base_offset"][1:].tolist()
-        positions = [*zip([0, *starts], [*starts, segment.size], strict=True)]
-        bounds = [*zip([split.first_offset, *offsets], [*offsets, split.end_offset], strict=True)]
-        for (start, stop), (first, last) in zip(positions, bounds, strict=True):
-            part = replace(
-                split, start_position=start, end_position=stop, first_offset=first, end_offset=last
-            )
-            cut.append([part])
-    return cut
 
 
 def clean(living: Living, root: Path, round_: Round, engine: InProcessEngine, limits: RunLimits) -> LogResult:
