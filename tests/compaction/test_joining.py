@@ -191,11 +191,11 @@ def test_a_range_that_fails_fails_its_group(work: LogWork) -> None:
     assert found.failure == failed.failure and found.staged == {}
 
 
-def sizes_of(ranges: list[GroupRange]) -> list[tuple[int, int]]:
+def tasks_of(ranges: list[GroupRange]) -> list[tuple[int, int]]:
     return [(part.group, part.task) for part in ranges]
 
 
-def test_groups_are_cut_only_where_few_tasks_would_wait(
+def test_groups_are_cut_where_workers_would_wait(
     work: LogWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
@@ -206,16 +206,16 @@ def test_groups_are_cut_only_where_few_tasks_would_wait(
     monkeypatch.setattr(splits, "MIN_CUT_BYTES", size + 1)
     assert cut_groups(segments, [group], 4) == whole_groups(segments, [group])
     monkeypatch.setattr(splits, "MIN_CUT_BYTES", size)
-    assert sizes_of(cut_groups(segments, [group], 1)) == [(0, 0)]
-    assert sizes_of(cut_groups(segments, [group], 4, 5)) == [(0, 5), (0, 6), (0, 7), (0, 8)]
+    assert tasks_of(cut_groups(segments, [group], 1)) == [(0, 0)]
+    assert tasks_of(cut_groups(segments, [group], 4, 5)) == [(0, task) for task in range(12, 4, -1)]
     halves = [
         replace(group, end_segment=1, end_offset=END // 2),
         replace(group, index=1, first_segment=1, base_offset=END // 2),
     ]
     monkeypatch.setattr(splits, "MIN_CUT_BYTES", 1)
-    assert sizes_of(cut_groups(segments, halves, 3)) == [(0, 0), (1, 1)]
+    assert tasks_of(cut_groups(segments, halves, 3)) == [(0, 0), (1, 1)]
     cut = cut_groups(segments, halves, 5)
-    assert {part.group for part in cut} == {0, 1} and {part.task for part in cut} == set(range(5))
+    assert {part.group for part in cut} == {0, 1} and {part.task for part in cut} == set(range(9))
     assert [part.base_offset for part in cut] == sorted({part.base_offset for part in cut})
 
 

@@ -148,14 +148,15 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
     return work.size <= byte_limit and bucket_count(work) == 1
 
 
-def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], tasks: int) -> LogWork:
-    """The work with its groups cut into ranges for ``tasks`` tasks, where that is possible and worth it.
-    ``waves``: the groups that are rewritten at one time."""
+def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -> LogWork:
+    """The work with its groups cut into ranges, where that is possible and worth it with so many
+    ``workers``. ``waves``: the groups that are rewritten at one time."""
     if not (work.may_cut_groups and work.may_cut) or work.has_message_sets:
         return work
     ranges: list[GroupRange] = []
     for wave in waves:
-        ranges += cut_groups(work.segments, wave, tasks, ranges[-1].task + 1 if ranges else 0)
+        first_task = 1 + max((group_range.task for group_range in ranges), default=-1)
+        ranges += cut_groups(work.segments, wave, workers, first_task)
     is_cut = len(ranges) > len(work.groups)
     return replace(work, cut_ranges=tuple(ranges)) if is_cut else work
 

@@ -333,23 +333,29 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 #
 # ::
 #
-#     groups     |------------------------------|--------|      three tasks
-#     ranges     |------------|------------|----|--------|      the third task has two ranges
+#     groups     |------------------------------|--------|      two workers, four tasks
+#     ranges     |----------|----------|--------|-|------|      task 1 has two ranges
+#     tasks           3          2          1         0
+#
+# Newer ranges have more retained records and take longer. So there are two tasks for each worker, and the
+# newest ranges come first: while a worker rewrites one of these, the others do the rest.
 #
 # A range begins where an input split begins: the summaries of the splits tell which transactions are open
 # there, and a wrong cut is detected when the keys are extracted.
 
-MIN_CUT_BYTES = 64 << 20
-"""A log is cut into ranges only if its largest group has so many bytes: joining costs Spark a stage."""
+MIN_CUT_BYTES = 128 << 20
+"""Groups are cut into ranges only if the largest one has so many bytes: joining costs Spark a stage."""
 _MIN_SHARES = 2
-"""And only if that group has so many times a task's share of all bytes: else few tasks would wait for it."""
+"""And only if that one has so many times a worker's share of all bytes: else few workers would wait for
+it."""
+_TASKS_PER_WORKER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRange:
     """Consecutive batches of group number ``group``, by their ``splits``; task number ``task`` rewrites them.
 
-    The numbers of tasks ascend through the log. A job with fewer tasks takes them modulo their number."""
+    No two waves of a log have the same numbers. A job with fewer tasks takes them modulo their number."""
 
     group: int
     task: int
@@ -395,22 +401,24 @@ def whole_groups(
 
 
 def cut_groups(
-    segments: Sequence[Segment], groups: Sequence[Group], tasks: int, first_task: int = 0
+    segments: Sequence[Segment], groups: Sequence[Group], workers: int, first_task: int = 0
 ) -> list[GroupRange]:
-    """The ranges of some neighbouring groups, for up to ``tasks`` tasks of about as many bytes each, from
-    ``first_task`` on; whole groups where that is not worth it."""
+    """The ranges of some neighbouring groups, for tasks of about as many bytes each, whose numbers begin at
+    ``first_task``; whole groups where that is not worth it."""
     first, end = groups[0].first_segment, groups[-1].end_segment
     sizes = [segment.size for segment in segments]
     largest = max(sum(sizes[group.first_segment : group.end_segment]) for group in groups)
-    if largest < MIN_CUT_BYTES or largest * tasks < _MIN_SHARES * sum(sizes[first:end]):
+    if largest < MIN_CUT_BYTES or largest * workers < _MIN_SHARES * sum(sizes[first:end]):
         return whole_groups(segments, groups, first_task)
     group_of = [group.index for group in groups for _ in range(group.first_segment, group.end_segment)]
-    splits_of_tasks = splits_by_task(segments[first:end], groups[-1].end_offset, tasks, may_cut=True)
-    ranges = []
-    for task, splits in enumerate(splits_of_tasks, first_task):
+    splits_of_tasks = splits_by_task(
+        segments[first:end], groups[-1].end_offset, _TASKS_PER_WORKER * workers, may_cut=True
+    )
+    ranges, last_task = list[GroupRange](), first_task + len(splits_of_tasks) - 1
+    for number, splits in enumerate(splits_of_tasks):
         for group, of_group in itertools.groupby(splits, lambda split: group_of[split.segment]):
             moved = tuple(replace(split, segment=first + split.segment) for split in of_group)
-            ranges.append(GroupRange(group=group, task=task, splits=moved))
+            ranges.append(GroupRange(group=group, task=last_task - number, splits=moved))
     return ranges
 
 

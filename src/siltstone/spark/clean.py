@@ -539,15 +539,15 @@ class SparkEngine(SparkWorkers):
         entry_bytes = offset_span(work) * ENTRY_BYTES
         buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, entry_bytes)
-        inputs = self._splits_of_tasks(work, workers)
+        inputs, is_rewriting = self._splits_of_tasks(work, workers), task is not gather_task
+        rewrite_tasks = _rewrite_task_count(work, work.ranges, workers, is_rewriting=is_rewriting)
         stages = [
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
             Stage(function=merge_task, arguments=(work, buckets), tasks=tasks),
-            Stage(function=task, arguments=(work,), tasks=_rewrite_task_count(work, work.ranges, workers)),
+            Stage(function=task, arguments=(work,), tasks=rewrite_tasks),
         ]
-        if task is rewrite_task:
-            stages = _with_join(work, stages)
-        return self._run(stages, work.name, work.staging, work.size)
+        all_stages = _with_join(work, stages) if is_rewriting else stages
+        return self._run(all_stages, work.name, work.staging, work.size)
 
     def _splits_of_tasks(self, work: LogWork, workers: int) -> list[list[InputSplit]]:
         """The input splits of each task that extracts entries; no split extends over a cut of a group."""
@@ -561,9 +561,14 @@ class SparkEngine(SparkWorkers):
         )
 
 
-def _rewrite_task_count(work: LogWork, ranges: Sequence[GroupRange], workers: int) -> int:
+def _rewrite_task_count(
+    work: LogWork, ranges: Sequence[GroupRange], workers: int, *, is_rewriting: bool = True
+) -> int:
     """How many tasks rewrite the ranges. A task costs Spark some 80 ms, so there are as many as workers, or
-    more if the retained offsets of a task would take more than half of its memory."""
+    more if the retained offsets of a task would take more than half of its memory, or if groups are cut.
+    ``is_rewriting``: else they only write retained offsets."""
+    if work.cut_ranges and is_rewriting:
+        return len({group_range.task for group_range in ranges})
     span = sum(group_range.end_offset - group_range.base_offset for group_range in ranges)
     minimum = math.ceil(2 * span * RETAINED_OFFSET_BYTES / work.limits.memory_bytes)
     return min(len({group_range.task for group_range in ranges}), max(workers, minimum))
