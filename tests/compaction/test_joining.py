@@ -195,9 +195,7 @@ def tasks_of(ranges: list[GroupRange]) -> list[tuple[int, int]]:
     return [(part.group, part.task) for part in ranges]
 
 
-def test_groups_are_cut_where_workers_would_wait(
-    work: LogWork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_are_cut_where_workers_would_wait(work: LogWork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     segments, group = work.segments, work.groups[0]
     monkeypatch.setattr(splits, "MIN_SPLIT_BYTES", 1)

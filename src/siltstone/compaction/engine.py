@@ -167,12 +167,12 @@ def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = Non
     began, buffers = time.perf_counter(), buffers or Buffers()
     log_report = broadcast_join(work, attempt, buffers)
     if log_report is None:
-        log_report = _MergedLog(work, [work.splits], 1).rewrite_ranges(attempt, buffers)
+        log_report = MergedLog(work, [work.splits], 1).rewrite_ranges(attempt, buffers)
     log_report.seconds = time.perf_counter() - began
     return log_report
 
 
-class _MergedLog:
+class MergedLog:
     """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
 
     ``split_lists``: the input splits; each list is extracted as by a task of its own. ``log_report``: the
@@ -306,9 +306,9 @@ class InProcessEngine:
             join_log(work, report, "0")
         return report.groups
 
-    def _merged(self, work: LogWork) -> _MergedLog:
+    def _merged(self, work: LogWork) -> MergedLog:
         splits = [split for group_range in work.cut_ranges for split in group_range.splits] or work.splits
-        return _MergedLog(work, ([split] for split in splits), bucket_count(work, self._buckets))
+        return MergedLog(work, ([split] for split in splits), bucket_count(work, self._buckets))
 
 
 # The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.
