@@ -30,7 +30,7 @@ from typing import Any
 import javaproperties
 
 from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
-from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - offered here, too
+from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - for users of this module
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
 
@@ -149,9 +149,8 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
     allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
-    is_in_bounds = (minimum is None or number >= minimum) and (
-        maximum is None or number <= maximum
-    )  # never NaN
+    # NaN compares as False, so it is never in bounds.
+    is_in_bounds = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
     if is_in_bounds and number not in key.refused:
         return number if synonym is None else number * synonym.unit
     bounds = [

@@ -27,7 +27,7 @@ from siltstone.base.records.control import ABORT, COMMIT
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, have_delete_horizons
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.verify import keys
 from siltstone.verify.findings import TOMBSTONE, Findings
@@ -227,7 +227,7 @@ def _record_byte_ranges(columns: RecordColumns, rows: Int64) -> Int64:
 
 def _horizons(batches: BatchHeaders) -> Int64:
     """The delete horizon of each batch in ms, or ``NO_HORIZON``. It replaces the base timestamp (KIP-534)."""
-    return np.where(delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
+    return np.where(have_delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
 
 
 def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Iterator[tuple[str, str, Flags]]:

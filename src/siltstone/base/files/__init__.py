@@ -73,7 +73,7 @@ from siltstone.base.files.opening import unlink as unlink
 # Flags of sync_file_range(2): start to write; wait for earlier writes, write, and wait for these.
 _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WRITE_AND_WAIT = 2, 7
 _UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of kernels and containers that do not support the call. Then there is no hint."""
+"""Errors of kernels and containers that do not support the call. It is only a hint, so it is skipped."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
@@ -368,7 +368,7 @@ class Writer(OpenFile):
         before_change("create", path)
         with OpenedParent(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE_FLAGS, permissions, dir_fd=parent)
-        self._lasting = will_be_synced
+        self._will_be_synced = will_be_synced
         self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
@@ -379,7 +379,7 @@ class Writer(OpenFile):
             written = os.write(self.descriptor, view)
             self.size += written
             view = view[written:]
-        if self._lasting and self.size - self._written_back >= _WRITEBACK_BYTES:
+        if self._will_be_synced and self.size - self._written_back >= _WRITEBACK_BYTES:
             start_writeback(self.descriptor, self._written_back, self.size - self._written_back)
             self._written_back = self.size
 
@@ -418,8 +418,9 @@ class Appender:
     is written or synced any more, since the contents on disk are unknown.
 
     ``reserve_up_to``: disk blocks are allocated before they are written, up to this file size. A file of 1
-    MiB or more gets as many bytes as it has, at most 64 MiB. Writes are a fifth faster on ext4 that way. The
-    file's size never includes reserved blocks; ``release`` and ``close`` free those that were not used.
+    MiB or more is allocated as many more bytes as it already has, at most 64 MiB at a time. Writes are a
+    fifth faster on ext4 that way. The file's size never includes reserved blocks; ``release`` and ``close``
+    free those that were not used.
     """
 
     def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
@@ -456,9 +457,8 @@ class Appender:
         if self.size < _MIN_RESERVED_BYTES or _fallocate is None:
             return
         size = min(self.size, _MAX_RESERVED_BYTES, self._reserve_up_to - self.size)
-        _fallocate(
-            self._descriptor, _FALLOC_FL_KEEP_SIZE, self.size, size
-        )  # if it fails, the write allocates
+        # If this fails, the write itself allocates the blocks.
+        _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, self.size, size)
         self._reserved = self.size + size
 
     def release(self) -> None:
@@ -488,9 +488,8 @@ class Appender:
         try:
             os.fsync(self._descriptor)
         except OSError:
-            self._is_broken = (
-                True  # the kernel may have dropped the pages: a second fsync would succeed falsely
-            )
+            # The kernel may have dropped the dirty pages, so a second fsync would succeed falsely.
+            self._is_broken = True
             raise
 
     def _refuse_broken(self) -> None:
@@ -500,7 +499,7 @@ class Appender:
             )
 
     def close(self) -> None:
-        """Close the file. The system writes bytes that are not synced back some time later."""
+        """Close the file. Bytes that were not synced are written to disk by the system, some time later."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
@@ -592,8 +591,8 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
         before_change("mkdir", path)
         os.mkdir(name, 0o755, dir_fd=parent)
-        with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as made:
-            set_owner(made, os.fstat(parent))
+        with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as created:
+            set_owner(created, os.fstat(parent))
 
 
 def remove_directory(path: PathLike) -> None:
@@ -643,10 +642,10 @@ def _remove_tree(parent: int, name: str, path: str, levels_left: int) -> None:
 
 
 def unsafe_directory_reason(path: PathLike) -> str | None:
-    """Why files may not be put into the directory ``path``: it is no directory, or root, this user and the
-    owner of its parent do not own it.
+    """Why files may not be put into the directory ``path``: it is not a directory, or its owner is neither
+    root nor this user nor the owner of its parent.
 
-    None if they may, or there is nothing of that name. Raises OSError.
+    None if they may, or if nothing has that name. Raises OSError.
     """
     with OpenedParent(path) as (parent, name):
         try:
@@ -656,7 +655,7 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
         if modes.S_ISLNK(status.st_mode):
             return "is a symbolic link"
         if not modes.S_ISDIR(status.st_mode):
-            return "is no folder"
+            return "is not a directory"
         if status.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
             return f"belongs to user {status.st_uid}, and the directory that it is in to another"
         return None

@@ -121,7 +121,9 @@ def decompress_batches(
         return window, spans.start, spans.end
     scratch.clear()
     bounds, is_exact = declared_sizes(window, spans)
-    for row in np.flatnonzero(is_exact & (bounds > limit) & (spans.codec > 0))[:1].tolist():
+    is_too_large = is_exact & (bounds > limit) & (spans.codec > 0)
+    if is_too_large.any():
+        row = int(is_too_large.argmax())
         text = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
         raise corrupt_batch(batches, row, text, path, origin, _LIMIT_ADVICE)
     inexact_total = int(bounds[~is_exact].clip(min=0, max=limit).sum())

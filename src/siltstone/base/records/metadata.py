@@ -4,7 +4,7 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
     frame version varint (1) | api key varint | version varint | fields … | tagged fields
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
-    tagged fields   count varint, then each: tag varint, size varint, bytes
+    tagged fields   count varint, then for every field: tag varint, size varint, bytes
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
 skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of a
@@ -139,8 +139,8 @@ class MessageReader:
         return text
 
 
-# The records by their api keys (``MetadataRecordType``), and the readers of their fields. Kafka 4.3 has only
-# version 0.
+# The records by their api keys (``MetadataRecordType``), and the functions that read their fields, in order.
+# Kafka 4.3 has only version 0 of these records.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], Any], ...]]] = {
     2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
     4: (
