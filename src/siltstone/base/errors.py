@@ -107,8 +107,8 @@ class ReadOnlyError(
     code="READ_ONLY",
     advice="open them with mode='a', which locks the directory",
 ):
-    """A method that changes logs was called on logs that are open for reading. It is an AttributeError too, so
-    ``hasattr`` says that they have no such method."""
+    """A method that changes logs was called on logs that are open for reading. It is an AttributeError too,
+    so ``hasattr`` says that they have no such method."""
 
 
 class NotALogDirectoryError(

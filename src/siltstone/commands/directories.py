@@ -304,7 +304,7 @@ class Snapshot:
 
     def damage_of(self, topic_partition: TopicPartition) -> str | None:
         """Why a partition can only be read in part; None for one that a process is using."""
-        unreadable_logs = self.logs[topic_partition].unreadable_logs
-        if not unreadable_logs or self._is_in_use(topic_partition):
+        damage = self.logs[topic_partition].damage
+        if not damage or self._is_in_use(topic_partition):
             return None
-        return f"not all of it can be read: {'; '.join(unreadable_logs)}"
+        return f"not all of it can be read: {'; '.join(damage)}"

@@ -81,7 +81,7 @@ class Checkpoints:
 
 
 class LogDirectory(Closing):
-    """An opened, locked log directory: made by ``open`` or ``open_or_create``, closed by ``close``.
+    """An opened, locked log directory. ``open`` and ``open_or_create`` return one; ``close`` releases it.
 
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
     paths the caller passed; the others are not read or changed.
@@ -232,8 +232,8 @@ class LogDirectory(Closing):
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
         """The entries of the offset checkpoint ``name``, from the cache if the file is the same.
 
-        The cache counts only while this process holds the directory's lock, since no other process writes the
-        file then. Otherwise a run would read the whole file once for each log.
+        The cache saves a run from reading the whole file once for each log. It is used only while this
+        process holds the directory's lock, since no other process writes the file then.
         """
         path = self.path / name
         try:
@@ -363,7 +363,7 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
-        values = {of_directory[key] for of_directory in properties if key in of_directory}
+        values = {its_properties[key] for its_properties in properties if key in its_properties}
         if len(values) > 1:
             raise DirectoryRefusedError(
                 f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",

@@ -124,11 +124,11 @@ class MetadataBatch(NamedTuple):
 def read_cluster_metadata(
     partition: Path, *, high_watermark: int | None = None, may_have_torn_tail: bool = False
 ) -> MetadataImage:
-    """The image from the metadata log in the directory ``partition``, below ``high_watermark`` if given.
+    """The image from the metadata log in the directory ``partition``.
 
-    ``may_have_torn_tail``: the broker was not stopped cleanly. Then the log is read up to its first damaged
-    batch, where the broker's next start would truncate it. Raises CorruptFileError with path and position,
-    OSError.
+    ``high_watermark``: batches at or above it are not read; None: all are. ``may_have_torn_tail``: the broker
+    was not stopped cleanly. Then the log is read up to its first damaged batch, where the broker's next start
+    would truncate it. Raises CorruptFileError with path and position, OSError.
     """
     segments = list_segments(partition)
     snapshots = _snapshots(partition)
@@ -152,7 +152,7 @@ def read_cluster_metadata(
             raise failure
         _apply_log(image, segments, offset, high_watermark, may_have_torn_tail)
         return image
-    raise AssertionError("the loop ends with the log without a snapshot")
+    raise AssertionError("the last round, without a snapshot, returns or raises")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
@@ -197,7 +197,7 @@ def _apply_log(
                 next_offset = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                records = [placed for placed in batch.records if placed[0] >= start]  # by offset
+                records = [record for record in batch.records if record[0] >= start]  # by offset
                 _apply_records(image, segment.path, records)
                 image.end_offset = max(image.end_offset, next_offset)
         except CorruptRecordError:
@@ -233,6 +233,7 @@ def _decode_batch(path: str, window: Window, row: int) -> MetadataBatch:
     for record in range(len(columns)):
         if header["attributes"] & CONTROL_BIT:
             key = columns.key(record)
+            # The key is two int16: its version and the type of the control record.
             if key is None or len(key) < 4:
                 raise CorruptFileError(path, batch_position, "the key of a control record is too short")
             batch.control_types.append(int.from_bytes(key[2:4], "big", signed=True))
@@ -264,7 +265,7 @@ class ClusterSettings:
         DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
         STATIC_BROKER_CONFIG           the broker's ``server.properties``, if the caller has read it
 
-    If one of a topic's own settings has a bad value, no settings of that topic can be got.
+    If one of a topic's own settings has a bad value, ``config_of`` raises UsageError for that topic.
     """
 
     path: Path
@@ -313,7 +314,7 @@ class ClusterSettings:
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
-        """The settings of a topic; ``broker``, if given, replaces the broker's settings.
+        """The settings of a topic; ``broker``: the broker's settings, by default those of this object.
 
         Raises UsageError for a bad value of a setting that Siltstone uses.
         """

@@ -186,8 +186,8 @@ class SegmentList:
         """Replace the old segments in ``segments`` by the new ones."""
         for segment in old:
             segment.close_for_append()
-        others = [segment for segment in self.segments if segment not in old]
-        self.segments = tuple(sorted((*others, *new), key=lambda segment: segment.base_offset))
+        unchanged = [segment for segment in self.segments if segment not in old]
+        self.segments = tuple(sorted((*unchanged, *new), key=lambda segment: segment.base_offset))
 
 
 TaskRunner = Callable[[Callable[[], None]], object]
@@ -217,6 +217,7 @@ class AppendResult(NamedTuple):
 
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+"""After one of these, a failed write is undone and the log stays online."""
 
 
 class PartitionLog(ReadableLog):

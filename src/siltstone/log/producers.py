@@ -391,7 +391,9 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove the expired producers; returns their number (Kafka's ``removeExpiredProducers``)."""
         producers = self._producers.values()
-        expired = [one.producer_id for one in producers if is_expired(one, now_ms, expiration_ms)]
+        expired = [
+            producer.producer_id for producer in producers if is_expired(producer, now_ms, expiration_ms)
+        ]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)

@@ -32,7 +32,7 @@ from siltstone.log.fetch import LogView
 KAFKA = "kafka"
 """The name of the default policy, which is Kafka's."""
 NOT_READ = -1
-"""In place of a segment's largest timestamp, where it was not asked for."""
+"""In place of a segment's largest timestamp if ``segment_metadata`` is called without ``with_times``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ def segments_to_delete(
     deletions = deletions_below_log_start(segments, log_start_offset)
     count_below_start = len(deletions)
     if config.deletes:
-        others = segments[count_below_start:]
-        deletions += _apply_policy(find_policy(config.retention_policy), others, now_ms, config)
+        remaining = segments[count_below_start:]
+        deletions += _apply_policy(find_policy(config.retention_policy), remaining, now_ms, config)
     count = 0
     for number, segment in enumerate(segments[: len(deletions)]):
         # Only replicated records are deleted (``UnifiedLog.deletableSegments``).

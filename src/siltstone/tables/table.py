@@ -202,9 +202,7 @@ class CompactedLog(ReadOnlyLog):
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError."""
-        super().__init__(
-            log.topic_partition, log.directory, log.view, log.unreadable_logs, log.first_dirty_offset
-        )
+        super().__init__(log.topic_partition, log.directory, log.view, log.damage, log.first_dirty_offset)
         self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
         self._opened_ledger = LedgerStore(log.directory).open()
 

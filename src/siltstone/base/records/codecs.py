@@ -221,7 +221,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_SINGLE_BLOCK_HEAD = struct.Struct("<7sI")
 """The header of a frame without sizes (seven bytes), and the size of its first block."""
 _LZ4_END_MARK = bytes(4)
-# Values of a frame's flag byte: version 01, and whether its blocks are independent. Then the flag's other bits.
+# A frame's flag byte: its version (01) and whether blocks are independent, then the other bits.
 _LZ4_INDEPENDENT_BLOCKS, _LZ4_LINKED_BLOCKS = 0x60, 0x40
 _LZ4_HAS_DICTIONARY_ID, _LZ4_HAS_CONTENT_CHECKSUM = 0x01, 0x04
 _LZ4_HAS_CONTENT_SIZE, _LZ4_HAS_BLOCK_CHECKSUMS = 0x08, 0x10

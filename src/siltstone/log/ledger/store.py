@@ -525,7 +525,8 @@ class LedgerStore:
         return name
 
 
-# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger prevents nothing.
+# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger stops none of
+# these: a warning is logged.
 #
 # If a ledger covers offsets beyond the log's end, its cursor is deleted, since new records will get these
 # offsets. This happens before a truncation, so that a crash never leaves the shorter log with that ledger. If
