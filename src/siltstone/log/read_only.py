@@ -381,8 +381,8 @@ class ReadOnlyLogs(Closing):
     def consumer(
         self, name: str, *topics: str, positions: Path | str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of some topics. ``positions``: the file of its positions, which must be outside of the log
-        directories, since these are not changed. Raises UnknownTopicError, CorruptFileError, UsageError,
+        """A consumer of some topics. ``positions``: the file of its positions, which must be outside of the
+        log directories, since these are not changed. Raises UnknownTopicError, CorruptFileError, UsageError,
         OSError."""
         if positions is None:
             advice = "pass positions='billing.json', or open the logs with mode='a', which keeps them there"

@@ -5,9 +5,10 @@ pass writes what the log assigns: offsets, leader epoch, and the time under log-
 changes nothing, so a refused batch still has the bytes that the producer sent.
 
 Only the log may set two attribute bits: log-append time and the delete horizon. A batch that comes with one
-of them, such as one copied from another log, is accepted, and the bit is cleared. Its records then have their
-own timestamps, and its tombstones get their delete horizon from a cleaning. Kafka clears the first bit and
-keeps the second, so a producer could have tombstones removed at once.
+of them, such as one copied from another log, is accepted, and the bit is cleared. (A topic that assigns
+log-append time itself refuses the first bit: ``log.validation``.) Its records then have their own timestamps,
+and its tombstones get their delete horizon from a cleaning. Kafka clears the first bit and keeps the second,
+so a producer could have tombstones removed at once.
 
 The first pass fills ``findings`` (int64), one row a batch, with these columns::
 

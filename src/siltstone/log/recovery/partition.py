@@ -12,8 +12,8 @@ The steps, with those of ``LogLoader.load`` in parentheses::
       batch, rebuild the indexes                          (recoverLog, recoverSegment)
       after a clean shutdown: check the last batches of the active segment; scan it if one is corrupt
     6 rebuild the producer states, write snapshots        (UnifiedLog.rebuildProducerState)
-    7 truncate the leader epochs to the log's start and end; a damaged file of them is made again from the
-      batches of all segments
+    7 truncate the leader epochs to the log's start and end; rebuild a damaged file of them from the batches
+      of all segments
 
 Where this differs from ``LogLoader.recoverLog``:
 
@@ -446,7 +446,8 @@ class _Recovery:
         The first ``durable_count`` segments were flushed, so only their indexes are checked. All later ones
         are scanned. ``durable_count`` is::
 
-            clean shutdown, valid tail      all segments; the active one's indexes were checked with its tail
+            clean shutdown, valid tail      all but the active segment, whose indexes were checked with its
+                                            tail; with ``check`` all segments
             clean shutdown, corrupt tail    all but the active segment
             crash                           those below the segment with the recovery point
             no segment                      none: the log begins empty
@@ -455,7 +456,7 @@ class _Recovery:
         end = self._tail_end() if self._had_clean_shutdown else None
         durable_count = len(self.segments) - 1
         if end is not None:
-            durable_count += self._check
+            durable_count += 1 if self._check else 0
         elif not self._had_clean_shutdown:
             durable_count = max(floor_segment_index(self.segments, recovery_point), 0)
         for number in range(durable_count):
@@ -660,7 +661,7 @@ class _Recovery:
         self.log_start_offset = self._checkpointed_log_start
         for offset in sorted(self._snapshots.offsets):
             self._snapshots.remove_snapshot(offset)
-        for kind in SEGMENT_KINDS[:3]:
+        for kind in ("log", "index", "timeindex"):
             self._changes.create(segment_file(self.log_start_offset, kind))
         self._changes.sync_names()
         self.states = ProducerStates()
