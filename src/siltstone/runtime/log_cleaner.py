@@ -388,11 +388,11 @@ def choose_logs(
     )
     if not logs:
         return []
-    first = logs[0]
-    if first.size > small_bytes or failures.get(first.topic_partition):
-        return [first]
+    dirtiest = logs[0]
+    if dirtiest.size > small_bytes or failures.get(dirtiest.topic_partition):
+        return [dirtiest]
     # The other threads choose at the same time: with equal shares of the small logs all of them are busy. The
-    # first of ``small`` is ``first``, so the dirtiest log is always chosen.
+    # first of ``small`` is ``dirtiest``, so it is always chosen.
     small = [log for log in logs if log.size <= small_bytes and not failures.get(log.topic_partition)]
     share = min(max(-(-len(small) // threads), 1), MAX_LOGS_PER_ROUND)  # rounded up
     total_sizes = itertools.accumulate(log.size for log in small)
@@ -706,7 +706,8 @@ class LogCleaner(LogService[Engine]):
         for claimed in claimed_logs.values():
             _log_beginning(claimed)
         cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-        # Logs that were planned, but not cleaned for want of an engine, have one of these reasons.
+        # Results with one of these reasons are of logs that were planned, but not cleaned, because there was
+        # no engine.
         reasons_without_cleaning = [""]
         try:
             config, tasks = self._manager.config, 1

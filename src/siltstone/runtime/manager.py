@@ -400,19 +400,19 @@ class LogManager(Closing):
         return self.topics.partitions_of(topic)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, here and in other directories of its broker; None if no metadata
-        tells."""
+        """How many partitions a topic has, here and in other directories of its broker; None if neither the
+        registry nor the broker's metadata says it."""
         return self.topics.partition_count(topic)
 
     def refresh(self) -> None:
-        """Open logs are always as new as they can be."""
+        """Do nothing: open logs are always up to date, since no other process writes them."""
 
     # Producing and consuming
 
     def producer(
         self, *, key_serializer: Serializer | None = None, value_serializer: Serializer | None = None
     ) -> RecordProducer:
-        """A producer that makes bytes of keys and values; see ``send``."""
+        """A producer that encodes keys and values with these functions; see ``RecordProducer``."""
         return RecordProducer(self, key_serializer=key_serializer, value_serializer=value_serializer)
 
     def send(

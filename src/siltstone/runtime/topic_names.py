@@ -47,10 +47,10 @@ def refuse_bad_name(name: str) -> None:
             )
 
 
-def refuse_collision(name: str, others: Iterable[str]) -> None:
-    """Raises InvalidTopicError if one of ``others`` differs from ``name`` only in '.' and '_': Kafka's
-    metrics replace '.' by '_', so the two topics would have the same."""
-    for other in others:
+def refuse_collision(name: str, existing: Iterable[str]) -> None:
+    """Raise InvalidTopicError if a topic of ``existing`` differs from ``name`` only in '.' and '_': Kafka's
+    metrics replace '.' by '_', so the two topics would have the same metrics."""
+    for other in existing:
         if other != name and other.replace(".", "_") == name.replace(".", "_"):
             raise InvalidTopicError(
                 f"topic {name!r} collides with topic {other!r}: they differ only in '.' and '_'",
@@ -208,7 +208,7 @@ def altered_texts(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], source: str
 ) -> dict[str, str]:
     """The settings ``before`` (name → text), after those in ``set_to`` were set and those in ``remove``
-    removed. A setting may have several names; any of them will do.
+    removed. If a setting has several names, any of them sets or removes it.
 
     ``source``: whose settings they are, for errors. Raises InvalidConfigError for an unknown or invalid one.
     """

@@ -326,16 +326,16 @@ class TopicDescription:
 
 
 def refuse_new_topic(
-    name: str, others: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
+    name: str, existing: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
 ) -> None:
-    """Check a topic that is to be created; ``others``: the names of all existing topics.
+    """Check a topic that is to be created; ``existing``: the names of all topics.
 
     Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError.
     """
     refuse_bad_name(name)
-    if name in others:
+    if name in existing:
         raise TopicExistsError(f"topic {name!r} already exists")
-    refuse_collision(name, others)
+    refuse_collision(name, existing)
     if partitions < 1:
         raise InvalidPartitionsError(
             f"topic {name!r} cannot have {partitions} partitions", advice="pass at least 1"
@@ -530,15 +530,15 @@ class Topics:
 
     def _partitions_and_count(self, name: str) -> tuple[tuple[int, ...], int | None]:
         """Cached, since every record that is sent asks for it."""
-        known = self._partitions.get(name)
-        if known is None:
+        cached = self._partitions.get(name)
+        if cached is None:
             with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                known = self._entry(name).partitions, self._topic_settings.partition_count(name)
-                self._partitions[name] = known
-        return known
+                cached = self._entry(name).partitions, self._topic_settings.partition_count(name)
+                self._partitions[name] = cached
+        return cached
 
     def forget_partitions(self) -> None:
-        """Partitions were created or deleted."""
+        """Forget the cached partitions of topics, after some were created or deleted."""
         self._partitions = {}
 
     def _entry(self, name: str) -> TopicEntry:

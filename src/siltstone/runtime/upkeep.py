@@ -214,7 +214,7 @@ class Upkeep:
     # The tasks
 
     def delete_old_segments(self) -> dict[str, tuple[Deletion, ...]]:
-        """Apply retention to every log; the decisions by partition.
+        """Apply retention to every log; returns the deletions by partition.
 
         As in ``LogManager.cleanupLogs`` the cleaning of each log is paused meanwhile: a cleaning that began
         then would plan with segments that retention deletes. A log that is being cleaned is skipped: the

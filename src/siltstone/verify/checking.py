@@ -38,7 +38,7 @@ BUCKET_BYTES = 512 << 20
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
-"""A span reports no more new delete horizons than that; they should all be one."""
+"""A span reports at most so many new delete horizons. A correct cleaning sets the same one everywhere."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,8 +6,8 @@ A span is a range of a log's offsets: those of one segment of AFTER (``pairs.Spa
 the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
 of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
 no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
-judges by the first two. For each record with a key it returns an entry, which says whether the third holds,
-and ``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
+tests the first two. For each record with a key it returns an entry, which says whether the third holds, and
+``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
 """
 
 from __future__ import annotations
@@ -190,23 +190,23 @@ _PRESERVED_BITS = (
 
 @kernel
 def first_difference(
-    one: Bytes, ranges: Int64, other: Bytes, other_ranges: Int64, out: npt.NDArray[np.int8]
+    old: Bytes, old_ranges: Int64, new: Bytes, new_ranges: Int64, out: npt.NDArray[np.int8]
 ) -> None:
     """Compare n pairs of batches or records, each k ranges of bytes. Fills ``out`` (int8[n]) with the number
     of the first range that differs, from 1 on, or 0 if all are the same.
 
-    ``ranges``, ``other_ranges`` (int64[n, 2k]): start and size of each range in ``one`` and in ``other``; a
+    ``old_ranges``, ``new_ranges`` (int64[n, 2k]): start and size of each range in ``old`` and in ``new``; a
     size of -1 is null.
     """
-    for i in range(len(ranges)):
+    for i in range(len(old_ranges)):
         out[i] = 0
-        for field in range(ranges.shape[1] // 2):
-            start, size = ranges[i, 2 * field], ranges[i, 2 * field + 1]
-            other_start = other_ranges[i, 2 * field]
-            is_same = size == other_ranges[i, 2 * field + 1]
+        for field in range(old_ranges.shape[1] // 2):
+            old_start, size = old_ranges[i, 2 * field], old_ranges[i, 2 * field + 1]
+            new_start = new_ranges[i, 2 * field]
+            is_same = size == new_ranges[i, 2 * field + 1]
             byte = 0
             while is_same and byte < size:
-                is_same = one[start + byte] == other[other_start + byte]
+                is_same = old[old_start + byte] == new[new_start + byte]
                 byte += 1
             if not is_same:
                 out[i] = field + 1
@@ -312,9 +312,9 @@ class Comparison:
         is_matched = (old["base_offset"][old_rows] == new["base_offset"]) | (old["magic"][old_rows] < 2)
         is_matched &= old["last_offset"][old_rows] >= new["last_offset"]
         unknown, rows = np.flatnonzero(~is_matched), np.flatnonzero(is_matched)
-        for first in unknown[:1].tolist():
-            detail = f"offsets {new['base_offset'][first]} to {new['last_offset'][first]}"
-            after.note("batch_unknown", detail, unknown, self._findings)
+        if len(unknown):
+            first, last = (int(new[name][unknown[0]]) for name in ("base_offset", "last_offset"))
+            after.note("batch_unknown", f"offsets {first} to {last}", unknown, self._findings)
         old_rows = old_rows[rows]
         differs = np.empty(len(rows), np.int8)
         ranges, new_ranges = _batch_byte_ranges(old[old_rows]), _batch_byte_ranges(new[rows])
@@ -481,7 +481,9 @@ class Comparison:
             holds_epoch = (offsets[rows] < 0) & self._control & (epochs[rows] == batches["producer_epoch"])
             is_needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
         discarded = self._outcome == DISCARDED
-        for row in np.flatnonzero(discarded & is_needed)[:1].tolist():
+        is_lost = discarded & is_needed
+        if is_lost.any():
+            row = int(is_lost.argmax())
             offset, producer = int(batches["last_offset"][row]), batches["producer_id"][row]
             self._findings.add("sequence_lost", f"of producer {producer}", offset=offset)
         last_lost = batches["last_offset"][discarded & is_last & ~is_needed]
@@ -504,6 +506,7 @@ class Comparison:
         last_marker: dict[int, int] = {}  # producer id → row
         first_record = np.searchsorted(self._before.columns.batch, np.arange(len(batches)))
         for row in np.flatnonzero(self._control & (batches["count"] > 0)).tolist():
+            # The key of a control record is two int16: its version and its type.
             key = self._before.columns.key(int(first_record[row])) or b""
             marker_type = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
             if marker_type not in (ABORT, COMMIT):

@@ -232,7 +232,7 @@ class Verdict:
         return all(log.is_sound for log in self.logs)
 
     def raise_for_errors(self) -> None:
-        """Raises CheckFailedError, with the first problem, unless all is sound."""
+        """Raise CheckFailedError, with the first problem, unless all logs are sound."""
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))

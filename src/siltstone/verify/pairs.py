@@ -1,17 +1,17 @@
 """Pairs the logs before with those after, checks the files beside their segments, cuts a pair into spans.
 
-BEFORE are copies of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
---keep-originals`` kept of a
-run: hard links to the replaced segments and a file that lists the swaps::
+BEFORE is a copy of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
+--keep-originals`` kept of a run: hard links to the replaced segments, and a file that lists the swaps::
 
     KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
 
 In this case the segments that were not swapped are taken from AFTER. A pair is cut into *spans*, which tasks
 check independently::
 
-    BEFORE   │ 0 │ 127 │ 300 │ 520 │ 700      segments by base offset AFTER    │ 0       │ 300       │ 700
-    spans     [..,300)  [300,700)   [700,..)  one for each segment of AFTER, and one for what retention
-    deleted
+    BEFORE   │ 0   │ 127 │ 300 │ 520 │ 700       segments, by base offset
+    AFTER    │ 0         │ 300       │ 700
+    spans      [0,300)     [300,700)   [700,…)   one for each segment of AFTER, and one below all of them for
+                                                 segments that retention deleted
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ class CleaningSettings:
     not known, and what depends on it is not checked.
 
     ``cleaned_at_ms``: the time of the cleaning or, if ``cleaned_at_is_exact`` is False, a later time.
-    ``deletes``:
+    ``index_interval`` and ``index_bytes``: ``index.interval.bytes`` and ``segment.index.bytes``. ``deletes``:
     ``cleanup.policy`` has ``delete``, so retention may have deleted segments. ``beyond_high_watermark``:
-    records above it may be cleaned. ``batch_limit``: how many bytes one batch may decompress to.
+    records above the high watermark may be cleaned. ``batch_limit``: how many bytes one batch may decompress
+    to.
     """
 
     cleaned_at_ms: int
@@ -132,8 +133,8 @@ class LogPair:
     after the cleaning. ``rewritten_end_offset``: segments of BEFORE below it may have been rewritten, those
     above must be as they were. ``aborted_entries``: the bytes of BEFORE's ``.txnindex`` files. ``producers``:
     (id, last data offset or -1, epoch) of the active producers, by id. ``hash_key``: the two seeds of the
-    hash of keys, drawn anew for each run. ``tombstones_from``: tombstones from this offset on are retained at
-    any age, for the log's compacted ledger.
+    hash of keys, chosen at random for each pair. ``tombstones_from``: tombstones from this offset on are
+    retained at any age, for the log's compacted ledger.
     """
 
     name: str
@@ -267,17 +268,18 @@ def open_sides(
 
 
 def _refuse_unmatched(old: Logs, new: Logs) -> None:
-    """Raises UsageError for a log directory of which the other side has no log at all."""
-    sides = (("AFTER", "--after", new, old), ("BEFORE", "--before", old, new))
-    for number, (_, _, logs, others) in enumerate(sides):
-        name, flag = sides[1 - number][:2]
+    """Raise UsageError for a log directory of which the other side has no log at all."""
+    for logs, other_logs, other_name, other_flag in (
+        (new, old, "BEFORE", "--before"),
+        (old, new, "AFTER", "--after"),
+    ):
         directories: dict[Path, list[TopicPartition]] = {}
         for partition, side in logs.items():
             directories.setdefault(side.directory.parent, []).append(partition)
         for path, partitions in directories.items():
-            if not any(partition in others for partition in partitions):
-                reason = f"{name} has none of the logs of this directory, such as {min(partitions)}"
-                advice = f"name all log.dirs of the broker on both sides, with another {flag}"
+            if not any(partition in other_logs for partition in partitions):
+                reason = f"{other_name} has none of the logs of this directory, such as {min(partitions)}"
+                advice = f"name all log.dirs of the broker on both sides, with another {other_flag}"
                 raise UsageError(reason, path=path, advice=advice)
 
 
@@ -424,6 +426,8 @@ def _pair(
         findings.add("checkpoint", "AFTER has none, but BEFORE had one")
     elif after.checkpoint is None and len(after.segments) > 1:
         findings.notes.append("AFTER has no cleaner checkpoint: taken for never cleaned")
+    # If the checkpoint did not move, a cleaning may still have rewritten the clean section, for its
+    # tombstones.
     below = [base for base in bases if base <= cleaned_end_offset]
     above = [base for base in bases if base >= cleaned_end_offset]
     rewritten_end_offset = (
