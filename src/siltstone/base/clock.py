@@ -1,4 +1,4 @@
-"""The clock that is handed to whatever depends on the time, so that tests and ``--now-ms`` can set it.
+"""The clock. It is passed to all code that depends on the time, so that tests and ``--now-ms`` can set it.
 
 No other module reads the wall clock.
 """

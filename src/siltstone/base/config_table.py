@@ -111,7 +111,7 @@ _MINUTE_MS = 60_000
 def _topic_key(
     name: str, kind: Kind, default: Value, doc: str, *broker_names: str | Synonym, **more: Any
 ) -> Key:
-    synonyms = tuple(Synonym(name=other) if isinstance(other, str) else other for other in broker_names)
+    synonyms = tuple(Synonym(name=item) if isinstance(item, str) else item for item in broker_names)
     return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=True, synonyms=synonyms, **more)
 
 

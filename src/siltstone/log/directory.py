@@ -94,6 +94,7 @@ class LogDirectory(Closing):
         self.is_partition_subset = only is not None
         self._lock: files.Lock | None = None
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
+        # Entries of the cleaner checkpoint that threads wait to have written.
         self._pending: dict[TopicPartition, int | None] = {}
         self._pending_lock, self._writing_lock = threading.Lock(), threading.Lock()
 

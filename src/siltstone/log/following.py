@@ -281,7 +281,8 @@ class Consumer(RecordStream):
             self._committed |= moved
 
     def forget(self) -> None:
-        """Remove the name's positions, durably; the stream goes on. Raises CorruptFileError, OSError."""
+        """Remove the name's positions, durably; the stream continues from where it is. Raises
+        CorruptFileError, OSError."""
         for path in {self._file_of(partition) for partition in self._readers}:
             forget_positions(path, self.name)
         self._committed = {}

@@ -102,7 +102,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> CompactionStatus:
         """The status after a success, or after a failure for which ``outcome`` is the reason.
 
-        A success that found nothing new keeps the figures of the last one that did.
+        A success without new records keeps the figures of the last one that had some.
         """
         if isinstance(outcome, str):
             return replace(self, status=ERROR, last_error=outcome, ended_ms=now_ms, failed=self.failed + 1)
@@ -130,7 +130,7 @@ class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
 def read_status(partition: Path, *, running: bool | None = None) -> CompactionStatus:
     """The status of the compactions of the partition in directory ``partition``. Raises OSError.
 
-    ``running``: is a compaction in progress? None: the lock on the file ``running`` tells.
+    ``running``: is a compaction in progress? None: look whether the file ``running`` is locked.
     """
     path = partition / COMPACTED / STATUS_FILE
     try:

@@ -109,7 +109,7 @@ def new_record(value: bytes | None, key: bytes | None, headers: Headers, timesta
     if record.is_empty:
         raise UsageError(
             "there is nothing to append: no value, no key, no headers",
-            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) if it is meant",
+            advice="pass value=…, or only key=… for a tombstone; for an empty record append_many([NewRecord()])",
         )
     return record
 
@@ -124,8 +124,8 @@ def append(
 ) -> AppendResult:
     """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
 
-    ``shape``: header fields of the batch, such as the id, epoch and sequence of an idempotent or transactional
-    producer. Raises LogError, and UsageError when there are no records.
+    ``shape``: header fields of the batch, such as the id, epoch and sequence of an idempotent or
+    transactional producer. Raises LogError, and UsageError when there are no records.
     """
     if not isinstance(log, PartitionLog):
         raise UsageError(

@@ -122,14 +122,14 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
-        topics = {other: entry for other, entry in self.topics.items() if other != name}
+        topics = {topic: entry for topic, entry in self.topics.items() if topic != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
         listed = {**self.namespaces, name: dict(policies)}
-        listed = {other: overrides for other, overrides in listed.items() if overrides}
+        listed = {namespace: overrides for namespace, overrides in listed.items() if overrides}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
@@ -240,7 +240,7 @@ class TopicSettings:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has, in these directories and elsewhere: by the registry if Siltstone
-        created it, else by the broker's metadata log; None if neither tells.
+        created it, else by the broker's metadata log; None if neither says it.
 
         A program may create single partitions (``LogManager.get_or_create``): with a gap in their numbers
         it is not known how many there are to be."""

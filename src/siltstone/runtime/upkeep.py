@@ -102,8 +102,8 @@ class Scheduler:
             for due_ms, name, action, period in sorted(due, key=lambda task: task.due_ms):
                 ran.append(name)
                 if period is not None:
-                    # The next run is scheduled before this one begins: the action may hasten it. It is the
-                    # first that is still to come: runs that were missed are not made up for.
+                    # The next run is scheduled before this one begins: the action may hasten it. Runs that
+                    # were missed are skipped.
                     period_ms = max(period(), 1)
                     missed = (now_ms - due_ms) // period_ms
                     self.schedule(name, action, due_ms=due_ms + (missed + 1) * period_ms, period=period)

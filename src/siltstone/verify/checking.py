@@ -329,7 +329,7 @@ def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Fi
     """All new delete horizons must be the same: the cleaning's time plus ``delete.retention.ms``."""
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
-        findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
+        findings.add("horizons_differ", f"new horizons of one pass: {shown}", times=len(horizons) - 1)
     elif horizons and settings.cleaned_at_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
         expected = min(settings.cleaned_at_ms + settings.delete_retention_ms, LONG_MAX)

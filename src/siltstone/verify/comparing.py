@@ -167,9 +167,9 @@ class AfterStream:
     def finish(self, *, report_rest: bool) -> None:
         """Close the segment. With ``report_rest`` each batch that was not taken is a problem: BEFORE does not
         have it."""
-        for rest in self.take(self._end) if report_rest else ():
-            rows = np.arange(len(rest.batches))
-            rest.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
+        for unmatched in self.take(self._end) if report_rest else ():
+            rows = np.arange(len(unmatched.batches))
+            unmatched.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
         self._reader.close()
 
 
@@ -411,7 +411,7 @@ class Comparison:
         counts.update(before=len(columns), after=int(self._retained.sum()))
         if not self._is_rewritable:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
-            self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
+            self._findings.add_offsets("beyond_range", "a batch is missing", offsets)
             return np.empty((0, 3), np.uint64)
         data = ~control & ~aborted
         in_range = columns.offset < pair.cleaned_end_offset
@@ -420,8 +420,8 @@ class Comparison:
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
         tombstones = (columns.value_size < 0) & data & in_range
         without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
-        # The last rewritten segment may go on above the cleaned range. There no record may be discarded for
-        # its key, nor because it has none, so ``keys`` gets no entries of these records.
+        # The last rewritten segment may have records above the cleaned range. Of these no record may be
+        # discarded for its key, nor because it has none, so ``keys`` gets no entries of them.
         lost_above_range = discarded & data & ~in_range
         self._note("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:

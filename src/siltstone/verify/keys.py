@@ -156,7 +156,7 @@ def _check_entries(
 def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: bool) -> Findings:
     """Check all entries of one bucket of a log, in any order.
 
-    ``was_cleaned``: the log was cleaned, so records that must be discarded have to be gone.
+    ``was_cleaned``: the log was cleaned, so no record may be left that must be discarded.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
     findings, verdicts = Findings(), np.empty(len(entries), np.uint8)

@@ -460,7 +460,7 @@ def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, find
     """The checkpoint must not go back, nor into what may not be cleaned; the log's end must be the same."""
     end = pair.cleaned_end_offset
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty_offset:
-        findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
+        findings.add("checkpoint", f"moved backwards from {before.checkpoint} to {end}")
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
         ("an open transaction", producers.first_open_transaction()),

@@ -122,7 +122,7 @@ _EXTRA_READ_BYTES = 1 << 12
 _REMOVAL_ROUNDS = 100
 """How often the removal of a tree is repeated while another process still makes files in it."""
 _MAX_TREE_DEPTH = 32
-"""Levels of directories in a tree that Siltstone makes; a deeper one is not its own."""
+"""Most levels of directories in a tree that Siltstone creates; it does not remove a deeper one."""
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -369,6 +369,7 @@ class Writer(OpenFile):
         with OpenedParent(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE_FLAGS, permissions, dir_fd=parent)
         self._will_be_synced = will_be_synced
+        # Positions: the bytes before them were handed to writeback, and dropped from the page cache.
         self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
@@ -603,7 +604,7 @@ def remove_directory(path: PathLike) -> None:
 
 
 def remove_tree(path: PathLike) -> None:
-    """Remove a directory that Siltstone made, with everything in it. Links in it are removed and never
+    """Remove a directory that Siltstone created, with everything in it. Links in it are removed and never
     followed. Raises NotADirectoryError, and removes nothing, if ``path`` itself is a link.
 
     Another process, such as a task that outlives its job, may create or remove files in it meanwhile. Raises
@@ -682,7 +683,7 @@ def sync_file(path: PathLike) -> None:
 
 
 def sync_files(paths: Iterable[PathLike]) -> None:
-    """``sync_file`` for each, in order. Writeback of all files begins before the first fsync."""
+    """``sync_file`` of all ``paths``, in order. Writeback of all files begins before the first fsync."""
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:

@@ -96,7 +96,7 @@ def lock_holder(path: PathLike) -> int | None:
         except OSError:
             return None
         with closing(descriptor):
-            request = [0, 0, 0, 0, 0]
+            request = [0, 0, 0, 0, 0]  # from the start (whence 0, start 0) to the end of the file (length 0)
             request[_LOCK_TYPE_FIELD] = fcntl.F_WRLCK
             reply = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*request)))
     return None if reply[_LOCK_TYPE_FIELD] == fcntl.F_UNLCK else int(reply[_LOCK_PROCESS_FIELD])
