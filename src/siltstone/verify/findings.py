@@ -135,8 +135,8 @@ class Findings:
     """Problems of one log, or of a part of it.
 
     ``problem_counts``: kind → how many problems. ``counts``: records "before", "after", discarded by each of
-    ``REASONS``; and "keys": how many distinct keys there are. ``is_complete``: all batches could be read. ``notes``: remarks
-    that are no problems.
+    ``REASONS``; and "keys": how many distinct keys there are. ``is_complete``: all batches could be read.
+    ``notes``: remarks that are no problems.
     """
 
     problems: list[Problem] = field(default_factory=list)

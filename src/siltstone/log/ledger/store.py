@@ -368,7 +368,7 @@ class LedgerStore:
         return min(horizons, default=None)
 
     def _try_lock_exclusively(self, ledger_id: int) -> files.Flock | None:
-        """An exclusive lock on a ledger's manifest; None while a reader has it open, or if it does not exist."""
+        """An exclusive lock on a ledger's manifest; None if a reader has it open, or if it does not exist."""
         try:
             return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
