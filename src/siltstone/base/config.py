@@ -265,10 +265,10 @@ def parse_stored_config(
     change at run time, and bad values of settings that it does not use. Raises UsageError for a bad value of
     a setting that it uses.
     """
-    known = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    known_names = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
     for name, text in texts.items():
-        if name not in known or (
+        if name not in known_names or (
             config_source in _DYNAMIC_SOURCES and not _BY_NAME[name].changes_at_run_time(name)
         ):
             continue

@@ -198,8 +198,8 @@ class LogDirectory(Closing):
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
             holder = files.lock_holder(self.path / names.LOCK)
-            who = "another process" if holder is None else f"process {holder}"
-            raise DirectoryLockedError(f"{who} holds {names.LOCK}", path=self.path) from None
+            holder_text = "another process" if holder is None else f"process {holder}"
+            raise DirectoryLockedError(f"{holder_text} holds {names.LOCK}", path=self.path) from None
 
     @property
     def place(self) -> tuple[int, int]:

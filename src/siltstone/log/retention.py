@@ -179,10 +179,10 @@ def _apply_policy(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
 ) -> list[Deletion]:
     """The oldest segments, up to the first that the policy does not delete."""
-    answer = policy(segments, now_ms, config)
-    if isinstance(answer, int):
-        return _deletions(segments[: max(answer, 0)], f"policy {config.retention_policy}")
-    deletions = {deletion.base_offset: deletion for deletion in answer}
+    chosen = policy(segments, now_ms, config)
+    if isinstance(chosen, int):
+        return _deletions(segments[: max(chosen, 0)], f"policy {config.retention_policy}")
+    deletions = {deletion.base_offset: deletion for deletion in chosen}
     oldest = takewhile(lambda segment: segment.base_offset in deletions, segments)
     return [deletions[segment.base_offset] for segment in oldest]
 

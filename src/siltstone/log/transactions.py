@@ -385,9 +385,9 @@ class TransactionScan:
             grown = np.zeros((len(self._producers), len(table)), np.bool_)
             grown[:, np.searchsorted(table, self._producer_ids)] = self._producers
             self._producer_ids, self._producers = table, _Producers(*grown)
-        left = np.searchsorted(self._aborted.producer_id, table)
-        right = np.searchsorted(self._aborted.producer_id, table, side="right")
-        return np.searchsorted(table, producer_ids), np.column_stack((left, right))
+        starts = np.searchsorted(self._aborted.producer_id, table)
+        ends = np.searchsorted(self._aborted.producer_id, table, side="right")
+        return np.searchsorted(table, producer_ids), np.column_stack((starts, ends))
 
     @property
     def open_producers(self) -> tuple[int, ...]:

@@ -582,14 +582,14 @@ class LogCleaner(LogService[Engine]):
         after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
         map_keys = kafka_map_keys(config)
-        alive = sum(thread.is_alive() for thread in self._threads.values())
-        wanted = self._wanted_threads if self._is_started else 0
+        live_threads = sum(thread.is_alive() for thread in self._threads.values())
+        wanted_threads = self._wanted_threads if self._is_started else 0
         values = {
             f"{_CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
             f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
             f"{_CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
             f"{_CLEANER}max_compaction_delay_secs": delay_ms / 1000,
-            f"{_CLEANER}deadthreadcount": max(wanted - alive, 0),
+            f"{_CLEANER}deadthreadcount": max(wanted_threads - live_threads, 0),
             f"{_MANAGER}max_dirty_percent": 100 * dirty_ratio,
             f"{_MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }

@@ -700,9 +700,9 @@ class LogManager(Closing):
         """Run the periodic tasks that are due at ``now_ms`` (default: the clock's time). Returns their
         names."""
         self.upkeep.take_failed_offline()
-        ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
+        task_names = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
         self.upkeep.take_failed_offline()
-        return ran
+        return task_names
 
     def start(self) -> None:
         """Start the thread that calls ``tick`` until ``close``."""

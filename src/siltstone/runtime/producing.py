@@ -109,7 +109,7 @@ def new_record(value: bytes | None, key: bytes | None, headers: Headers, timesta
     if record.is_empty:
         raise UsageError(
             "there is nothing to append: no value, no key, no headers",
-            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) appends an empty one",
+            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) if empty",
         )
     return record
 

@@ -93,14 +93,14 @@ class Scheduler:
 
         When a task raises, the others still run; the first error is raised at the end.
         """
-        ran = []
+        task_names = []
         errors: list[Exception] = []
         with self._ticking:
             with self._lock:
                 due = [task for task in self._waiting if task.due_ms <= now_ms]
                 self._waiting = [task for task in self._waiting if task.due_ms > now_ms]
             for due_ms, name, action, period in sorted(due, key=lambda task: task.due_ms):
-                ran.append(name)
+                task_names.append(name)
                 if period is not None:
                     # The next run is scheduled before this one begins: the action may hasten it. Runs that
                     # were missed are skipped.
@@ -113,7 +113,7 @@ class Scheduler:
                     errors.append(error)
         if errors:
             raise errors[0]
-        return ran
+        return task_names
 
 
 class Ticker:

@@ -127,14 +127,14 @@ def _check_entries(
     for i in range(len(entries)):
         slot = np.int64(entries[i, 0] & slot_mask)
         while True:
-            other = table[slot]
-            if other < 0:
+            occupant = table[slot]
+            if occupant < 0:
                 table[slot] = i
                 distinct += 1
                 break
-            has_same_first_word = entries[other, 0] == entries[i, 0]
-            if has_same_first_word and (entries[other, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
-                if entries[i, 2] >= first_dirty_offset and entries[i, 2] > entries[other, 2]:
+            has_same_first_word = entries[occupant, 0] == entries[i, 0]
+            if has_same_first_word and (entries[occupant, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
+                if entries[i, 2] >= first_dirty_offset and entries[i, 2] > entries[occupant, 2]:
                     table[slot] = i
                 break
             slot = np.int64(np.uint64(slot + 1) & slot_mask)

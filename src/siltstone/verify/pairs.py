@@ -239,10 +239,10 @@ def open_sides(
     old, notes = dict(copied), list[str]()
     for path, kept in runs.items():
         notes += _without_undone(path, kept, new)
-        twice = ", ".join(sorted(map(str, kept.keys() & old.keys())))
-        if twice:
+        repeated = ", ".join(sorted(map(str, kept.keys() & old.keys())))
+        if repeated:
             advice = "name one state before the cleaning"
-            raise UsageError(f"BEFORE has {twice} twice", path=path, advice=advice)
+            raise UsageError(f"BEFORE has {repeated} twice", path=path, advice=advice)
         old |= _kept_sides(kept, new)
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
         reason = f"is {next(iter(new))}, but BEFORE ({before[0]}) is {next(iter(old))}"
@@ -324,9 +324,9 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
     folders = [path]
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
-    marked = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
-    named = ((parse_partition(folder.absolute().name), folder) for folder in marked)
-    return {partition: folder for partition, folder in named if partition}
+    with_undo = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
+    parsed = ((parse_partition(folder.absolute().name), folder) for folder in with_undo)
+    return {partition: folder for partition, folder in parsed if partition}
 
 
 def _without_undone(run: Path, kept: dict[TopicPartition, Path], after: Logs) -> list[str]:
@@ -531,8 +531,8 @@ def _check_other_files(before: LogSide, after: LogSide, findings: Findings) -> N
 
 def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
     """The newest snapshot must be the same: a broker restores the producers from it at startup."""
-    named = (parse_segment_file(entry.name) for entry in files.entries(before))
-    offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
+    parsed = (parse_segment_file(entry.name) for entry in files.entries(before))
+    offsets = [name.base_offset for name in parsed if name and name.kind == SNAPSHOT and not name.suffix]
     if not offsets:
         return
     name = segment_file(max(offsets), SNAPSHOT)

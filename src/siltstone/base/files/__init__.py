@@ -774,11 +774,13 @@ def file_system(path: PathLike) -> str:
     longest_mount, kind = "", ""
     for line in lines:
         # mount id, parent, device, root, mount point, options … - file system, source, options
-        left, _, right = line.partition(b" - ")
-        mount = os.fsdecode(_OCTAL_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), left.split()[4]))
+        mount_fields, _, file_system_fields = line.partition(b" - ")
+        mount = os.fsdecode(
+            _OCTAL_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), mount_fields.split()[4])
+        )
         is_inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(longest_mount):
-            longest_mount, kind = mount, os.fsdecode(right.split()[0])
+            longest_mount, kind = mount, os.fsdecode(file_system_fields.split()[0])
     return kind
 
 

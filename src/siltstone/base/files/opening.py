@@ -276,10 +276,10 @@ def set_owner(descriptor: int, to: os.stat_result) -> None:
     Raises OSError if the file has several hard links. A new file has one; with more, another user may have
     put a link to another file in its place.
     """
-    own = os.fstat(descriptor)
-    if (to.st_uid, to.st_gid) == (own.st_uid, own.st_gid):
+    created = os.fstat(descriptor)
+    if (to.st_uid, to.st_gid) == (created.st_uid, created.st_gid):
         return
-    if own.st_nlink > 1 and not stat.S_ISDIR(own.st_mode):
+    if created.st_nlink > 1 and not stat.S_ISDIR(created.st_mode):
         raise OSError(errno.EMLINK, "is not the file that was created: it has other names, too")
     os.fchown(descriptor, to.st_uid, to.st_gid)
 

@@ -97,10 +97,10 @@ class MessageReader:
         self._data = data
         self.position = 0
 
-    def take(self, size: int, what: str) -> bytes:
-        """Read the next ``size`` bytes. ``what`` names them in the error."""
+    def take(self, size: int, field: str) -> bytes:
+        """Read the next ``size`` bytes. ``field`` names them in the error."""
         if size > len(self._data) - self.position:
-            raise UndecodableMessageError(self.position, f"{what} ends beyond the record")
+            raise UndecodableMessageError(self.position, f"{field} ends beyond the record")
         self.position += size
         return self._data[self.position - size : self.position]
 

@@ -272,9 +272,11 @@ class CompactedReader(RecordReader, Closing):
         if self._options.get("verify", True):
             self._held.verify_segment(segment)
             base = segment.entry.base_offset
-            following = next((later for later in self._held.segments if later.entry.base_offset > base), None)
-            if following is not None:
-                self._held.start_verification(following)
+            next_segment = next(
+                (later for later in self._held.segments if later.entry.base_offset > base), None
+            )
+            if next_segment is not None:
+                self._held.start_verification(next_segment)
         self.offset = max(self.offset, segment.view.log_start_offset)
         options: ReaderSettings = {
             **self._options,

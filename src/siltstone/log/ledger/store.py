@@ -143,9 +143,9 @@ def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[Led
     for entry, start, end in zip(run.segments, starts, ends, strict=False):
         check_files(directory, entry)
         segment = find_segment(directory, entry.base_offset)
-        live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
-        _ = live.reader  # opens the log
-        view = LogView((live,), start, end, end, end, live.size)
+        live_segment = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
+        _ = live_segment.reader  # opens the log
+        view = LogView((live_segment,), start, end, end, end, live_segment.size)
         yield LedgerSegment(view=view, superseded=superseded, entry=entry)
 
 

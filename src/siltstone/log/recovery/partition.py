@@ -271,14 +271,14 @@ def split_overflowed_segments(
     """
     split: dict[int, list[int]] = {}
     listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
-    for segment, following in itertools.pairwise(segments_of_listing(changes.directory, listing)):
+    for segment, next_segment in itertools.pairwise(segments_of_listing(changes.directory, listing)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
-        if not could_overflow(segment, following):
+        if not could_overflow(segment, next_segment):
             continue
         if not all_candidates and not impossible_indexes(segment, limit, listing, all_entries=False):
             continue
         with contextlib.suppress(CorruptRecordError):
-            if overflowed_segments([segment, following]):
+            if overflowed_segments([segment, next_segment]):
                 bases = []
                 if not changes.dry_run:
                     bases = split_overflowed_segment(
@@ -482,8 +482,8 @@ class _Recovery:
         maximum = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
             return maximum
-        following = self.segments[number + 1].base_offset
-        return following if base in self._overflowed else min(maximum, following)
+        next_base = self.segments[number + 1].base_offset
+        return next_base if base in self._overflowed else min(maximum, next_base)
 
     def _tail_end(self) -> int | None:
         """The log end offset after a clean shutdown; None if the active segment has to be scanned."""
@@ -522,10 +522,10 @@ class _Recovery:
         if scan.gaps and not scan.skipped:
             self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
         if number + 1 < len(self.segments) and scan.damage is None:
-            following = self.segments[number + 1].base_offset
-            if scan.next_offset < following:
+            next_base = self.segments[number + 1].base_offset
+            if scan.next_offset < next_base:
                 self.notes.append(
-                    f"{log}: offsets {scan.next_offset} to {following - 1} are missing after it"
+                    f"{log}: offsets {scan.next_offset} to {next_base - 1} are missing after it"
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, skip_corrupt: bool = False) -> SegmentScan:
@@ -548,9 +548,9 @@ class _Recovery:
             if invalid is not None and exists and name not in invalid:
                 continue
             # A dry run did not split an overflowed segment: no index of it can be right.
-            wrong = kind != "txnindex" and segment.base_offset in self._overflowed
-            wrong = wrong or name in (invalid or ()) or not exists
-            if wrong or not self._is_prefix_or_extension(name, kind, data):
+            is_wrong = kind != "txnindex" and segment.base_offset in self._overflowed
+            is_wrong = is_wrong or name in (invalid or ()) or not exists
+            if is_wrong or not self._is_prefix_or_extension(name, kind, data):
                 self.rebuilt_indexes.append(name)
             self._changes.write(name, data)
 
