@@ -109,7 +109,8 @@ def new_record(value: bytes | None, key: bytes | None, headers: Headers, timesta
     if record.is_empty:
         raise UsageError(
             "there is nothing to append: no value, no key, no headers",
-            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) if empty",
+            advice="pass value=…, or only key=… for a tombstone; for a record that has none of them call "
+            "append_many([NewRecord()])",
         )
     return record
 
