@@ -97,7 +97,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
     ) -> None:
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
             advice = "pass seconds, 0 to end at the current end, or None for no end"
-            raise UsageError(f"timeout={timeout!r} is no number of seconds", advice=advice)
+            raise UsageError(f"timeout={timeout!r} is not a number of seconds", advice=advice)
         self._logs, self._timeout, self._isolation, self._reset = logs, timeout, isolation, reset
         self._readers: dict[TopicPartition, LogReader] = {}
         self._turns: collections.deque[TopicPartition] = collections.deque()

@@ -161,7 +161,7 @@ class SegmentList:
         closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in base_offsets)
         if len(closed) != len(base_offsets):
             raise SourceChangedError(
-                f"the closed segments {sorted(base_offsets)} do not all exist any more; nothing was swapped",
+                f"not all of the closed segments {sorted(base_offsets)} exist any more; nothing was swapped",
                 path=self.directory,
             )
         return closed
@@ -595,8 +595,8 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable. Raises UsageError."""
     if not isinstance(data, (np.ndarray, bytes, bytearray, memoryview)):
         raise UsageError(
-            f"a {type(data).__name__} is no record batch in Kafka's format",
-            advice="st.append(log, [st.NewRecord(key=…, value=…)]) makes one",
+            f"a {type(data).__name__} is not a record batch in Kafka's format",
+            advice="call st.append(log, [st.NewRecord(key=…, value=…)]), which makes one",
         )
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()

@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
     """Raise UsageError unless ``name`` can be the name of a consumer."""
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or not name.isprintable():
         advice = f"pass 1 to {_NAME_MAX} printable characters, such as 'billing'"
-        raise UsageError(f"{str(name)[:_NAME_MAX]!r} is no name of a consumer", advice=advice)
+        raise UsageError(f"{str(name)[:_NAME_MAX]!r} is not the name of a consumer", advice=advice)
 
 
 def read_positions(path: Path, name: str) -> dict[TopicPartition, int]:
@@ -60,7 +60,7 @@ def write_positions(path: Path, name: str, positions: Mapping[TopicPartition, in
     for topic_partition, offset in positions.items():
         if not 0 <= offset <= LONG_MAX:
             advice = "seek to an offset of the log"
-            raise UsageError(f"{offset} is no offset", path=str(topic_partition), advice=advice)
+            raise UsageError(f"{offset} is not an offset", path=str(topic_partition), advice=advice)
     with _writing:
         content = _read(path)
         topics = content.setdefault(name, {})
@@ -95,9 +95,11 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, int]]]:
         for topics in content.values():
             for partition in (partition for offsets in topics.values() for partition in offsets):
                 if not (partition.isascii() and partition.isdecimal() and str(int(partition)) == partition):
-                    raise ValueError("a partition is no number")
+                    raise ValueError("a partition is not a number")
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(str(path), 0, f"it is no file of positions: {error}", advice=advice) from None
+        raise CorruptFileError(
+            str(path), 0, f"it is not a file of positions: {error}", advice=advice
+        ) from None
     return content
 
 

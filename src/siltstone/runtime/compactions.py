@@ -445,7 +445,8 @@ class Compactions(LogService[CompactionEngine]):
     # Requests
 
     def trigger(self, topic: str) -> list[TopicPartition]:
-        """Begin to compact the partitions of ``topic`` (its name here or in Pulsar), and return them.
+        """Begin to compact the partitions of ``topic`` (its name in the log directories, or Pulsar's), and
+        return them.
 
         If one of them cannot begin, none does. Raises CompactionInProgressError if one of them is being
         compacted or is paused, EngineError if the service is closed, UnknownTopicError, UsageError,

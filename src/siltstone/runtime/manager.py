@@ -508,7 +508,7 @@ class LogManager(Closing):
                 path=str(topic_partition),
                 advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError("the partition does not exist here", path=str(topic_partition))
+        raise UnknownTopicError("the log directories have no such partition", path=str(topic_partition))
 
     # Uncleanable partitions
 

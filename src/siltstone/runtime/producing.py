@@ -130,7 +130,7 @@ def append(
     """
     if not isinstance(log, PartitionLog):
         raise UsageError(
-            f"a {type(log).__name__} is no open partition",
+            f"a {type(log).__name__} is not an open partition",
             advice='pass logs["users", 0] of st.open(…, mode="a"); a Log has append_many, logs have send',
         )
     now_ms = SystemClock().now_ms() if now_ms is None else checked_ms(now_ms, "now_ms")
@@ -211,7 +211,7 @@ def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int 
 
     ``here``: the topic's partitions in the directories, ascending. ``count``: how many it has by its
     metadata. If that is not known (None), all of them must be here; a gap in the numbers shows that one is
-    not. Raises UsageError for a key whose partition is not known or not here.
+    not. Raises UsageError for a key whose partition is not known or not in ``here``.
     """
     partitions = np.full(len(keys.size), -1, np.int32)
     if not (keys.size >= 0).any():
@@ -220,15 +220,17 @@ def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int 
         count = len(here)
         if here[-1] != count - 1:
             raise UsageError(
-                f"topic {topic!r} has only the partitions {', '.join(map(str, here))} here, and a key's "
-                "partition depends on how many there are",
+                f"the log directories have only the partitions {', '.join(map(str, here))} of topic {topic!r}, "
+                "and a key's partition depends on how many there are",
                 advice=_PARTITION_ADVICE,
             )
     partitions_for_keys(keys.data, keys.start, keys.size, count, partitions)
     absent = np.setdiff1d(partitions, (-1, *here)) if len(here) < count else partitions[:0]
     if len(absent):
         where = f"partition {absent[0]} of the {count} of topic {topic!r}"
-        raise UsageError(f"a key belongs to {where}, which is not here", advice=_PARTITION_ADVICE)
+        raise UsageError(
+            f"a key belongs to {where}, which is not in these directories", advice=_PARTITION_ADVICE
+        )
     return partitions
 
 

@@ -147,7 +147,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
         if not paths:
-            raise UnknownTopicError(f"topic {name!r} does not exist here")
+            raise UnknownTopicError(f"the log directories have no topic {name!r}")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
@@ -569,7 +569,8 @@ class Topics:
             names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
             if name not in names and self._topic_settings.broker_topic_id(name) is not None:
                 raise TopicExistsError(
-                    f"topic {name!r} already exists in the broker's metadata, and has no partition here",
+                    f"topic {name!r} already exists in the broker's metadata, but these directories have no "
+                    "partition of it",
                     advice="create its partitions one by one with LogManager.get_or_create",
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
@@ -619,7 +620,7 @@ class Topics:
         if self._manager.only is not None:
             if topic_partition != self._manager.only:
                 raise UnknownTopicError(
-                    f"only {self._manager.only} is open here",
+                    f"only {self._manager.only} is open",
                     path=str(topic_partition),
                     advice="open its log directory with LogManager.open",
                 )

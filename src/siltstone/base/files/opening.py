@@ -266,7 +266,7 @@ def open_for_writing(path: PathLike) -> tuple[int, bool]:
 
 def _open_existing(name: str, flags: int, parent: int) -> int:
     if not stat.S_ISREG(lstat_at(name, parent).st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file (but a link, a directory, a pipe): remove it")
+        raise OSError(errno.EINVAL, "is a link, a directory or a pipe, not a regular file: remove it")
     return os.open(name, flags, dir_fd=parent)
 
 
@@ -280,7 +280,7 @@ def set_owner(descriptor: int, to: os.stat_result) -> None:
     if (to.st_uid, to.st_gid) == (created.st_uid, created.st_gid):
         return
     if created.st_nlink > 1 and not stat.S_ISDIR(created.st_mode):
-        raise OSError(errno.EMLINK, "is not the file that was created: it has other names, too")
+        raise OSError(errno.EMLINK, "has other hard links, so it is not the file that was created")
     os.fchown(descriptor, to.st_uid, to.st_gid)
 
 

@@ -318,7 +318,7 @@ class LedgerStore:
         superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
         if {run: len(offsets) for run, offsets in superseded.items()} != counts:
-            raise LedgerError(str(path), "the superseded offsets are not as many as the manifest says")
+            raise LedgerError(str(path), "the number of superseded offsets is not that of the manifest")
         return superseded
 
     def open(self) -> HeldLedger | None:
