@@ -179,7 +179,7 @@ class ConfigSource(Enum):
 class Setting:
     """A value and where it came from.
 
-    ``value``: in the unit of the key's own name. ``source``: where it was set, for people ("DEFAULT_CONFIG",
+    ``value``: in the unit of the key's own name. ``source``: where it was set, as text ("DEFAULT_CONFIG",
     "--config", "file:line"). ``config_source``: the same by Kafka's names. ``name``: the name under which it
     was set.
     """

@@ -331,7 +331,7 @@ DECODERS: dict[str, Decoder] = {"__consumer_offsets": "offsets", "__transaction_
 
 
 def describe_key(topic: str, key: bytes) -> str | None:
-    """A key of a coordinator's topic for people, ``group=billing topic=audit partition=0``; None for a key
+    """A key of a coordinator's topic as text, ``group=billing topic=audit partition=0``; None for a key
     that cannot be decoded, and for other topics."""
     decoder = DECODERS.get(topic)
     decoded = {} if decoder is None else decode_record(decoder, key, None).get("decodedKey", {})

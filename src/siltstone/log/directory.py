@@ -100,7 +100,7 @@ class LogDirectory(Closing):
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
-        """Open a log directory, or the directory of one partition (see the module).
+        """Open a log directory, or the directory of one partition (see the module's docstring).
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -415,7 +415,7 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
 
 
 def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str, files.FileStat]:
-    """List the regular files of a partition directory, by name; the module explains the rules.
+    """List the regular files of a partition directory, by name; the module's docstring has the rules.
 
     ``require_owner``: Kafka's and Siltstone's files must belong to the directory's owner. Raises
     UnsafeFileError, OSError.

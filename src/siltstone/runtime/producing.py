@@ -219,9 +219,10 @@ def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int 
     if count is None:
         count = len(here)
         if here[-1] != count - 1:
+            numbers = ", ".join(map(str, here))
             raise UsageError(
-                f"the log directories have only the partitions {', '.join(map(str, here))} of topic {topic!r}, "
-                "and a key's partition depends on how many there are",
+                f"of topic {topic!r} the log directories have only the partitions {numbers}, and a key's "
+                "partition depends on how many there are",
                 advice=_PARTITION_ADVICE,
             )
     partitions_for_keys(keys.data, keys.start, keys.size, count, partitions)

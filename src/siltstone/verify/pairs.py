@@ -223,7 +223,7 @@ class LogSide:
 def open_sides(
     before: Sequence[Path], after: Sequence[Path], topics: Sequence[str] = ()
 ) -> tuple[Logs, Logs, list[str]]:
-    """The logs of all directories of both sides, read without a lock, and notes for people. Raises
+    """The logs of all directories of both sides, read without a lock, and notes for the report. Raises
     UsageError, NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
     for path in (*before, *after):
         if not files.is_directory(path):
