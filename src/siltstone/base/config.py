@@ -47,8 +47,8 @@ def find_key(name: str) -> Key:
 
 
 def find_topic_key(name: str) -> Key:
-    """The key with this name of a topic's setting. Raises UsageError; for a broker's name it says the
-    topic's."""
+    """The key of the topic's setting ``name``. Raises UsageError; if ``name`` is a broker's, its advice has
+    the topic's name."""
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
@@ -57,8 +57,8 @@ def find_topic_key(name: str) -> Key:
 
 
 def find_broker_key(name: str) -> Key:
-    """The key with this name of a broker's setting. Raises UsageError; for a topic's name it says the
-    broker's."""
+    """The key of the broker's setting ``name``. Raises UsageError; if ``name`` is a topic's, its advice has
+    the broker's name."""
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
     names = _BY_NAME[name].broker_names

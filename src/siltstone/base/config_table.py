@@ -40,7 +40,7 @@ class Kind(Enum):
 class Synonym:
     """A broker's name for a setting, perhaps in a larger unit.
 
-    ``unit``: how many of the setting's own units one of this name is (hours of a setting in ms: 3,600,000).
+    ``unit``: the size of its unit, in the setting's own unit (an hour, for a setting in ms: 3,600,000).
     ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit.
     ``is_dynamic``: whether it can change at run time.
     """

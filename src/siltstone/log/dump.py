@@ -53,7 +53,7 @@ from siltstone.log.segments import Window, windows
 Row = dict[str, Any]
 RowsAndFindings = Iterator[Row | CorruptFileError]
 MAX_FINDINGS = 100
-"""The maximum number of findings of one check that are listed; one more finding counts the others."""
+"""The maximum number of findings of one check that are listed; one more finding counts the rest."""
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()

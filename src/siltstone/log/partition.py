@@ -603,7 +603,7 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """The partition of a directory, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    """The partition of a directory, by its name. Raises DirectoryRefusedError unless that is ``topic-N``."""
     topic_partition = parse_partition(directory.absolute().name)
     if topic_partition is None:
         raise DirectoryRefusedError(

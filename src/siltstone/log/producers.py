@@ -422,7 +422,7 @@ def _marker_of_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransa
 def newest_snapshots(
     directory: Path, offsets: Iterable[int]
 ) -> Iterator[tuple[int, list[ProducerEntry] | None]]:
-    """Read the snapshots at ``offsets``, the newest first: (offset, producers, None for a corrupt file).
+    """Read the snapshots at ``offsets``, the newest first: (offset, producers or, of a corrupt file, None).
 
     Raises OSError.
     """

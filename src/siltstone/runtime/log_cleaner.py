@@ -570,7 +570,7 @@ class LogCleaner(LogService[Engine]):
 
     def samples(self) -> list[Sample]:
         """The gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual
-        exporter rules give them. Those of uncleanable logs are one for each directory in service.
+        exporter rules give them. Each directory in service has its own gauges of uncleanable logs.
 
         ``LogManager.samples`` includes them. ``_HELP`` says what each is, and where it differs from Kafka's.
         """

@@ -747,7 +747,7 @@ class LogManager(Closing):
     def close(self) -> None:
         """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.
 
-        Raises StorageError if a directory could not be closed in order; the other directories are.
+        Raises StorageError if a directory could not be closed in order; the others were.
         """
         if self._is_closed:
             return

@@ -82,7 +82,8 @@ TOPICS_FILE = "siltstone-topics.json"
 class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its id ("" if Kafka gave it none), the numbers of its partitions, its settings as texts.
 
-    ``uncreated``: the partitions that are still to be created; a crash may have come between.
+    ``uncreated``: the partitions that are still to be created. They are listed before their directories are
+    created, so that the next start can create them after a crash.
     """
 
     topic_id: str = msgspec.field(name="id")
@@ -133,7 +134,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
-        """A topic's entry, with those of its partitions added that are on disk.
+        """A topic's entry, with its partitions on disk added.
 
         ``partitions``: the directory of each partition on disk, of all topics. A topic that the registry does
         not list gets an entry without settings. Raises UnknownTopicError if it has no partition either.

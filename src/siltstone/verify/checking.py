@@ -105,7 +105,7 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 
 
 def bucket_count(pair: LogPair, minimum: int = 1) -> int:
-    """So many buckets that the check of each takes about ``BUCKET_BYTES``, but at least ``minimum``.
+    """How many buckets a log is checked in, at least ``minimum``: each takes about ``BUCKET_BYTES``.
 
     The number of records is not known: it is at most the number of offsets.
     """
@@ -297,7 +297,7 @@ def _entry_offsets(entries: Entries, segment: Segment) -> Int64:
 
 
 def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
-    """The first entry that fails a check, of the first check that one fails."""
+    """(row of the first entry that fails, what is wrong) for the first check that fails; None if all hold."""
     return next(((int(bad.argmax()), f"an entry {detail}") for bad, detail in checks if bad.any()), None)
 
 

@@ -91,8 +91,8 @@ def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> I
 def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[BatchRecords]:
     """The batches of a segment of BEFORE that overlap the span [start, end).
 
-    A batch that overlaps two spans is in both. In a sound AFTER no segment begins within a batch, so there is
-    none and no record counts twice. ``pairs`` reports a segment that begins at another offset
+    A batch that overlaps two spans would be in both. But no segment of a sound AFTER begins within a batch,
+    so no record counts twice. ``pairs`` reports a segment that begins at another offset
     (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises CorruptFileError,
     OSError.
     """

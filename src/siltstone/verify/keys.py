@@ -119,7 +119,7 @@ def _check_entries(
 
     ``table`` is a hash table with open addressing, which stores rows of ``entries`` (-1: a free slot). Its
     size is a power of two, and at least twice the number of entries. For each key it has the entry with the
-    largest offset in the dirty section, or, without one there, the first that was met.
+    largest offset in the dirty section, or, without one there, the first one.
     """
     slot_mask = np.uint64(len(table) - 1)
     distinct = 0

@@ -457,7 +457,7 @@ def _pair(
 
 
 def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
-    """The checkpoint must not go back, nor into what may not be cleaned; the log's end must be the same."""
+    """The checkpoint must not move backwards, nor beyond what may be cleaned; the log's end must not move."""
     end = pair.cleaned_end_offset
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty_offset:
         findings.add("checkpoint", f"moved backwards from {before.checkpoint} to {end}")

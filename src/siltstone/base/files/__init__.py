@@ -115,7 +115,7 @@ def drop_cached(descriptor: int, position: int, size: int) -> None:
 _WRITEBACK_BYTES = 8 << 20
 """Writeback is started, and pages are dropped, for at least this many bytes at a time."""
 _RECENT_BYTES = 24 << 20
-"""The last bytes of a file that grows, which are hardly on disk yet: dropping them would wait for the
+"""The last bytes of a file that grows, which are probably not on disk yet: dropping them would wait for the
 disk."""
 _EXTRA_READ_BYTES = 1 << 12
 """How much more than a file's size the first read asks for."""
@@ -385,8 +385,9 @@ class Writer(OpenFile):
             self._written_back = self.size
 
     def drop_cached(self, position: int) -> None:
-        """Drop bytes before ``position``, which are not read again, from the page cache, except those that
-        are hardly on disk yet. Raises OSError if some could not be written.
+        """Drop bytes before ``position``, which are not read again, from the page cache, except the last
+        bytes that were written: they are probably not on disk yet. Raises OSError if some could not be
+        written.
         """
         end = min(position, self._written_back, self.size - _RECENT_BYTES)
         if end - self._dropped >= _WRITEBACK_BYTES:
@@ -465,14 +466,14 @@ class Appender:
     def release(self) -> None:
         """Free the reserved blocks that were not used; keep the file's times."""
         if self._reserved > self.size and not self._is_broken:
-            # ftruncate(2) to the file's own size frees the blocks behind it, but also touches its time.
+            # ftruncate(2) to the file's own size frees the blocks after it, but also changes its time.
             times = os.fstat(self._descriptor)
             os.ftruncate(self._descriptor, self.size)
             os.utime(self._descriptor, ns=(times.st_atime_ns, times.st_mtime_ns))
         self._reserved = 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file off at ``size`` bytes, durably. Raises OSError."""
+        """Truncate the file to ``size`` bytes, durably. Raises OSError."""
         self._refuse_broken()
         before_change("truncate", self.path, str(size))
         os.ftruncate(self._descriptor, size)

@@ -83,7 +83,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def lock_holder(path: PathLike) -> int | None:
-    """The process that holds a ``Lock`` on the file, None for none. Nothing is locked, created or changed
+    """The process that holds a ``Lock`` on the file, None if none does. Nothing is locked, created or changed
     (``F_GETLK``).
 
     None also where there is no such file, or it may not be read, or is no regular file.

@@ -227,7 +227,8 @@ def lstat_at(name: str, parent: int) -> os.stat_result:
 
 
 def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
-    """A descriptor of a regular file; of a link's target, unless not ``follow`` (then it is read only).
+    """A descriptor of a regular file, opened with ``flags``; of a link's target. Without ``follow``, a link
+    is refused, and the file is opened for reading whatever ``flags`` say.
 
     Raises OSError, for any other kind of file too. Nothing waits: a FIFO without a writer would otherwise
     stop its reader for ever.

@@ -82,7 +82,8 @@ def slices_within(window: Bytes, batches: BatchHeaders, budget: int = SLICE_BYTE
     if not len(batches):
         return
     sizes, is_legacy = decompressed_size_bounds(window, batches), batches["magic"] < 2
-    # A compressed message set has the count -1: it has at most as many messages as the smallest one fits in.
+    # A compressed message set has the count -1. It has at most as many messages as the smallest messages that
+    # fit into its bytes.
     records = np.where(
         is_legacy & (codec_of(batches) > 0), sizes // MIN_ENTRY_SIZE, np.maximum(batches["count"], 1)
     )
