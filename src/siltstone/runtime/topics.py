@@ -91,9 +91,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     uncreated: tuple[int, ...] = msgspec.field(name="unmade")
     config: Mapping[str, str]
 
-    def describe(
-        self, name: str, *, created_by_siltstone: bool, offline: tuple[int, ...] = ()
-    ) -> TopicDescription:
+    def describe(self, name: str, *, is_registered: bool, offline: tuple[int, ...] = ()) -> TopicDescription:
         """This entry as the description of topic ``name``; see ``TopicDescription``."""
         return TopicDescription(
             name=name,
@@ -101,7 +99,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
             partitions=self.partitions,
             config=dict(self.config),
             offline=offline,
-            created_by_siltstone=created_by_siltstone,
+            is_registered=is_registered,
         )
 
 
@@ -311,8 +309,8 @@ _NO_TOPIC = ""
 class TopicDescription:
     """A topic: its id (None if Kafka gave it none), the numbers of its partitions, its own settings as texts.
 
-    ``offline``: partitions that are not served now. ``created_by_siltstone``: Siltstone's registry lists the
-    topic, so the settings are the registry's, and there is no other replica.
+    ``offline``: partitions that are not served now. ``is_registered``: Siltstone's registry lists the topic,
+    since it was created or altered with Siltstone, so the settings are the registry's.
     """
 
     name: str
@@ -320,7 +318,7 @@ class TopicDescription:
     partitions: tuple[int, ...]
     config: Mapping[str, str]
     offline: tuple[int, ...]
-    created_by_siltstone: bool
+    is_registered: bool
 
 
 # The checks before a change of topics, also for ``--dry-run``.
@@ -519,7 +517,7 @@ class Topics:
             if log.topic_partition.topic == name
         }
         offline = tuple(number for number in entry.partitions if number not in served)
-        return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
+        return entry.describe(name, is_registered=name in self._registry.topics, offline=offline)
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""

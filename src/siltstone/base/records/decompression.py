@@ -124,9 +124,7 @@ def decompress_batches(
     bounds, is_exact = declared_sizes(window, spans)
     is_too_large = is_exact & (bounds > limit) & (spans.codec > 0)
     if is_too_large.any():
-        row = int(is_too_large.argmax())
-        text = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
-        raise corrupt_batch(batches, row, text, path, origin, _LIMIT_ADVICE)
+        raise _too_large_batch(batches, spans, int(is_too_large.argmax()), limit, path, origin)
     inexact_total = int(bounds[~is_exact].clip(min=0, max=limit).sum())
     reserved = int(bounds[is_exact].sum()) + min(inexact_total, _MAX_RESERVED_FOR_BOUNDS)
     scratch.allocate(min(reserved, MAX_RECORD_BUFFER_BYTES))
@@ -149,6 +147,13 @@ def decompress_batches(
             raise corrupt_batch(batches, row, "more than 2 GiB of records at a time", path, origin)
     ends = np.cumsum(sizes)
     return scratch.array(), ends - sizes, ends
+
+
+def _too_large_batch(
+    batches: BatchHeaders, spans: RecordSpans, row: int, limit: int, path: str, origin: int
+) -> CorruptRecordError:
+    reason = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
+    return corrupt_batch(batches, row, reason, path, origin, _LIMIT_ADVICE)
 
 
 def corrupt_batch(
