@@ -229,7 +229,7 @@ class Snapshot:
 
     def replicas_of(self, topic: TopicDescription, partition: int) -> Replicas:
         """The brokers that have a partition of a broker's topic; all fields None if that is not known."""
-        cluster = None if topic.created_by_siltstone else self.settings_of(topic).cluster
+        cluster = self.settings_of(topic).cluster
         replicas = cluster and cluster.replicas_of(TopicPartition(topic.name, partition))
         return replicas or Replicas()
 

@@ -98,9 +98,9 @@ class MetadataImage:
                 if replicas is not None:
                     self.replicas.setdefault(topic_id, {})[partition] = replicas
             case PartitionChangeRecord(partition, topic_id, change):
-                known = self.replicas.get(topic_id, {})
-                if partition in known:
-                    known[partition] = _changed(known[partition], change)
+                by_partition = self.replicas.get(topic_id, {})
+                if partition in by_partition:
+                    by_partition[partition] = _changed(by_partition[partition], change)
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
                     raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
@@ -117,8 +117,8 @@ class MetadataImage:
 
 
 def _changed(before: Replicas, change: Replicas) -> Replicas:
-    """The replicas after a change; what is None in the change stays."""
-    changes = {each.name: getattr(change, each.name) for each in fields(Replicas)}
+    """The replicas after a change; a field that is None in ``change`` keeps its value."""
+    changes = {field.name: getattr(change, field.name) for field in fields(Replicas)}
     return replace(before, **{name: value for name, value in changes.items() if value is not None})
 
 

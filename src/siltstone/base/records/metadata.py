@@ -47,7 +47,8 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The brokers that have a partition, by their ids; ``leader`` is -1 if there is none now.
+    """The brokers that have a partition, by their ids: all ``replicas``, those in sync (``isr``), and the
+    ``leader``, -1 if there is none now.
 
     In a ``PartitionChangeRecord`` a field is None if it does not change.
     """
@@ -249,7 +250,8 @@ def _partition_record(frame: MessageReader) -> PartitionRecord | None:
 
 
 def _partition_change_record(frame: MessageReader) -> PartitionChangeRecord | None:
-    """A partition's change; None for one that cannot be read, as no setting depends on it."""
+    """A change of a partition's replicas. None if it cannot be read: no setting depends on it, so it is
+    skipped."""
     try:
         partition, topic_id, changed = frame.int32(), frame.uuid(), frame.tagged_fields()
         isr, replicas = (
