@@ -241,9 +241,9 @@ def _compact(
     try:
         log = snapshot.committed_log(topic_partition, no_other_replica=to_the_end)
         refuse_unsafe_files(log.directory)
-        if log.unreadable_logs:
+        if log.damage:
             raise DirectoryRefusedError(
-                f"not all of it can be read: {'; '.join(log.unreadable_logs)}",
+                f"not all of it can be read: {'; '.join(log.damage)}",
                 path=str(log.topic_partition),
                 advice="run siltstone recover first: a ledger must not have records that it truncates",
             )

@@ -443,7 +443,7 @@ class _DirectoryWatch:
                 raise SourceChangedError("its segments were being swapped", path=state.path)
             return swapped or replace(blank, reason=reason)
         checkpoints = self._checkpoints
-        only_replica = state.topic_partition.topic in self._snapshot.registry.topics
+        only_replica = self._snapshot.settings.is_created_by_siltstone(state.topic_partition.topic)
         bound = checkpoints.committed_below(
             state.topic_partition, no_other_replica=only_replica or self._watch.to_the_end
         )

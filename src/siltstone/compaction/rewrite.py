@@ -50,7 +50,7 @@ from siltstone.base.records.layout import (
     Int32,
     Int64,
     codec_of,
-    delete_horizons,
+    have_delete_horizons,
 )
 from siltstone.base.records.varint import read_varint, read_varlong, varint_size, write_varint
 from siltstone.compaction import report
@@ -473,7 +473,7 @@ class Rewriter:
         refuse_bad_checksum(window, batches[~superseded | retain_empty], path=path, origin=origin)
         # 2. Whose delete horizon has passed: a v2 batch has it as its base timestamp (KIP-534); for v0 and v1
         #    the segment's modification time decides. A tombstone that the compacted ledger needs stays.
-        has_horizon = delete_horizons(batches)
+        has_horizon = have_delete_horizons(batches)
         is_past_horizon = has_horizon & (batches["base_timestamp"] <= self._rules.now_ms)
         horizon_passed = is_past_horizon if is_v2 else np.full(len(batches), not keeps_legacy_tombstones)
         horizon_passed = horizon_passed & (batches["last_offset"] < self._rules.tombstones_from)

@@ -208,9 +208,7 @@ class CompactedLog(ReadOnlyLog):
             # Another process may have appended to the log, and compacted it, since it was opened.
             log.refresh()
             self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
-        super().__init__(
-            log.topic_partition, log.directory, log.view, log.unreadable_logs, log.first_dirty_offset
-        )
+        super().__init__(log.topic_partition, log.directory, log.view, log.damage, log.first_dirty_offset)
         self._opened_ledger = LedgerStore(log.directory).open()
 
     @property

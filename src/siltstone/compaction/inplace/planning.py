@@ -22,7 +22,7 @@ from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.base.errors import CorruptFileError, UnsafeFileError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, have_delete_horizons
 from siltstone.compaction import report
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.report import LogResult
@@ -105,7 +105,7 @@ def find_horizons(
 
 def _has_horizon(batches: BatchHeaders) -> Flags:
     """Which batches have a delete horizon and records (bool)."""
-    return np.asarray(delete_horizons(batches) & (batches["count"] > 0))
+    return np.asarray(have_delete_horizons(batches) & (batches["count"] > 0))
 
 
 def _newest_horizon(segment: Segment) -> int | None:
