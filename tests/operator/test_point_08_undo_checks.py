@@ -175,7 +175,7 @@ def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, 
         name: facts for name, facts in was.items() if name.startswith(FIRST)
     }
     if at == FIRST:
-        assert back == "put back: no other log" and rest == f"not begun: {directory / SECOND}"
+        assert back == "restored: no other log" and rest == f"not begun: {directory / SECOND}"
         second = {name: facts for name, facts in now.items() if name.startswith(SECOND)}
         assert {n: f for n, f in logs_of(directory).items() if n.startswith(SECOND)} == second
         return at, False
@@ -202,7 +202,7 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
     flip(first_log(kept / SECOND))
     first = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)}
     with pytest.raises(
-        SiltstoneError, match="nothing was put back, but an interrupted swap was finished"
+        SiltstoneError, match="nothing was restored, but an interrupted swap was finished"
     ) as caught:
         app.undo(kept)
     assert str(directory / SECOND) in str(caught.value) and "nothing was changed" not in str(caught.value)

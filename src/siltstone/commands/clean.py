@@ -124,7 +124,7 @@ def record_outcome(
                 error,
             )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            history.keep(directory, [Cleaning(began_ms=began_ms, result=result)])
+            history.append(directory, [Cleaning(began_ms=began_ms, result=result)])
 
 
 def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:

@@ -108,8 +108,8 @@ def decide_retention(
             continue
         batch, timestamp = columns.batch[i], columns.timestamp[i]
         # 2. A tombstone goes once its batch's delete horizon has passed (Kafka: ``shouldRetainDeletes``). A
-        #    marker's value counts as none too, so the decision must be by key. From ``map_end`` on Kafka's
-        #    map knows no key, so all records stay.
+        #    marker, whose batch has the decision RETAIN_ALL, is no tombstone. From ``map_end`` on all records
+        #    stay, since Kafka's map has no key of theirs.
         if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
             if horizon_passed[batch] and columns.offset[i] < map_end:
                 retained.is_retained[i] = False
@@ -216,7 +216,7 @@ def write_batches(
 
 
 OUT_OF_ORDER, NOT_RETAINED = 1, 2
-"""What ``check_offsets`` finds wrong; 0 is nothing."""
+"""The problems that ``check_offsets`` returns; 0: none."""
 
 
 @kernel
@@ -230,7 +230,7 @@ def check_offsets(
     last: int,
     matched: int,
 ) -> tuple[int, int, int]:
-    """Check the offsets of written records; returns (the last offset, the new ``matched``, what is wrong).
+    """Check the offsets of written records; returns (the last offset, the new ``matched``, the problem).
 
     The records: ``offset`` and ``batch`` of each, ``is_control`` of each batch. ``last``: the last offset
     before them. ``matched``: how many of the ``retained`` offsets (ascending, less ``base_offset``) the
@@ -347,7 +347,7 @@ class OffsetFilter(RecordFilter):
 
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
         """
-        rows = np.flatnonzero(decisions < 0)
+        rows = np.flatnonzero(decisions < 0)  # BY_KEY and RETAIN_ALL; no other batch has records to retain
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
@@ -538,7 +538,7 @@ class Rewriter:
             starts=starts,
             sizes=sizes,
             codecs=np.where(plan.action == REBUILT, codec_of(batches), 0),
-            is_new=plan.action >= REBUILT,
+            is_new=plan.action >= REBUILT,  # REBUILT and EMPTIED
             last_offset=batches["last_offset"],
             max_timestamp=plan.max_timestamp,
         )
@@ -557,6 +557,7 @@ def _copied(window: Bytes, batches: BatchHeaders) -> CleanedBatches:
 
 
 def _no_batches(batches: BatchHeaders) -> Flags:
+    """False for each batch."""
     return np.zeros(len(batches), np.bool_)
 
 

@@ -22,6 +22,7 @@ from siltstone.spark.internals import DAEMON_SETTING
 
 DEFAULT_MASTER = "local[*]"
 TASK_ATTEMPTS = 3
+"""How many times Spark tries a task on a local master."""
 REQUIRED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
@@ -103,6 +104,8 @@ def cluster_settings(spill_folder: str | None, daemon: str, present: Mapping[str
 
 
 def _environment(spill_folder: str | None) -> dict[str, str]:
+    """Settings by this process's environment and options: numba's cache for executors, the folder for
+    spills."""
     settings = {}
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]

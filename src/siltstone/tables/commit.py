@@ -168,6 +168,8 @@ class StagedWriter:
 
 
 def _make_staging_folder(folder: Path) -> None:
+    """Make the folder of a write, and its parent ``.siltstone-writes``, durably."""
+    # Raises if the parent's name belongs to something else, such as a link.
     has_siltstone_folder(folder.parent.parent, folder.parent.name)
     for path in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):  # another task was faster
@@ -239,7 +241,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     staged: tuple[StagedOutput, ...] = ()
 
     def __post_init__(self) -> None:
-        self.ends_before()
+        self.ends_before()  # raises ValueError for a wrong name, which msgspec reports as a damaged file
 
     def ends_before(self) -> dict[TopicPartition, int]:
         """Each log's end before the write. Raises ValueError for a name that is no partition's."""
@@ -410,7 +412,7 @@ def _is_batch_at(log: PartitionLog, offset: int, batch: Bytes) -> bool:
     stored = data[: batches["size"].item(0)]
     if len(stored) != len(batch) or len(stored) < BATCH_OVERHEAD:
         return False
-    low_attribute_byte = ATTRIBUTES_POSITION + 1
+    low_attribute_byte = ATTRIBUTES_POSITION + 1  # of two; the codec is in its low bits
     same_codec = (int(stored[low_attribute_byte]) ^ int(batch[low_attribute_byte])) & CODEC_MASK == 0
     return same_codec and all((stored[part] == batch[part]).all() for part in _COMPARED)
 

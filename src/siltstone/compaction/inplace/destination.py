@@ -313,6 +313,7 @@ class CleanedCopy(Destination):
         self._new_bases: dict[TopicPartition | None, set[int]] = defaultdict(set)
 
     def _folder(self, state: LogState) -> Path:
+        """The log's folder in the copy."""
         return self._partial_copy / state.path.name
 
     def staging(self, state: LogState) -> Path | None:
@@ -355,7 +356,7 @@ class CleanedCopy(Destination):
         self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Do not copy these segments, and remove those of them that are new."""
+        """Note that these segments are not copied, and remove those of them that this run wrote."""
         self._bases_not_copied[state.topic_partition].update(expiry.bases)
         self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:
@@ -426,8 +427,8 @@ class CleanedCopy(Destination):
         files.sync_directory(target)
 
     def _names_to_copy(self) -> list[str]:
-        """The names of the files and folders to copy: all but the lock, and the cleaner checkpoint, which is
-        written anew. If only some partitions were opened, these."""
+        """The names of the files and folders to copy: all but the lock, symbolic links, and the cleaner
+        checkpoint, which is written anew. If only some partitions were opened, only their folders."""
         if self._source.is_partition_subset:
             return [path.name for path in self._source.partitions.values()]
         not_copied = (names.LOCK, names.CLEANER_CHECKPOINT)
