@@ -54,8 +54,8 @@ def siltstone_logs(siltstone_directory: Path, siltstone_clock: st.ManualClock) -
 
 @pytest.fixture
 def siltstone_compact(siltstone_logs: st.OpenLogs) -> Callable[..., list[LogResult]]:
-    """A function that compacts a topic now, ``siltstone_compact("users")``, or all topics without an argument,
-    and returns the result of each log.
+    """A function that compacts a topic now, ``siltstone_compact("users")``, or all topics without an
+    argument, and returns the result of each log.
 
     Active segments are compacted, too, whatever the dirty ratio. The test fails if a log cannot be cleaned.
     Tombstones stay for ``delete.retention.ms`` after the cleaning: advance the clock, and compact again.

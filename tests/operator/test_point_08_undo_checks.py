@@ -134,6 +134,18 @@ def test_undo_is_refused_without_free_space(
     assert logs_of(directory) == was
 
 
+def test_undo_is_refused_without_a_free_inode(
+    before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, kept, _ = before
+    now = listing(directory)
+    monkeypatch.setattr(files, "free_space", lambda path: FreeSpace(free_bytes=1 << 40, free_inodes=0))
+    with pytest.raises(DirectoryRefusedError, match=r"no inode is free .* nothing was changed") as refusal:
+        app.undo(kept)
+    assert "bytes" not in str(refusal.value)
+    assert listing(directory) == now
+
+
 def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, Listing]) -> None:
     """At each step: the message names what was put back and what not, and to undo again goes on."""
     directory, kept, was = before

@@ -1,7 +1,8 @@
 """An explanation as one self-contained page with plots: nothing loaded from elsewhere, every text escaped.
 
-Its content security policy forbids what it does not need, so a key that looks like markup stays text twice
-over. The page is ``explain.html`` beside this file, a template of Jinja; needs ``siltstone[web]``. Each plot
+If a text were not escaped, a key that looks like markup would still do nothing: the page's content security
+policy forbids scripts. The page is ``explain.html`` beside this file, a template of Jinja; needs
+``siltstone[web]``. Each plot
 is an ``svg`` element as text, "" where there is nothing to draw: no script, no file from elsewhere, no size
 of its own. ``ElementTree`` makes the elements and escapes every text. A plot says in words what it shows
 (``title``), and so does each of its shapes.
@@ -29,8 +30,12 @@ COLOURS = {
 """The same thing has the same colour in every plot; the reasons have theirs by their position."""
 OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
+"""Margins of the plot over time, in units of the drawing."""
 _LABELS, _SAYS, _ROW = 240, 150, 20
+"""Of a bar chart: the width left of the bars for labels and right of them for figures, the height of a
+row."""
 _GRID = 4
+"""Horizontal lines of the plot over time, besides the lowest."""
 
 
 def size_text(size: float) -> str:

@@ -79,7 +79,8 @@ def report_progress(
     """Report the progress of a cleaning while the block runs.
 
     A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
-    bytes. With ``is_rewriting`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin at 0.
+    bytes. With ``is_rewriting`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
+    at 0.
     """
     if progress is None or not size:
         yield
@@ -139,8 +140,8 @@ def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles its
-    shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
+    """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles
+    its shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
     return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
 
 

@@ -233,8 +233,8 @@ def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_
 def _merge(
     dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Fill ``retained`` with the offsets that a bucket retains; returns (how many dirty keys are distinct, how
-    many offsets are retained).
+    """Fill ``retained`` with the offsets that a bucket retains; returns (how many dirty keys are distinct,
+    how many offsets are retained).
 
     Of the dirty entries of a key the one with the largest offset stays. A clean entry stays if its key has no
     dirty entry.

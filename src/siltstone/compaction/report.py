@@ -276,7 +276,8 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 HISTORY_BYTES_MAX = 1 << 20
 _FIELDS_NOT_WRITTEN = ("directory", "settings")
-"""Keys of a result that a line of the file leaves out: the file is in that directory, and settings are long."""
+"""Keys of a result that a line of the file leaves out: the file is in that directory, and settings are
+long."""
 _logger = logging.getLogger("siltstone.cleaner")
 
 

@@ -191,8 +191,8 @@ def check_ascending(path: str, window: Window, next_offset: int, end: int) -> in
 def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a message
-    set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
+    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a
+    message set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
         previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
         bad = np.flatnonzero(columns.offset <= previous)

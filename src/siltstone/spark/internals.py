@@ -38,7 +38,7 @@ PRIVATE_USES = {
         "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
-        "self._jsc = jsc or self._initialize_context(": "to ask whether it is stopped, and for its task slots",
+        "self._jsc = jsc or self._initialize_context(": "is it stopped, and how many task slots has it",
         "self._accumulatorServer = ": "its handle_error must print nothing after an interrupt",
         "signal.signal(signal.SIGINT, signal_handler)": "session.py restores the handler that was set before",
         "self._temp_dir = (": "the application's folder for temporary files",

@@ -63,8 +63,8 @@ from siltstone.tables.splits import TaskSplit, offsets_in
 from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
 
 IN_PROCESS_BYTES = 256 << 20
-"""Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles of
-Spark take longer. The key entries of such logs take at most 64 MiB."""
+"""Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles
+of Spark take longer. The key entries of such logs take at most 64 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of logs whose key entries one task collects."""
 _MERGE_TASK_BYTES = 512 << 20
@@ -153,7 +153,8 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 
 
 def _plan(options: ReadOptions, workers: int, in_process_bytes: int) -> ReadPlan:
-    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records already."""
+    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
+    already."""
     read_plan = plan_stages(options, workers=workers)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan

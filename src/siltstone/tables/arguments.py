@@ -39,7 +39,8 @@ def read_options(
 ) -> ReadOptions:
     """The options of a batch query. ``other_options``: by their own names or in snake case. Raises
     UsageError."""
-    paths = list(map(os.fspath, [path] if isinstance(path, str | os.PathLike) else path))
+    directories = [path] if isinstance(path, str | os.PathLike) else path
+    paths = [os.fspath(directory) for directory in directories]
     if not paths:
         raise UsageError("no log directory is passed", advice="pass a path, or all log.dirs of one broker")
     texts = {_camel_case(name): _text(value) for name, value in other_options.items() if value is not None}

@@ -15,9 +15,9 @@ It answers to Kafka's ``CleanerThread`` and ``Cleaner.doClean``. The steps for o
     commit groups   swap the staged segments in                        (``Destination.commit_groups``)
     commit log      move the cleaner checkpoint                        (``Destination.commit_log``)
 
-If one log fails, its ``LogResult`` says why, and the other logs are cleaned all the same. After an interrupted
-run each log is consistent, with some of its groups swapped. The checkpoint moves last, so the next run cleans
-the same range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
+If one log fails, its ``LogResult`` says why, and the other logs are cleaned all the same. After an
+interrupted run each log is consistent, with some of its groups swapped. The checkpoint moves last, so the
+next run cleans the same range again (``docs/decisions/0015-an-interrupted-run-starts-again.md``).
 """
 
 from __future__ import annotations
@@ -111,10 +111,9 @@ def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bo
         raise CheckFailedError(reason, path=work.name)
     records = sum(group.counts.records_read for group in groups)
     if is_last_wave and records != log_report.extracted.records:
-        raise CheckFailedError(
-            f"the tasks that rewrite read {records} records, but {log_report.extracted.records} were extracted",
-            path=work.name,
-        )
+        extracted = log_report.extracted.records
+        reason = f"the tasks that rewrite read {records} records, but {extracted} were extracted"
+        raise CheckFailedError(reason, path=work.name)
 
 
 def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
@@ -302,13 +301,15 @@ def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Cal
 WHOLE_LOG_BYTES = 64 << 20
 """The most bytes of a log that one task cleans, if its keys fit the memory."""
 _MANY_LARGE_LOGS_FACTOR = 4
-"""One task cleans logs up to 4 times larger than that if there is such a larger log for each worker."""
+"""If there is a log of more than ``WHOLE_LOG_BYTES`` for each worker, one task cleans logs of up to 4 times
+as many bytes."""
 _MANY_WORKERS, _MANY_WORKERS_FACTOR = 16, 16
-"""With at least 16 workers, and a larger log for each, one task cleans logs up to 16 times larger. A log of
-1 GiB has one segment group, which one task rewrites: if such logs were cleaned one after another, most workers
-would wait."""
+"""With at least 16 workers, and such a log for each, one task cleans logs of up to 16 times as many bytes. A
+log of 1 GiB has one segment group, which one task rewrites: if such logs were cleaned one after another, most
+workers would wait."""
 _LOGS_PER_WORKER = 4
-"""How many logs of 16 times the size a job may have for each worker. An interrupt loses the work of the job."""
+"""How many logs of the largest size (16 times) a job may have for each worker: an interrupt loses the work
+of a job."""
 WAVE_BYTES = 1 << 30
 """The most bytes of old segments in a wave: the work that an interrupt may cost."""
 CHECKPOINT_NOT_MOVED = (

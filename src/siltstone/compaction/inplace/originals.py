@@ -110,8 +110,9 @@ class Originals:
     def keep(self, planned: PlannedLog, group: Group, new_log: str) -> None:
         """Keep a group's files before its swap, durably.
 
-        They are kept as hard links. If ``new_log`` is itself a link to an old log (a cleaning that retains all
-        records makes one), that file is copied: a later truncation of the log would cut the kept file as well.
+        They are kept as hard links. If ``new_log`` is itself a link to an old log (a cleaning that retains
+        all records makes one), that file is copied: a later truncation of the log would cut the kept file as
+        well.
         """
         log, new = self._kept_log(planned.state), files.stat(new_log)
         sources = [segment.base_offset for segment in planned.work.sources(group)]

@@ -58,7 +58,8 @@ _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 def latest_entry_of_each_key(
     blobs: Sequence[EntryBlob], words: int, first: int = 0, partitions: int = PARTITIONS
 ) -> tuple[Words, Int64]:
-    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many an entry has.
+    """The latest entry of each key, by offset or (with a timestamp) by time. ``words``: how many an entry
+    has.
 
     Returns the entries in order of partition, and the bounds (int64[partitions + 1]) of the partitions in
     them. The blobs have ``partitions`` partitions, from number ``first`` on. Memory: twice what the entries

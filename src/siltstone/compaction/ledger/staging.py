@@ -306,8 +306,8 @@ class Coalescer:
     ) -> CleanedBatches | None:
         """Coalesce some batches, all of magic 2 or all older. ``path`` and ``origin`` are for errors.
 
-        Returns the new batches that are finished, valid until the next call; None if ``batches`` has no record
-        to retain. Raises CheckFailedError for a listed offset without a record, CorruptRecordError.
+        Returns the new batches that are finished, valid until the next call; None if ``batches`` has no
+        record to retain. Raises CheckFailedError for a listed offset without a record, CorruptRecordError.
         """
         if not len(batches):
             return None
