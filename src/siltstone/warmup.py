@@ -3,7 +3,7 @@
 ``kernels``: a small log is cleaned (in one task, and in several), compacted, appended to and read in a
 temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class archive
 (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why. Without an argument both, one after the other; two processes may do them at one time.
+error says why. Without an argument both, one after the other; two processes may do them at the same time.
 """
 
 from __future__ import annotations

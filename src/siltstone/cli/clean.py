@@ -72,7 +72,7 @@ def clean(
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=json_)
-    output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
+    output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
     outcome = _clean(request, all_topics=all_topics, quiet=quiet or json_)
     if outcome is None:

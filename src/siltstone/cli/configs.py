@@ -71,12 +71,12 @@ class ConfigsFlags(output.DirFlags):
         )
         output.refuse_if(
             is_default and (kind != "brokers" or self.entity_name is not None),
-            "--entity-default goes with --entity-type brokers, without --entity-name",
+            "--entity-default is only for --entity-type brokers, without --entity-name",
             "pass --entity-type brokers --entity-default",
         )
         output.refuse_if(
             self.describe and (changes or self.dry_run),
-            "--add-config, --add-config-file, --delete-config and --dry-run go with --alter",
+            "--add-config, --add-config-file, --delete-config and --dry-run are only for --alter",
             "pass --alter to change settings",
         )
         if self.alter:
@@ -93,7 +93,7 @@ class ConfigsFlags(output.DirFlags):
             output.refuse_if(
                 self.entity_name is None, "--alter: no name", f"pass --entity-name, one of the {kind}"
             )
-            output.refuse_if(self.all_, "--all goes with --describe", "leave it out")
+            output.refuse_if(self.all_, "--all is only for --describe", "leave it out")
 
 
 def configs(

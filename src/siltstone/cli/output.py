@@ -78,7 +78,7 @@ def write_wrapped(*lines: str) -> None:
 def note(*lines: str) -> None:
     """Lines for people on standard error, after everything that was printed before them.
 
-    What a command found is on standard output: its tables, what it says of a log, its closing line. Notes are
+    The result of a command is on standard output: tables, lines about a log, the closing line. Notes are
     about the run: where settings came from, the state of a directory.
     """
     sys.stdout.flush()

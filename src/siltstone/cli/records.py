@@ -198,7 +198,7 @@ class ConsumeFlags(output.TopicFlags):
         has_delimiter = (self.key_delimiter, self.delimiter) != (None, None)
         output.refuse_if(
             self.format is not None and has_delimiter,
-            "-f goes without -K and -D",
+            "-f excludes -K and -D",
             "write the delimiters into the format",
         )
 

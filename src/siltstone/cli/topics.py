@@ -116,7 +116,7 @@ class TopicsFlags(output.TopicFlags):
         }
         for name, actions in allowed.items():
             is_set, flag = getattr(self, name) not in (None, (), False), f"--{name.replace('_', '-')}"
-            reason = f"{flag} goes with {' or '.join(map(_flag_text, actions))}"
+            reason = f"{flag} is only for {' or '.join(map(_flag_text, actions))}"
             output.refuse_if(is_set and action not in actions, reason, f"leave {flag} out")
         output.refuse_if(
             self.replication_factor not in (None, 1, -1),
@@ -348,7 +348,9 @@ def compact_topic(
     flags = flags.at(directories)
     topic = flags.required_topic()
     no_other_replica = high_watermark_is_end(flags.high_watermark)
-    output.refuse_if(flags.reset and flags.dry_run, "--reset goes without --dry-run", "leave out one of them")
+    output.refuse_if(
+        flags.reset and flags.dry_run, "--reset and --dry-run exclude each other", "leave out one of them"
+    )
     done = compaction.compact_topic(
         flags.broker_directories(),
         topic,

@@ -59,7 +59,7 @@ def _refuse_cleaning(request: CleanRequest) -> None:
     for option in fields(request):
         if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
             flag = option.name.replace("_", "-")
-            reason = f"--watch changes nothing, so it does not go with --{flag}"
+            reason = f"--watch changes nothing, so --{flag} has no effect"
             advice = "clean without --watch, and watch from another terminal"
             raise UsageError(reason, advice=advice)
 

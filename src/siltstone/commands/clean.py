@@ -179,7 +179,7 @@ class CleanRequest(CleaningOptions):
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
-        Most bytes of new files at one time; default: a quarter of the free space.
+        Most bytes of new files at the same time; default: a quarter of the free space.
     stop_after
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report

@@ -438,7 +438,7 @@ class _DirectoryWatch:
             except (SiltstoneError, OSError) as error:
                 return replace(unread, state=UNREADABLE, reason=str(error))
         assert failure is not None
-        # A torn tail that nobody is writing is damage, not a change.
+        # A torn tail in a directory that no process uses is damage. It is not being written.
         is_changing = self._in_use or not isinstance(failure, CorruptRecordError)
         return replace(unread, state=CHANGING if is_changing else UNREADABLE, reason=str(failure))
 

@@ -102,7 +102,7 @@ def _find_suspects(
 
     ``low``: word 0 of the keys' hashes. ``suspects`` gets the rows of the suspects; it has one row more than
     there are records. Every row is written to it, and the next one overwrites it unless it was a suspect's:
-    there is no branch on the bits, so that the processor waits for many cache misses at one time.
+    there is no branch on the bits, so that the processor waits for many cache misses at the same time.
     """
     bit_mask, count, missing = np.uint64(len(bit_table) - 1), 0, 0
     for i in range(len(low)):

@@ -104,7 +104,7 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many groups are rewritten at one time."""
+        """How many groups are rewritten at the same time."""
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean small logs, each in one task; yields a report for each log, in any order."""

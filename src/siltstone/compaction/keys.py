@@ -541,8 +541,8 @@ _HINT_BITS = 12
 
 @inline_kernel
 def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
-    """The number of the last base at or below an offset. The hint is the base of the part's first offset;
-    from there the search goes on."""
+    """The number of the last base at or below an offset. The hint is the number for the first offset of the
+    part that has this offset; the search begins there."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])
     while number + 1 < len(bases) and offset >= bases[number + 1]:
         number += 1

@@ -189,7 +189,7 @@ class LogResult(OfOneLog):
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
-    ``kafka_passes``: how many times Kafka's cleaner would have to go over the log, since its offset map holds
+    ``kafka_passes``: how many times Kafka's cleaner would have to clean the log, since its offset map holds
     only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
     else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """

@@ -98,7 +98,8 @@ def decide_retention(
     sum up the records that stay by batch.
 
     ``retained``: its ``is_retained`` is the filter's answer, from which tombstones are removed here; its
-    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): tombstones below ``map_end`` go.
+    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): the batch's tombstones below
+    ``map_end`` are discarded.
     Returns how many tombstones were discarded. Relies on records that come in the order of their batches.
     """
     discarded = 0
@@ -107,7 +108,7 @@ def decide_retention(
         if not retained.is_retained[i]:
             continue
         batch, timestamp = columns.batch[i], columns.timestamp[i]
-        # 2. A tombstone goes once its batch's delete horizon has passed (Kafka: ``shouldRetainDeletes``). A
+        # 2. A tombstone is discarded once its batch's delete horizon has passed (``shouldRetainDeletes``). A
         #    marker, whose batch has the decision RETAIN_ALL, is no tombstone. From ``map_end`` on all records
         #    stay, since Kafka's map has no key of theirs.
         if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
@@ -189,7 +190,7 @@ def write_batches(
         if plan.action[b] == DROPPED:
             continue
         if plan.action[b] == COPIED:
-            # 2. Nothing goes: the same bytes, still compressed, with their checksum.
+            # 2. No record is discarded: the same bytes, still compressed, with their checksum.
             position = copy_bytes(window, batches[b].position, batches[b].size, out, position)
         else:
             # 3. Rebuilt, or emptied: leave space for the header, then write the retained records. A record
@@ -205,7 +206,8 @@ def write_batches(
                 else:
                     end = copy_bytes(data, columns.start[i], columns.size[i], out, end)
             # 4. The header comes last, since it has the batch's size. Base and last offset stay as they are,
-            #    even if their records go (as in Kafka: offsets have gaps, batches keep their ranges).
+            #    even if their records are discarded (as in Kafka: offsets have gaps, and batches keep their
+            #    ranges).
             times = (base_timestamp, plan.max_timestamp[b])
             write_header(
                 out, position, end - position, batches[b], plan.attributes[b], *times, retained.records[b]
@@ -433,7 +435,7 @@ class PendingBatches:
 class Buffers:
     """Memory for rewriting a group: ``decompressed`` records, two ``output`` buffers in turn, ``compressed``
     batches, and what the verifier reads and decompresses (``verified``). A task uses it for one group after
-    another, since new memory is slow."""
+    another, since the first use of newly allocated memory is slow."""
 
     def __init__(self) -> None:
         self.decompressed, self.compressed, self.verified = Scratch(), Scratch(), Scratch()

@@ -246,8 +246,8 @@ class _SegmentWriter:
         return len(output.data)
 
     def verify(self) -> int:
-        """Verify what was written since the last time, if it is enough to be worth it; returns how many bytes
-        were read. ``write`` may run in another thread: this reads only below ``_written``."""
+        """Verify what was written since the last time, once that is ``_READ_BACK_BYTES``; returns how many
+        bytes were read. ``write`` may run in another thread: this reads only below ``_written``."""
         writer, verifier, written = self._writer, self._verifier, self._written
         if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
@@ -385,7 +385,8 @@ class _GroupRewrite:
                 with files.Writer(report.staged[kind]) as writer:
                     writer.write(data)
             # 2. Give the files owner and mode of the group's first segment and the modification time of its
-            #    last one (as Kafka, so that retention by time goes on), and sync them. A link has all that.
+            #    last one, by which retention deletes records without timestamps (Kafka does the same), and
+            #    sync them. A hard link has all that.
             for kind, path in report.staged.items():
                 if kind != "log" or not is_link:
                     files.copy_attributes(work.segments[group.first_segment].path, path)

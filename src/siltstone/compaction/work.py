@@ -332,7 +332,7 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
 UNLIMITED = math.inf
 _SLEEP_SECONDS_MAX = 1.0
-"""The longest sleep at one time, so that an interrupt is noticed."""
+"""The longest single sleep, so that an interrupt is noticed."""
 
 
 def share_of_io(bytes_per_second: float, tasks: int) -> float:

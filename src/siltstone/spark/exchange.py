@@ -1,4 +1,4 @@
-"""The exchange of a barrier stage: tasks that run at one time send each other rows through files.
+"""The exchange of a barrier stage: tasks that run at the same time send each other rows through files.
 
 Spark's shuffle takes some 80 ms a stage and copies each blob six times. So all stages of a job run within one
 stage of Spark's. A *worker* is one task of that barrier stage; it runs its share of the tasks of every
@@ -33,7 +33,7 @@ A mark is an empty file, created with O_EXCL: only one worker can make it. The p
 5. If anything raises, it makes the ``failed`` mark and returns a ``FAILED`` row. After that, or if a worker
    was killed, the driver runs the job with shuffles, where Spark repeats single tasks.
 
-All workers must run at one time, which Spark's barrier mode guarantees, and must see one folder, so the
+All workers must run at the same time, which Spark's barrier mode guarantees, and must see one folder, so the
 master must be local.
 """
 

@@ -1,4 +1,4 @@
-"""What a job must know about executors: how many tasks they run at one time, and whether they see its folder.
+"""Finds out how many tasks the executors run at the same time, and whether they see the folder of a job.
 
 Both are asked for each job. On a cluster executors come and go: an application starts without any, and with
 dynamic allocation Spark asks for more while a job waits.
@@ -24,14 +24,14 @@ from siltstone.spark.settings import is_local
 from siltstone.spark.tasks import UNSHARED
 
 _CONNECT_WORKERS = 8
-"""The number of tasks at one time that is assumed of a Connect server if no setting has it."""
+"""The number of tasks at the same time that is assumed of a Connect server if no setting has it."""
 _WAIT_SECONDS_MAX, _POLL_SECONDS, _SETTLED_POLLS = 30.0, 0.1, 20
 """How long the first job of a cluster waits for executors; and how many polls in a row must see the same
 number of them."""
 
 
 def task_slots(session: SparkSession) -> int:
-    """How many tasks can run at one time, 0 if Spark does not say.
+    """How many tasks can run at the same time, 0 if Spark does not say.
 
     A barrier stage with more tasks would wait for ever. Other numbers do not tell: users may set
     ``spark.default.parallelism`` to anything, and tasks may need several cores (``spark.task.cpus``).
@@ -45,7 +45,8 @@ def task_slots(session: SparkSession) -> int:
 
 
 def workers_of(session: SparkSession) -> int:
-    """How many tasks a job should have now: as many as can run at one time, or ``spark.default.parallelism``.
+    """How many tasks a job should have now: as many as can run at the same time, or
+    ``spark.default.parallelism``.
 
     The first job of a cluster waits until its executors are there, at most 30 s. With dynamic allocation it
     does not wait: a job gets as many tasks as ``spark.dynamicAllocation.maxExecutors`` executors can run, or

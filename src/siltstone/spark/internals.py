@@ -35,7 +35,7 @@ PRIVATE_USES = {
         '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
     },
     "pyspark.core.context:SparkContext._ensure_initialized": {
-        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java first, then send it the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
         "self._jsc = jsc or self._initialize_context(": "is it stopped, and how many task slots has it",

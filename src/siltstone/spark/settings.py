@@ -68,7 +68,7 @@ def refuse_required(settings: Mapping[str, str]) -> None:
 
 
 def local_settings(master: str, spill_folder: str | None, java_options: str, daemon: str) -> dict[str, str]:
-    """The settings on this machine. ``java_options``: further ones of the driver's Java; ``daemon``: the
+    """The settings on this machine. ``java_options``: further options of the driver's Java; ``daemon``: the
     module that forks Python workers on a local master."""
     quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
     settings = {

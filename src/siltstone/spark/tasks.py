@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _ENTRY_BYTES_PER_BUCKET = 32 << 20
 """About the most bytes of key entries in a bucket, if ``smaller_buckets`` may choose."""
 WORKER_DIED_ADVICE = (
-    "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
+    "let fewer tasks run at the same time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
     "log.cleaner.io.buffer.size, or give the machine more memory"
 )
 UNSHARED = "an executor does not share this folder with the driver"

@@ -72,7 +72,8 @@ def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -
 
 @kernel
 def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
-    """Fill ``offsets`` with 0 and the running sums of ``size``; returns (the sum of all, the nulls)."""
+    """Fill ``offsets`` with 0 and the running sums of ``size``, in which a null (-1) counts as 0; returns
+    (the sum of all, how many nulls)."""
     total = nulls = 0
     offsets[0] = 0
     for row in range(len(size)):

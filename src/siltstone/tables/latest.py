@@ -50,7 +50,7 @@ from siltstone.tables.splits import (
 )
 
 PART_BYTES = 64 << 20
-"""The largest piece of a log whose keys one thread collects at one time."""
+"""The largest piece of a log whose keys one thread collects at a time."""
 MEMORY_BYTES = 1 << 30
 """Bytes of key entries that ``find_retained`` has in memory; others go to a temporary file."""
 _BUCKET_BYTES = 128 << 20
@@ -191,7 +191,7 @@ def with_retained(split: TaskSplit, retained: Mapping[TopicPartition, Int64]) ->
 class _KeyEntries:
     """Key entries by bucket: ``memory_bytes`` of them in memory, the others in a temporary file.
 
-    Threads may add entries at one time, and then, when all are added, take the blobs of buckets."""
+    Threads may add entries at the same time, and then, when all are added, take the blobs of buckets."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._free_bytes = memory_bytes

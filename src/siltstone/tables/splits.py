@@ -310,7 +310,7 @@ def split_ranges(
 ) -> list[TaskSplit]:
     """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
 
-    ``workers``: how many tasks run at one time, by default the cores of this machine."""
+    ``workers``: how many tasks run at the same time, by default the cores of this machine."""
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
     split_bytes = _split_bytes([piece for _, piece in whole], options, workers or os.cpu_count() or 1)
     cut = [(segment, part) for segment, piece in whole for part in _cut_by_bytes(segment, piece, split_bytes)]

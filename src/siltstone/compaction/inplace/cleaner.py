@@ -200,8 +200,8 @@ class ExecutionMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPlan:
-    """The mode of execution, the bytes that new segments may take at one time (``new_bytes_max``), and the
-    least bytes that the whole cleaning needs (``needed_bytes``)."""
+    """The mode of execution, the bytes that new segments may take at the same time (``new_bytes_max``), and
+    the least bytes that the whole cleaning needs (``needed_bytes``)."""
 
     mode: ExecutionMode
     new_bytes_max: int
@@ -270,7 +270,7 @@ def waves(work: LogWork, new_bytes_max: int, wave_bytes: int, workers: int) -> I
         yield wave
 
 
-# Several logs are swapped at one time, since a swap mostly waits for the disk.
+# Several logs are swapped at the same time, since a swap mostly waits for the disk.
 
 
 @contextlib.contextmanager
@@ -326,11 +326,11 @@ INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the re
 class RunLimits:
     """The limits of a run.
 
-    ``max_extra_bytes``: the most bytes of new files on disk at one time (None: a quarter of the free space).
-    ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed anything.
-    ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size (with many
-    workers, 16 times), if there is a log so large for each worker. ``wave_bytes``: a log of up to this size
-    is one job; a larger one is divided into waves of this size.
+    ``max_extra_bytes``: the most bytes of new files on disk at the same time (None: a quarter of the free
+    space). ``stop_after_seconds``: after this time no log and no wave begins, if the run has changed
+    anything. ``whole_log_bytes``: one task cleans a log of up to this size; of up to four times this size
+    (with many workers, 16 times), if there is such a large log for each worker. ``wave_bytes``: a log of up
+    to this size is one job; a larger one is divided into waves of this size.
     """
 
     max_extra_bytes: int | None = None
@@ -557,7 +557,7 @@ class Cleaner:
             raise
 
     def _clean_in_waves(self, planned: PlannedLog, new_bytes_max: int, engine: Engine) -> None:
-        """Clean a log with new files of up to ``new_bytes_max`` at one time.
+        """Clean a log with new files of up to ``new_bytes_max`` at the same time.
 
         Kafka rewrites and swaps group by group, too (``Cleaner.doClean``), with one offset map for all.
         """

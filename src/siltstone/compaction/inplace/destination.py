@@ -39,7 +39,7 @@ from siltstone.log.replacement import (
 )
 
 _SWAP_THREADS = 4
-"""How many swaps run at one time; they mostly wait for the disk."""
+"""How many swaps run at the same time; they mostly wait for the disk."""
 REMOVED_STAGED = f"removed staged files of an earlier run ({STAGING})"
 
 
@@ -58,7 +58,7 @@ class SpaceBudget:
 class Destination:
     """Base class of destinations; by itself it writes nothing.
 
-    ``swap_threads``: how many logs ``commit_groups`` and ``commit_log`` serve at one time.
+    ``swap_threads``: how many logs ``commit_groups`` and ``commit_log`` serve at the same time.
     ``commits_groups_together``: ``commit_groups`` gets all groups of one engine result (a log or a wave) in
     one call, else one call for each group. ``survives_abort``: committed groups stay after ``abort_log``.
     """

@@ -87,7 +87,7 @@ class CompactionEngine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many tasks run at one time."""
+        """How many tasks run at the same time."""
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """Compact new records, all ``in_one_task`` or distributed over all workers."""
