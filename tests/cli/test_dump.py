@@ -527,7 +527,7 @@ def test_files_may_be_separated_by_commas_as_in_kafka(
     stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
 ) -> None:
     first, second, *_ = sorted((stopped_broker[0] / "users-0").glob("*.log"))
-    assert dump("--files", f"{first},{second}") == dump(first, second)
+    assert dump("--files", f"{first},{second}") == dump(first, second) == dump(first, "--files", second)
     comma = tmp_path / "a,b" / "meta.properties"
     comma.parent.mkdir()
     comma.write_text("version=1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -72,8 +73,10 @@ class DumpFlags(DumpOptions):
 
 
 def dump(
-    files: list[Path],
+    arguments: tuple[Path, ...] = (),
+    /,
     *,
+    files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
@@ -85,11 +88,13 @@ def dump(
 
     Parameters
     ----------
+    arguments
+        Files, or directories for all files in them and in their partitions.
     files
-        Files, or directories for all files in them and in their partitions; a,b are two, as in Kafka.
+        The same as in Kafka: a,b are two.
     """
     options = flags.with_decoder()
-    paths = [path for file in files for path in _split(os.fspath(file))]
+    paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
     output.refuse_if(not paths, "no file", "name the files to show")
     try:
         only_indexes = options.verify_index_only or options.index_sanity_check

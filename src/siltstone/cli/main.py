@@ -99,15 +99,16 @@ def _run(arguments: list[str]) -> int:
     """Run one command line; a parse error is raised as a UsageError, any error after a signal as a
     KeyboardInterrupt."""
     app = build_app(arguments[0] if arguments else "")
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     try:
         result = app(arguments)
     except CycloptsError as error:
         command = arguments[0] if arguments and arguments[0] in COMMANDS else "COMMAND"
-        raise UsageError(
-            str(error).rstrip("."), advice=f"siltstone {command} --help lists the flags"
-        ) from None
+        reason = str(error).rstrip(".")
+        if isinstance(error, UnusedCliTokensError):
+            reason = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+        raise UsageError(reason, advice=f"siltstone {command} --help lists the flags") from None
     except Exception as error:
         if interruption.current().was_signalled:
             raise KeyboardInterrupt from error

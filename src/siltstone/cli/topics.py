@@ -29,6 +29,8 @@ _COMPACTION_ACTIONS = ("compact", "compaction-status")
 _INTERVAL_SECONDS = 0.25
 _COMPACTION_COLUMNS = ("partition", "status", "up to offset", "ledger", "entries", "bytes", "backlog bytes")
 _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", "bytes", "segments")
+_BROKER_COLUMNS = ("leader", "replicas", "isr")
+"""Columns that only a broker's metadata has."""
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
 """The cells of a ``PartitionDescription``: all of ``_COLUMNS`` but the first."""
 
@@ -246,7 +248,7 @@ def _document(
         "topic_id": topic.topic_id,
         "partition_count": len(partitions),
         "partition_count_in_metadata": count_in_metadata,
-        "replication_factor": 1,
+        "replication_factor": _replication_factor(partitions),
         "configs": dict(own),
         "partitions": documents,
     }
@@ -264,10 +266,13 @@ def _show_topic(
     )
     output.write_lines(
         f"Topic: {topic.name}\tTopicId: {topic.topic_id or 'none'}\t"
-        f"PartitionCount: {len(partitions)}{elsewhere}\tReplicationFactor: 1\tConfigs: {configs}"
+        f"PartitionCount: {len(partitions)}{elsewhere}\t"
+        f"ReplicationFactor: {_replication_factor(partitions)}\tConfigs: {configs}"
     )
-    rows = [(str(partition.partition), *_figures(partition)) for partition in partitions]
-    output.write_table("", _COLUMNS, rows, left=2)
+    rows = [
+        (str(partition.partition), *_figures(partition), *_brokers(partition)) for partition in partitions
+    ]
+    output.write_table("", (*_COLUMNS, *_BROKER_COLUMNS), rows, left=2)
     for partition in partitions:
         ledger, topic_partition = partition.compacted, f"{topic.name}-{partition.partition}"
         if ledger is not None:
@@ -276,6 +281,18 @@ def _show_topic(
                 f"ledger {ledger.id}, {output.counted(ledger.entries, 'entry', 'entries')}, "
                 f"{output.counted(ledger.size, 'byte')}"
             )
+
+
+def _replication_factor(partitions: Sequence[commands.PartitionDescription]) -> int:
+    """How many replicas the first partition has, as in Kafka; 1 where no broker's metadata tells."""
+    return len((partitions and partitions[0].replicas) or (0,))
+
+
+def _brokers(partition: commands.PartitionDescription) -> tuple[str | None, ...]:
+    """The cells of ``_BROKER_COLUMNS``, as kafka-topics writes them."""
+    leader = "none" if partition.leader == -1 else partition.leader
+    lists = (ids and ",".join(map(str, ids)) for ids in (partition.replicas, partition.isr))
+    return (None if leader is None else str(leader), *(text or None for text in lists))
 
 
 def _show_changes(

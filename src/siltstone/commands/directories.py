@@ -31,6 +31,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
+from siltstone.base.records.metadata import Replicas
 from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
@@ -226,6 +227,12 @@ class Snapshot:
         known."""
         cluster = self.settings_of(topic).cluster
         return None if topic.created_by_siltstone or cluster is None else cluster.partition_count(topic.name)
+
+    def replicas_of(self, topic: TopicDescription, partition: int) -> Replicas:
+        """The brokers that have a partition of a broker's topic; all fields None if that is not known."""
+        cluster = None if topic.created_by_siltstone else self.settings_of(topic).cluster
+        replicas = cluster and cluster.replicas_of(TopicPartition(topic.name, partition))
+        return replicas or Replicas()
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """The source of the settings of a broker's topics, or why they are not shown; for display."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import javaproperties
@@ -33,11 +33,15 @@ from siltstone.runtime.topics import (
 class PartitionDescription:
     """One partition; ``size`` in bytes. ``failure``: why it cannot be read, or only in part.
 
+    ``leader``, ``replicas``, ``isr``: ids of brokers, by the broker's metadata; None without it.
     ``compacted``: its compacted ledger, None without one.
     """
 
     partition: int
     directory: str | None
+    leader: int | None = None
+    replicas: Sequence[int] | None = None
+    isr: Sequence[int] | None = None
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     high_watermark: int | None = None
@@ -84,7 +88,14 @@ def texts_of(assignments: Sequence[str], flag: str) -> dict[str, str]:
 
 def partitions_of(snapshot: Snapshot, topic: TopicDescription) -> list[PartitionDescription]:
     """The partitions of a topic; one that cannot be read has the failure, and the others are complete."""
-    return [_partition(snapshot, TopicPartition(topic.name, number)) for number in topic.partitions]
+    described = []
+    for number in topic.partitions:
+        brokers = snapshot.replicas_of(topic, number)
+        partition = _partition(snapshot, TopicPartition(topic.name, number))
+        described.append(
+            replace(partition, leader=brokers.leader, replicas=brokers.replicas, isr=brokers.isr)
+        )
+    return described
 
 
 def _partition(snapshot: Snapshot, topic_partition: TopicPartition) -> PartitionDescription:

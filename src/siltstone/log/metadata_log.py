@@ -18,7 +18,7 @@ changes that a majority of the controllers had not confirmed when the broker sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,10 @@ from siltstone.base.records.metadata import (
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
+    Replicas,
     TopicRecord,
     UndecodableMessageError,
     decode_metadata,
@@ -54,15 +56,16 @@ ALL_BROKERS = ""
 class MetadataImage:
     """A cluster's topics and settings below ``end_offset`` (``MetadataImage``, ``MetadataBatchLoader``).
 
-    ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``settings``:
-    (resource type, resource name) → name of a setting → its text. Call ``apply`` with the records in the
-    order of the log. The records of a metadata transaction (KIP-868) wait in ``_pending_records`` and are
-    applied when it ends. Those of a transaction that was aborted, or is still open at the log's end, are
-    never applied. ``_topic_names``: id → name.
+    ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
+    a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
+    setting → its text. Call ``apply`` with the records in the order of the log. The records of a metadata
+    transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction
+    that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
     partition_counts: dict[str, int] = field(default_factory=dict)
+    replicas: dict[str, dict[int, Replicas]] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     end_offset: int = 0
     _topic_names: dict[str, str] = field(default_factory=dict)
@@ -89,14 +92,21 @@ class MetadataImage:
                 self._pending_records.append(record)
             case TopicRecord(name, topic_id):
                 self._topic_names[topic_id], self.topics[name] = name, topic_id
-            case PartitionRecord(partition, topic_id):  # they are numbered from 0 on
+            case PartitionRecord(partition, topic_id, replicas):  # they are numbered from 0 on
                 count = self.partition_counts.get(topic_id, 0)
                 self.partition_counts[topic_id] = max(count, partition + 1)
+                if replicas is not None:
+                    self.replicas.setdefault(topic_id, {})[partition] = replicas
+            case PartitionChangeRecord(partition, topic_id, change):
+                known = self.replicas.get(topic_id, {})
+                if partition in known:
+                    known[partition] = _changed(known[partition], change)
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
                     raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
                 name = self._topic_names.pop(topic_id)
                 self.partition_counts.pop(topic_id, None)
+                self.replicas.pop(topic_id, None)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC_RESOURCE, name), None)
             case ConfigRecord(resource_type, resource_name, name, None):
@@ -104,6 +114,12 @@ class MetadataImage:
             case ConfigRecord(resource_type, resource_name, name, str(value)):
                 if resource_type in (TOPIC_RESOURCE, BROKER_RESOURCE):
                     self.settings.setdefault((resource_type, resource_name), {})[name] = value
+
+
+def _changed(before: Replicas, change: Replicas) -> Replicas:
+    """The replicas after a change; what is None in the change stays."""
+    changes = {each.name: getattr(change, each.name) for each in fields(Replicas)}
+    return replace(before, **{name: value for name, value in changes.items() if value is not None})
 
 
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
@@ -278,6 +294,11 @@ class ClusterSettings:
     def partition_count(self, topic: str) -> int | None:
         """How many partitions the topic has in the cluster, None if that is not known."""
         return self.image.partition_counts.get(self.image.topics.get(topic, ""))
+
+    def replicas_of(self, topic_partition: TopicPartition) -> Replicas | None:
+        """The brokers that have a partition, None if that is not known."""
+        topic_id = self.image.topics.get(topic_partition.topic, "")
+        return self.image.replicas.get(topic_id, {}).get(topic_partition.partition)
 
     def mismatch_reason(self, topic: str, directory: Path) -> str | None:
         """Why a directory does not belong to the topic that has this name now; None if it does.
