@@ -43,13 +43,13 @@ _Records = Mapping[str, dict[Any, Fields]]
 text), then by what the key has besides the group: partition (commits), member id, regular expression, or
 None."""
 _TopicNames = Mapping[str | None, str]
-"""By topic id."""
+"""The names of topics by topic id."""
 _OLD_COMMIT, _COMMIT, _GROUP_METADATA = "0", "1", "2"
 """Types of keys: ``OffsetCommitKey`` in two versions, ``GroupMetadataKey`` (of a classic group)."""
 _EPOCH, _MEMBER_METADATA, _TARGET_EPOCH, _CURRENT_ASSIGNMENT, _REGULAR_EXPRESSION = "3", "5", "6", "8", "16"
-"""Types of keys of the consumer protocol (KIP-848): ``ConsumerGroupMetadataKey`` (the group's epoch),
-``…MemberMetadataKey``, ``…TargetAssignmentMetadataKey``, ``…CurrentMemberAssignmentKey``,
-``…RegularExpressionKey``."""
+"""Types of keys of the consumer protocol (KIP-848), in Kafka ``ConsumerGroup…Key``: ``Metadata`` (the group's
+epoch), ``MemberMetadata``, ``TargetAssignmentMetadata``, ``CurrentMemberAssignment``,
+``RegularExpression``."""
 _CONSUMER_PROTOCOL_TYPES = frozenset(("3", "4", "5", "6", "7", "8", _REGULAR_EXPRESSION))
 _STREAMS_GROUP_METADATA = "17"
 """Each streams group has this record (``StreamsGroupMetadataKey``, KIP-1071)."""
@@ -62,7 +62,8 @@ _MEMBER_STATE_STABLE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of a group and the partitions that it has; ``instance_id`` of a static member."""
+    """A member of a group, and the partitions that are ``assigned`` to it. ``instance_id``: the
+    ``group.instance.id`` of a static member, None for others."""
 
     member_id: str
     client_id: str

@@ -265,6 +265,7 @@ class Watch:
         if not self._has_snapshot:
             refuse_missing_topics(self._topics, paths, self._paths)
         self._unread_bytes = HORIZON_BYTES
+        # Forget the kept results of logs that are gone.
         for results in (self._without_open_transactions, self._horizons_read):
             for path in results.keys() - set(paths.values()):
                 del results[path]
@@ -453,14 +454,14 @@ class _DirectoryWatch:
             return swapped or replace(unread, reason=reason)
         checkpoints = self._checkpoints
         only_replica = state.topic_partition.topic in self._snapshot.registry.topics
-        bound = checkpoints.committed_below(
+        committed_below = checkpoints.committed_below(
             state.topic_partition, no_other_replica=only_replica or self._watch.no_other_replica
         )
-        if bound is None:
+        if committed_below is None:
             return replace(unread, reason=NO_HIGH_WATERMARK)
         if only_replica and self._in_use:
-            bound = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
-        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=bound)
+            committed_below = LONG_MAX  # the process has a newer high watermark in memory than the checkpoint
+        snapshot = self._watch.log_snapshot(state, checkpoints, self._now_ms, committed_below=committed_below)
         swapped = self._being_swapped(state, unread)
         if swapped is not None:
             return swapped
@@ -470,8 +471,8 @@ class _DirectoryWatch:
         return replace(watched, state=log_state, reason=reason)
 
     def _being_swapped(self, state: LogState, unread: WatchedLog) -> WatchedLog | None:
-        """The log in state cleaning while its segments are swapped, since its files are not consistent
-        then."""
+        """The log in the state ``cleaning`` if its segments are being swapped, since its files are not
+        consistent meanwhile; otherwise None."""
         unfinished = swap_leftovers(state.path) if self._in_use else []
         if not unfinished:
             return None

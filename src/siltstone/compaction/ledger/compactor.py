@@ -201,6 +201,7 @@ _RUN_AGAIN = "run again; if it happens again, report it"
 def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
     keyless = 0 if work.retain_null_key else report.extracted.keyless
+    # Of the retained records those without a key are all that were not discarded.
     retained_with_key = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
         superseded=report.extracted.keyed - retained_with_key - report.deleted_keys,
