@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError, LedgerError
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
@@ -202,11 +202,16 @@ class CompactedLog(ReadOnlyLog):
     """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
-        """Raises LedgerError, OSError."""
+        """Raises LedgerError, OSError, and what opening ``log`` raises."""
+        try:
+            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+        except LedgerError:
+            # Another process may have appended to the log, and compacted it, since it was opened.
+            log.refresh()
+            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
         super().__init__(
             log.topic_partition, log.directory, log.view, log.unreadable_logs, log.first_dirty_offset
         )
-        self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
         self._opened_ledger = LedgerStore(log.directory).open()
 
     @property

@@ -152,8 +152,10 @@ class CompactedReader(RecordReader, Closing):
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
         self._release()
         self._is_closed = False
-        store, view = LedgerStore(self._log.directory), self._log.view
+        store = LedgerStore(self._log.directory)
         held = store.open()
+        # After the ledger: a log that grows meanwhile, and is compacted, has a ledger beyond an older view.
+        view = self._log.view
         if held is None:
             self.offset = self._resolve_start(view, start)
             return
