@@ -411,7 +411,7 @@ def test_checkpoints_and_properties(stopped_broker: tuple[Path, Path], tmp_path:
         == f"siltstone: {path}: byte 10: the line 'b 1 x' is no checkpoint entry (topic, partition, offset)\n"
     )
     path.write_text("0\n3\na 0 5\n")
-    assert "byte 2: the number of entries is given as '3', but there are 1" in dump(path)[2]
+    assert "byte 2: its number of entries is '3', but there are 1" in dump(path)[2]
 
 
 def test_the_offsets_of_consumer_groups(stopped_broker: tuple[Path, Path], dump: Any) -> None:

@@ -75,6 +75,18 @@ def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, P
     assert tree(*stopped_broker) == before, "looking changes nothing"
 
 
+def test_a_brokers_topic_that_was_altered_still_has_its_count_in_the_metadata(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
+    """Siltstone's registry lists it then, but only the broker's metadata knows its other partitions."""
+    with LogManager.open(stopped_broker) as manager:
+        manager.topics.alter("ledger", {"min.cleanable.dirty.ratio": "0.25"})
+    one = siltstone(
+        "topics", "--dir", stopped_broker[0], "--describe", "--topic", "ledger", "--json"
+    ).document
+    assert one["topics"][0]["partition_count_in_metadata"] == 2
+
+
 def test_a_topic_may_be_a_regular_expression(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
     listed = siltstone("topics", *both(stopped_broker), "--list", "--topic", "l.*", "--json")
     assert listed.document == {"topics": ["lagged", "ledger"]}

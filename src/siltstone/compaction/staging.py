@@ -134,7 +134,7 @@ class StagedVerifier:
                 path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit
             ):
                 columns, is_control = decoded.columns, (decoded.batches["attributes"] & CONTROL_BIT) != 0
-                self._last_offset, self._matched, wrong = check_offsets(
+                self._last_offset, self._matched, problem = check_offsets(
                     columns.offset,
                     columns.batch,
                     is_control,
@@ -144,8 +144,8 @@ class StagedVerifier:
                     self._last_offset,
                     self._matched,
                 )
-                if wrong:
-                    raise CheckFailedError(_WRONG_OFFSETS[wrong], path=path)
+                if problem:
+                    raise CheckFailedError(_WRONG_OFFSETS[problem], path=path)
                 self.record_count += len(columns)
                 self._next_offset = int(decoded.batches["last_offset"][-1]) + 1
         self.size = size
@@ -329,8 +329,8 @@ class _SegmentWriter:
         return len(output.data)
 
     def verify(self) -> int:
-        """Verify what was written since the last time, if it is enough to be worth it; returns how many bytes
-        were read. ``write`` may run in another thread: this reads only below ``_written``."""
+        """Verify what was written since the last time, once that is ``_READ_BACK_BYTES``; returns how many
+        bytes were read. ``write`` may run in another thread: this reads only below ``_written``."""
         writer, verifier, written = self._writer, self._verifier, self._written
         if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
@@ -457,8 +457,8 @@ def stage_indexes(
     """Write the indexes (by kind) beside the staged log, and sync all files. ``is_link``: the log is a hard
     link to the old one.
 
-    The files get owner and mode of the group's first segment and the modification time of its last one (as
-    in Kafka, so that retention by time goes on). A link has all that.
+    The files get owner and mode of the group's first segment and the modification time of its last one, by
+    which retention deletes records without timestamps (Kafka does the same). A hard link has all that.
     """
     stem = report.staged["log"].removesuffix(".log")
     for kind, data in indexes.items():
@@ -474,7 +474,7 @@ def stage_indexes(
 
 def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
     """Called when the staged log was verified: compare the index files with the ``indexes`` (by kind), and
-    report which file was verified: the swap reads a log of another identity again. Raises
+    report which file was verified: the swap reads the log again if its file has another identity. Raises
     CheckFailedError."""
     for kind, data in indexes.items():
         if files.read_bytes(report.staged[kind]) != data:
@@ -526,8 +526,8 @@ class _RangeRewrite:
             indexes, is_link = segment_writer.indexes.finish(), segment_writer.link()
             staged_indexes = {**indexes, **({"txnindex": transaction_index} if transaction_index else {})}
             stage_indexes(work, group, report, staged_indexes, is_link=is_link)
-            # 2. Verify the rest, from what is on the disk. A link is the old log, of which every batch was
-            #    verified when it was read.
+            # 2. Verify the rest of the file, which is on the disk now. A hard link is the old log, of which
+            #    every batch was verified when it was read.
             if not is_link:
                 read = verifier.finish(report.size, report.counts.records_retained, indexes)
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
@@ -662,6 +662,7 @@ def write_retained(
             transaction_state=transaction_state,
         )
     except Exception as error:
+        # A file that exists belongs to another attempt, and stays.
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)

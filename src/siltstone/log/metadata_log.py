@@ -98,9 +98,9 @@ class MetadataImage:
                 if replicas is not None:
                     self.replicas.setdefault(topic_id, {})[partition] = replicas
             case PartitionChangeRecord(partition, topic_id, change):
-                known = self.replicas.get(topic_id, {})
-                if partition in known:
-                    known[partition] = _changed(known[partition], change)
+                by_partition = self.replicas.get(topic_id, {})
+                if partition in by_partition:
+                    by_partition[partition] = _changed(by_partition[partition], change)
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
                     raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
@@ -117,8 +117,8 @@ class MetadataImage:
 
 
 def _changed(before: Replicas, change: Replicas) -> Replicas:
-    """The replicas after a change; what is None in the change stays."""
-    changes = {each.name: getattr(change, each.name) for each in fields(Replicas)}
+    """The replicas after a change; a field that is None in ``change`` keeps its value."""
+    changes = {field.name: getattr(change, field.name) for field in fields(Replicas)}
     return replace(before, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -140,11 +140,11 @@ class MetadataBatch(NamedTuple):
 def read_cluster_metadata(
     partition: Path, *, high_watermark: int | None = None, may_have_torn_tail: bool = False
 ) -> MetadataImage:
-    """The image from the metadata log in the directory ``partition``, below ``high_watermark`` if given.
+    """The image from the metadata log in the directory ``partition``.
 
-    ``may_have_torn_tail``: the broker was not stopped cleanly. Then the log is read up to its first damaged
-    batch, where the broker's next start would truncate it. Raises CorruptFileError with path and position,
-    OSError.
+    ``high_watermark``: batches at or above it are not read; None: all are. ``may_have_torn_tail``: the broker
+    was not stopped cleanly. Then the log is read up to its first damaged batch, where the broker's next start
+    would truncate it. Raises CorruptFileError with path and position, OSError.
     """
     segments = list_segments(partition)
     snapshots = _snapshots(partition)
@@ -168,7 +168,7 @@ def read_cluster_metadata(
             raise failure
         _apply_log(image, segments, offset, high_watermark, may_have_torn_tail)
         return image
-    raise AssertionError("the loop ends with the log without a snapshot")
+    raise AssertionError("the last round, without a snapshot, returns or raises")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
@@ -213,7 +213,7 @@ def _apply_log(
                 next_offset = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                records = [placed for placed in batch.records if placed[0] >= start]  # by offset
+                records = [record for record in batch.records if record[0] >= start]  # by offset
                 _apply_records(image, segment.path, records)
                 image.end_offset = max(image.end_offset, next_offset)
         except CorruptRecordError:
@@ -249,6 +249,7 @@ def _decode_batch(path: str, window: Window, row: int) -> MetadataBatch:
     for record in range(len(columns)):
         if header["attributes"] & CONTROL_BIT:
             key = columns.key(record)
+            # The key is two int16: its version and the type of the control record.
             if key is None or len(key) < 4:
                 raise CorruptFileError(path, batch_position, "the key of a control record is too short")
             batch.control_types.append(int.from_bytes(key[2:4], "big", signed=True))
@@ -280,7 +281,7 @@ class ClusterSettings:
         DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
         STATIC_BROKER_CONFIG           the broker's ``server.properties``, if the caller has read it
 
-    If one of a topic's own settings has a bad value, no settings of that topic can be got.
+    If one of a topic's own settings has a bad value, ``config_of`` raises UsageError for that topic.
     """
 
     path: Path
@@ -334,7 +335,7 @@ class ClusterSettings:
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
-        """The settings of a topic; ``broker``, if given, replaces the broker's settings.
+        """The settings of a topic; ``broker``: the broker's settings, by default those of this object.
 
         Raises UsageError for a bad value of a setting that Siltstone uses.
         """

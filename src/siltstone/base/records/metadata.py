@@ -4,7 +4,7 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
     frame version varint (1) | api key varint | version varint | fields … | tagged fields
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
-    tagged fields   count varint, then each: tag varint, size varint, bytes
+    tagged fields   count varint, then for every field: tag varint, size varint, bytes
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
 skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
@@ -47,7 +47,8 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The brokers that have a partition, by their ids; ``leader`` is -1 if there is none now.
+    """The brokers that have a partition, by their ids: all ``replicas``, those in sync (``isr``), and the
+    ``leader``, -1 if there is none now.
 
     In a ``PartitionChangeRecord`` a field is None if it does not change.
     """
@@ -126,10 +127,10 @@ class MessageReader:
         self._data = data
         self.position = 0
 
-    def take(self, size: int, what: str) -> bytes:
-        """Read the next ``size`` bytes. ``what`` names them in the error."""
+    def take(self, size: int, field: str) -> bytes:
+        """Read the next ``size`` bytes. ``field`` names them in the error."""
         if size > len(self._data) - self.position:
-            raise UndecodableMessageError(self.position, f"{what} ends beyond the record")
+            raise UndecodableMessageError(self.position, f"{field} ends beyond the record")
         self.position += size
         return self._data[self.position - size : self.position]
 
@@ -184,8 +185,8 @@ class MessageReader:
         return text
 
 
-# The records by their api keys (``MetadataRecordType``), and the readers of their fields. Kafka 4.3 has only
-# version 0.
+# The records by their api keys (``MetadataRecordType``), and the functions that read their fields, in order.
+# Kafka 4.3 has only version 0 of these records.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], Any], ...]]] = {
     2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
     4: (
@@ -249,7 +250,8 @@ def _partition_record(frame: MessageReader) -> PartitionRecord | None:
 
 
 def _partition_change_record(frame: MessageReader) -> PartitionChangeRecord | None:
-    """A partition's change; None for one that cannot be read, as no setting depends on it."""
+    """A change of a partition's replicas. None if it cannot be read: no setting depends on it, so it is
+    skipped."""
     try:
         partition, topic_id, changed = frame.int32(), frame.uuid(), frame.tagged_fields()
         isr, replicas = (
