@@ -13,11 +13,14 @@ from pathlib import Path
 from cyclopts import Parameter
 
 from siltstone.base.config import ConfigSource
+from siltstone.base.errors import UsageError
+from siltstone.cli import fleet as fleets
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.engines import log_bytes
 from siltstone.commands.explain_page import size_text
+from siltstone.commands.fleet import FleetOptions
 from siltstone.compaction.inplace.expiry import would_change
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
@@ -32,12 +35,19 @@ class CleanFlags(cleaning.CleanRequest):
     topics: output.Topics = ()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFlags(FleetOptions):
+    """The options of a fleet as flags."""
+
+
 def clean(
     directories: output.Directories = (),
     /,
     *,
     dir_: output.DirFlag = (),
     flags: CleanFlags = CleanFlags(),
+    fleet: FleetFlags = FleetFlags(),
     all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
@@ -49,6 +59,7 @@ def clean(
 
     Choose --in-place (the result is swapped in, crash-safe), --out NEW (a cleaned copy) or --dry-run, which
     changes nothing. --watch only shows the state of the logs, also beside a running broker or cleaner.
+    --fleet cleans many brokers, each with its own locks and settings, and shows a row for each.
 
     Parameters
     ----------
@@ -67,8 +78,21 @@ def clean(
     quiet
         Show only what failed.
     json_
-        Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
+        Print one JSON document instead of the table; one object a line for each snapshot with --watch, for
+        each broker with --fleet.
     """
+    if fleet.fleet:
+        _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watch)
+        return fleets.clean_fleet(
+            flags,
+            fleet,
+            show_broker=partial(_show_broker, flags) if verbose else None,
+            document=partial(_document, flags) if json_ else None,
+            quiet=quiet,
+        )
+    output.refuse_if(
+        fleet.brokers_at_once is not None, "--brokers-at-once goes with --fleet", "pass --fleet, or leave it out"
+    )
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=json_)
@@ -82,6 +106,26 @@ def clean(
     else:
         _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
     return _exit_status(done)
+
+
+def _refuse_with_fleet(has_directories: bool, request: CleanFlags, *, all_topics: bool, watch: bool) -> None:
+    """Raises UsageError for what does not go with --fleet."""
+    output.refuse_if(
+        has_directories,
+        "--fleet is passed, and log directories",
+        "put its pattern in quotes, so that the shell does not expand it",
+    )
+    output.refuse_if(watch, "--fleet does not go with --watch", "watch the log directories of one broker")
+    output.refuse_if(
+        request.changes_every_topic and not all_topics,
+        "--in-place would clean all compacted topics of all brokers",
+        "pass --topic TOPIC for some of them, or --all-topics; --dry-run shows what would be cleaned",
+    )
+
+
+def _show_broker(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, seconds: float) -> None:
+    """Show the logs of one broker of a fleet."""
+    _show(request, done, seconds, verbose=True, quiet=False)
 
 
 def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
@@ -257,9 +301,10 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
 
 
 def undo(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
+    fleet: Sequence[str] = (),
     topics: output.Topics = (),
     dry_run: bool = False,
     json_: output.Json = False,
@@ -272,13 +317,20 @@ def undo(
     ----------
     run
         The run's folder, KEEP/RUN, as clean printed it.
+    fleet
+        A pattern, in quotes, of the runs' folders of many brokers: 'KEEP/*/RUN'; repeat it for more.
     topics
         Only this topic; repeat it for more.
     dry_run
         Check everything, show what would be put back, change nothing.
     json_
-        Print one JSON document.
+        Print one JSON document; with --fleet, one object a line for each broker.
     """
+    if fleet:
+        output.refuse_if(run is not None, "--fleet is passed, and RUN", "put its pattern in quotes")
+        return fleets.undo_fleet(fleet, topics, dry_run=dry_run, as_json=json_)
+    if run is None:
+        raise UsageError("no run", advice="pass KEEP/RUN, or --fleet 'KEEP/*/RUN'")
     restored = cleaning.undo(run, topics, dry_run=dry_run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]

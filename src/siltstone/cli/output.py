@@ -182,8 +182,7 @@ class RunProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._line is not None:
-            self._line.stop()
+        self.hide()
 
     def __call__(self, log: str, stage: str, done: int, total: int) -> None:
         """Show the stage of a log."""
@@ -193,15 +192,25 @@ class RunProgress:
             return
         if (log, stage) != self._stage:
             self._stage, self._began, self._first = (log, stage), now, done
-        line = self._logs + stage_text(f"{log} {stage}", done, total, done - self._first, now - self._began)
+        self.show(
+            self._logs + stage_text(f"{log} {stage}", done, total, done - self._first, now - self._began)
+        )
+
+    def show(self, line: str) -> None:
+        """Show a line in place of the one before; off a terminal at most one a minute."""
         if self._quiet:
             return
         if self._line is not None:
             self._line.update(escape(line))
             self._line.start()
-        elif now - self._noted >= LINE_SECONDS:
+        elif (now := self._clock()) - self._noted >= LINE_SECONDS:
             self._noted = now
             note(line)
+
+    def hide(self) -> None:
+        """Take the line off the terminal, before something else is written there."""
+        if self._line is not None:
+            self._line.stop()
 
 
 def stage_text(stage: str, done: int, total: int, read: int, seconds: float) -> str:
