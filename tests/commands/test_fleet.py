@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,39 +22,8 @@ from siltstone.commands.clean import CleanOutcome, CleanRequest
 from siltstone.commands.fleet import BrokerResult, Fleet, FleetOptions, find_brokers, undo_fleet
 from siltstone.compaction.engine import Engine, InProcessEngine, Progress
 from tests.support.errors import raises_error
-from tests.support.operator.staged import Staged, in_process, listing, logs_in, no_engine, stage
-
-NAMES = ("broker1", "broker2", "broker3")
-
-
-class Root:
-    """The directories of some brokers, each with the same golden log, and a run over all of them."""
-
-    def __init__(self, golden: Path, folder: Path, names: Sequence[str] = NAMES, log: str = "basic") -> None:
-        self.folder = folder
-        self.staged: dict[str, Staged] = {name: stage(golden, log, folder / name) for name in names}
-
-    @property
-    def pattern(self) -> str:
-        return f"{self.folder}/*/"
-
-    def request(self, **changes: Any) -> CleanRequest:
-        return next(iter(self.staged.values())).asking(directories=(), **changes)
-
-    def fleet(self, at_once: int | None = 2, engine: Any = in_process, **changes: Any) -> Fleet:
-        options = FleetOptions(fleet=[self.pattern], brokers_at_once=at_once)
-        return Fleet(self.request(**changes), options, engine=engine)
-
-    def clean(self, **changes: Any) -> dict[str, BrokerResult]:
-        return by_name(self.fleet(**changes).clean())
-
-
-def by_name(results: Sequence[BrokerResult]) -> dict[str, BrokerResult]:
-    return {result.broker: result for result in results}
-
-
-def statuses(results: dict[str, BrokerResult]) -> dict[str, str]:
-    return {name: result.status for name, result in sorted(results.items())}
+from tests.support.operator.fleets import NAMES, Root, by_name, statuses
+from tests.support.operator.staged import in_process, listing, logs_in, no_engine, stage
 
 
 @pytest.fixture
@@ -90,6 +59,7 @@ def test_a_broker_is_a_log_directory_or_what_has_its_log_dirs_in_it(tmp_path: Pa
         ("rack1/*", ["b1", "b2"]),
         ("./rack1//b[12]/../b1", ["b1", "b2"]),
         ("rack2/b1", ["b1"]),
+        ("rack[2]/b?", ["b1"]),
     ],
 )
 def test_a_name_is_what_the_wildcards_stand_for(tmp_path: Path, pattern: str, names: list[str]) -> None:
@@ -113,7 +83,7 @@ def test_patterns_that_do_not_name_brokers_are_refused(tmp_path: Path) -> None:
     refused(UsageError, "nothing*", "quotes", f"{tmp_path}/nothing*/")
     refused(UsageError, "**", "depth", f"{tmp_path}/**/")
     refused(UsageError, "matched twice", "once", f"{tmp_path}/all/*/", f"{tmp_path}/all/b[1]", path=broker)
-    refused(UsageError, "b2 and b2/disk0", "once", f"{tmp_path}/all/*/", f"{tmp_path}/all/*/disk[0]")
+    refused(UsageError, "b2 and b2/disk0", "once", f"{tmp_path}/all/*/", f"{tmp_path}/all/*/disk?")
     other = make_log_directory(tmp_path / "other" / "b1")
     refused(UsageError, "b1, too", "wildcards", f"{tmp_path}/all/*/", f"{tmp_path}/other/*/", path=other)
     (tmp_path / "all" / "b3").symlink_to(other)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -67,7 +68,7 @@ COPIED_BEFORE = "its copy is there already; remove it to have the broker copied 
 NO_TOPIC = "it has no partition of the chosen topics"
 _NAMED = 4
 """How many paths an error names."""
-_WILDCARDS = "*?["
+_WILDCARDS = re.compile(r"[*?[]")
 _NO_BROKERS = ("lost+found",)
 """Directories that a pattern may match although they are no broker's: a file system has them at its root."""
 _logger = logging.getLogger("siltstone.cleaner")
@@ -177,9 +178,9 @@ def _matches(patterns: Sequence[str]) -> list[tuple[str, Path]]:
 
 def _name(pattern: str, path: Path) -> str:
     """The parts of a path that stand for parts of the pattern with wildcards; of a pattern without any the
-    last part."""
+    last part. (``[*]`` is no wildcard: it stands for that character.)"""
     pairs = zip(PurePath(pattern).parts, path.parts, strict=True)
-    parts = [part for wanted, part in pairs if any(character in wanted for character in _WILDCARDS)]
+    parts = [part for wanted, part in pairs if _WILDCARDS.search(re.sub(r"\[[^!]\]", "", wanted))]
     return "/".join(parts) or path.name
 
 
