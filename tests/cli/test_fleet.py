@@ -43,9 +43,13 @@ def test_a_row_a_broker_and_the_sums(siltstone: Command, root: Root) -> None:
         ["broker3", "cleaned"],
     ]
     text = " ".join(" ".join(rows[3:]).split())
-    assert f"failed: broker2: {root.staged['broker2'].directory}: the directory was not stopped cleanly" in text
+    assert (
+        f"failed: broker2: {root.staged['broker2'].directory}: the directory was not stopped cleanly" in text
+    )
     assert "siltstone recover" in text
-    assert re.search(r"2 of 2 logs of 3 brokers cleaned: .* → .*, [\d,]+ records removed; 1 broker with", text)
+    assert re.search(
+        r"2 of 2 logs of 3 brokers cleaned: .* → .*, [\d,]+ records removed; 1 broker with", text
+    )
 
 
 def test_a_restart_says_why_there_is_nothing_to_do(siltstone: Command, root: Root) -> None:
@@ -84,7 +88,9 @@ def test_an_object_a_broker_and_one_with_the_sums(siltstone: Command, root: Root
     assert total["bytes_after"] == sum(log["bytes_after"] for log in logs) < total["bytes_before"]
 
 
-def test_verbose_shows_the_logs_of_each_broker_and_quiet_only_failures(siltstone: Command, root: Root) -> None:
+def test_verbose_shows_the_logs_of_each_broker_and_quiet_only_failures(
+    siltstone: Command, root: Root
+) -> None:
     unclean(root, "broker2")
     done = clean(siltstone, root, "--dry-run", "-v", "--brokers-at-once", 1)
     assert done.lines[0] == "broker1:" and done.lines[3].startswith("basic-0  would clean")

@@ -84,9 +84,7 @@ def test_clean_its_audit_and_undo(
     hold_to_page("undo", [undone, *of_fleet])
 
 
-def test_clean_of_a_fleet(
-    siltstone: Command, staged: Staged, flags: list[object], tmp_path: Path
-) -> None:
+def test_clean_of_a_fleet(siltstone: Command, staged: Staged, flags: list[object], tmp_path: Path) -> None:
     (staged.directory / "gone-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     shutil.copytree(staged.directory, tmp_path / "logs2")
     (tmp_path / "logs2" / ".kafka_cleanshutdown").unlink()

@@ -20,7 +20,8 @@ from siltstone.commands import clean as cleaning
 from siltstone.commands import fleet as fleets
 from siltstone.commands.clean import CleanOutcome, CleanRequest
 from siltstone.commands.fleet import BrokerResult, Fleet, FleetOptions, find_brokers, undo_fleet
-from siltstone.compaction.engine import Engine, InProcessEngine, Progress
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.spark import session
 from tests.support.errors import raises_error
 from tests.support.operator.fleets import NAMES, Root, by_name, statuses
 from tests.support.operator.staged import in_process, listing, logs_in, no_engine, stage
@@ -48,7 +49,10 @@ def test_a_broker_is_a_log_directory_or_what_has_its_log_dirs_in_it(tmp_path: Pa
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "a file").touch()
     found = find_brokers([f"{tmp_path}/*"])
-    assert {broker.name: list(broker.directories.values()) for broker in found} == {"one": [one], "two": disks}
+    assert {broker.name: list(broker.directories.values()) for broker in found} == {
+        "one": [one],
+        "two": disks,
+    }
 
 
 @pytest.mark.parametrize(
@@ -270,15 +274,15 @@ def test_an_engine_that_does_not_start_stops_the_run(root: Root, monkeypatch: py
     before = listing(root.folder)
     starts = []
 
-    def start(request: CleanRequest, progress: Progress | None) -> Engine:
-        starts.append(request)
+    def start(master: str, **settings: object) -> None:
+        starts.append(master)
         raise EngineError("Java is missing", advice="install it")
 
-    monkeypatch.setattr(cleaning, "spark_session", start)
+    monkeypatch.setattr(session, "start_session", start)
     fleet = root.fleet(engine=None, at_once=1, no_spark=False, master="local[1]")
     with raises_error(EngineError, about="Java is missing", advice="install it"):
         fleet.clean()
-    assert len(starts) == 1 and listing(root.folder) == before
+    assert starts == ["local[1]"] and listing(root.folder) == before
 
 
 # The next run.

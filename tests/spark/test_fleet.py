@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from siltstone.commands import clean as cleaning
-from siltstone.commands.clean import CleanRequest
-from siltstone.compaction.engine import Progress
-from siltstone.spark import tasks
+from siltstone.base.errors import EngineError
+from siltstone.spark import clean
+from siltstone.spark import session as sessions
 from tests.support.operator.fleets import Root, by_name
 from tests.support.operator.staged import log_bytes, no_leftovers
 
@@ -21,13 +21,13 @@ NAMES = [f"broker{number}" for number in range(5)]
 def test_brokers_are_cleaned_on_one_session_as_in_this_process(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts, start = [], cleaning.spark_session
+    starts, start = [], sessions.start_session
 
-    def counted(request: CleanRequest, progress: Progress | None) -> SparkSession:
-        starts.append(start(request, progress))
+    def counted(*arguments: Any, **settings: Any) -> SparkSession:
+        starts.append(start(*arguments, **settings))
         return starts[-1]
 
-    monkeypatch.setattr(cleaning, "spark_session", counted)
+    monkeypatch.setattr(sessions, "start_session", counted)
     root = Root(golden, tmp_path / "root", NAMES, "basic_zipf_ts")
     alone = Root(golden, tmp_path / "alone", NAMES[:1], "basic_zipf_ts")
     alone.clean()
@@ -43,18 +43,22 @@ def test_brokers_are_cleaned_on_one_session_as_in_this_process(
 
 
 def test_a_session_that_has_died_is_started_again_for_the_next_broker(
-    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts = []
+    starts: list[SparkSession] = []
+    alive = iter([False, True])
+    monkeypatch.setattr(clean, "is_alive", lambda asked: next(alive))
 
-    def counted(request: CleanRequest, progress: Progress | None) -> SparkSession:
-        starts.append(request)
+    def start() -> SparkSession:
+        if len(starts) == 2:
+            raise EngineError("a second death", advice="")
+        starts.append(session)
         return session
 
-    alive = iter([False, True])
-    monkeypatch.setattr(cleaning, "spark_session", counted)
-    monkeypatch.setattr(tasks, "is_alive", lambda asked: next(alive))
-    root = Root(golden, tmp_path / "root", NAMES[:3])
-    results = root.clean(engine=None, at_once=1)
-    assert {result.status for result in results.values()} == {"cleaned"}
-    assert len(starts) == 2
+    engines = clean.SharedEngines(start, is_alone=False)
+    for count in (1, 2, 2):
+        assert engines.engine().workers == 2 and len(starts) == count
+    monkeypatch.setattr(clean, "is_alive", lambda asked: False)
+    with pytest.raises(EngineError):
+        engines.engine()
+    assert engines.start_error is None  # only the first start concerns all

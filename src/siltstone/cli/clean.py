@@ -41,6 +41,28 @@ class FleetFlags(FleetOptions):
     """The options of a fleet as flags."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is printed.
+
+    Parameters
+    ----------
+    verbose
+        Show skipped logs, segments, seconds, ignored files and the settings of each log, too; with --fleet,
+        the logs of each broker.
+    quiet
+        Show only what failed.
+    json
+        Print one JSON document instead of the table; one object a line for each snapshot with --watch, for
+        each broker with --fleet.
+    """
+
+    verbose: output.Verbose = False
+    quiet: output.Quiet = False
+    json: output.Json = False
+
+
 def clean(
     directories: output.Directories = (),
     /,
@@ -48,12 +70,10 @@ def clean(
     dir_: output.DirFlag = (),
     flags: CleanFlags = CleanFlags(),
     fleet: FleetFlags = FleetFlags(),
+    shown: Shown = Shown(),
     all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
-    verbose: output.Verbose = False,
-    quiet: output.Quiet = False,
-    json_: output.Json = False,
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories.
 
@@ -73,39 +93,37 @@ def clean(
         Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
     interval
         With --watch: seconds between two snapshots; default: 2.
-    verbose
-        Show skipped logs, segments, seconds, ignored files and the settings of each log, too.
-    quiet
-        Show only what failed.
-    json_
-        Print one JSON document instead of the table; one object a line for each snapshot with --watch, for
-        each broker with --fleet.
     """
+    output.refuse_if(
+        interval is not None and not watch, "--interval goes with --watch", "pass --watch, or no --interval"
+    )
     if fleet.fleet:
         _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watch)
-        return fleets.clean_fleet(
-            flags,
-            fleet,
-            show_broker=partial(_show_broker, flags) if verbose else None,
-            document=partial(_document, flags) if json_ else None,
-            quiet=quiet,
-        )
-    output.refuse_if(
-        fleet.brokers_at_once is not None, "--brokers-at-once goes with --fleet", "pass --fleet, or leave it out"
-    )
+        return _clean_fleet(flags, fleet, shown)
+    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once goes with --fleet", "pass --fleet")
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
-        return watch_logs(request, interval, json=json_)
-    output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
+        return watch_logs(request, interval, json=shown.json)
     began = time.monotonic()
-    done = _clean(request, all_topics=all_topics, quiet=quiet or json_)
+    done = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
     if done is None:
         return 1
-    if json_:
+    if shown.json:
         output.write_json(_document(request, done))
     else:
-        _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
+        _show(request, done, time.monotonic() - began, verbose=shown.verbose, quiet=shown.quiet)
     return _exit_status(done)
+
+
+def _clean_fleet(request: CleanFlags, options: FleetFlags, shown: Shown) -> int:
+    """Clean the brokers of a fleet; the exit status."""
+    return fleets.clean_fleet(
+        request,
+        options,
+        show_broker=partial(_show_broker, request) if shown.verbose else None,
+        document=partial(_document, request) if shown.json else None,
+        quiet=shown.quiet,
+    )
 
 
 def _refuse_with_fleet(has_directories: bool, request: CleanFlags, *, all_topics: bool, watch: bool) -> None:

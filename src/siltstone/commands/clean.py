@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from siltstone import __version__
 from siltstone.base import files, interruption
@@ -73,9 +72,6 @@ from siltstone.runtime.served_directory import (
     read_uncleanable,
 )
 from siltstone.runtime.topics import TOPICS_FILE
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Files of ``clean --in-place`` for later runs: the list of uncleanable logs, and the history of cleanings.
 #
@@ -236,18 +232,13 @@ Confirm = Callable[[Sequence[LogState], PlanOptions], None]
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the requested master. Raises EngineError, UsageError."""
     from siltstone.spark.clean import SparkEngine
-
-    return SparkEngine(spark_session(request, progress), progress=progress)
-
-
-def spark_session(request: CleanRequest, progress: Progress | None) -> SparkSession:
-    """A session on the requested master. Raises EngineError, UsageError."""
     from siltstone.spark.session import start_session
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     spill = None if request.spill_dir is None else str(request.spill_dir)
-    return start_session(request.master, spill_folder=spill, settings=request.spark_settings)
+    session = start_session(request.master, spill_folder=spill, settings=request.spark_settings)
+    return SparkEngine(session, progress=progress)
 
 
 def compaction_engine(

@@ -6,8 +6,8 @@
                          ├─► clean …                                     some brokers at one time
                          └─► clean …
 
-Each broker is cleaned as by a ``clean`` of its own (``commands.clean``): its locks, settings and clock are its
-own. Its plans exist only while it is cleaned, so memory is bounded by ``brokers_at_once`` and not by the
+Each broker is cleaned as by a ``clean`` of its own (``commands.clean``): its locks, settings and clock are
+its own. Its plans exist only while it is cleaned, so memory is bounded by ``brokers_at_once`` and not by the
 fleet. All brokers share the run's name and, on Spark, one session, whose jobs run side by side. What is wrong
 with one broker is in its result.
 
@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ from siltstone.log.directory import log_directories_of
 from siltstone.log.names import parse_partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from siltstone.spark.clean import SharedEngines
 
 BROKER = "{broker}"
 """Stands for the broker's name in the paths of ``--out``, ``--keep-originals`` and ``--broker-config``."""
@@ -156,7 +157,9 @@ def _matches(patterns: Sequence[str]) -> list[tuple[str, Path]]:
     paths: dict[str, Path] = {}
     for pattern in patterns:
         if "**" in pattern:
-            raise UsageError(f"--fleet {pattern}: '**' is not allowed", advice="pass a pattern for each depth")
+            raise UsageError(
+                f"--fleet {pattern}: '**' is not allowed", advice="pass a pattern for each depth"
+            )
         matched = [path for path in map(Path, files.matching(pattern)) if files.is_directory(path)]
         matched = [path for path in matched if path.name not in _NO_BROKERS]
         if not matched:
@@ -314,8 +317,8 @@ class Fleet:
         if at_once < 1:
             raise UsageError(f"--brokers-at-once {at_once} is not over 0", advice="pass a number of brokers")
         self._at_once = min(at_once, len(self.brokers))
-        self._spark = _SharedSpark(self._at_once)
-        self._engine = engine or (self._spark.engine if uses_spark else _in_process)
+        self._spark = _spark_engines(request, self._at_once) if uses_spark and engine is None else None
+        self._engine = engine or self._own_engine
         self._progress = progress or (lambda brokers, logs: None)
         self._logs_done, self._lock = 0, threading.Lock()
         self._deadline = None if request.stop_after is None else time.monotonic() + request.stop_after * 60
@@ -380,7 +383,7 @@ class Fleet:
         ended, others = wait(running, return_when=FIRST_COMPLETED)
         for future in ended:
             result, outcome = future.result()
-            if self._spark.start_error is not None:
+            if self._spark is not None and self._spark.start_error is not None:
                 raise self._spark.start_error
             self._add(result, outcome, on_broker)
         return others
@@ -465,7 +468,7 @@ class Fleet:
         return out
 
     def _make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, which other brokers may need at the same time. Raises OSError."""
+        """Make a folder and those above it, which other brokers may need at that time. Raises OSError."""
         with self._lock:
             files.make_directory(path, parents=True)
 
@@ -481,6 +484,11 @@ class Fleet:
             return max(request.max_extra_bytes // sharers, 1)
         free = min(files.free_space(path).free_bytes for path in broker.directories.values())
         return max(free // 4 // sharers, 1)
+
+    def _own_engine(self, request: CleanRequest, progress: Progress | None) -> Engine:
+        """The engine of one broker. (It shows no progress: bytes that are read count for all brokers.) Raises
+        EngineError."""
+        return InProcessEngine() if self._spark is None else self._spark.engine()
 
     def _count_logs(self, log: str, stage: str, done: int, total: int) -> None:
         """Count a log that is done; called by the threads of all brokers."""
@@ -511,38 +519,14 @@ def _own_path(path: Path | None, broker: Broker) -> Path | None:
     return path / broker.name
 
 
-def _in_process(request: CleanRequest, progress: Progress | None) -> Engine:
-    """The engine of one broker. (Bytes that are read count for all threads, so it shows no progress.)"""
-    return InProcessEngine()
+def _spark_engines(request: CleanRequest, at_once: int) -> SharedEngines:
+    """The engines of so many brokers at one time, on one session. Spark is not started yet."""
+    from siltstone.spark.clean import SharedEngines
+    from siltstone.spark.session import start_session
 
-
-class _SharedSpark:
-    """Makes the engines of the brokers on one session, which is started with the first engine, and again if
-    its Java has died: then the logs of that moment have failed, and those of later brokers are cleaned.
-    ``start_error``: why the first start failed, which concerns all brokers."""
-
-    def __init__(self, at_once: int) -> None:
-        self._at_once, self._lock = at_once, threading.Lock()
-        self._session: SparkSession | None = None
-        self.start_error: SiltstoneError | None = None
-
-    def engine(self, request: CleanRequest, progress: Progress | None) -> Engine:
-        """An engine for one broker. Raises EngineError, UsageError."""
-        from siltstone.spark.clean import SparkEngine
-        from siltstone.spark.jobs import NO_BARRIER
-        from siltstone.spark.tasks import is_alive
-
-        with self._lock:
-            if self.start_error is not None:
-                raise self.start_error
-            try:
-                if self._session is None or not is_alive(self._session):
-                    self._session = cleaning.spark_session(request, None)
-            except SiltstoneError as error:
-                self.start_error = error if self._session is None else None
-                raise
-            # A barrier stage needs all workers at one time, which it does not have beside other jobs.
-            return SparkEngine(self._session, **({} if self._at_once == 1 else {"barrier_bytes": NO_BARRIER}))
+    spill = None if request.spill_dir is None else str(request.spill_dir)
+    start = partial(start_session, request.master, spill_folder=spill, settings=request.spark_settings)
+    return SharedEngines(start, is_alone=at_once == 1)
 
 
 # Undo.
