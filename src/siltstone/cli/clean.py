@@ -94,20 +94,16 @@ def clean(
     interval
         With --watch: seconds between two snapshots; default: 2.
     """
-    output.refuse_if(
-        interval is not None and not watch,
-        "--interval is only for --watch",
-        "pass --watch, or no --interval",
-    )
     if fleet.fleet:
-        _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watch)
+        watches = watch or interval is not None
+        _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
         return _clean_fleet(flags, fleet, shown)
-    output.refuse_if(
-        fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", "pass --fleet"
-    )
+    without = "pass --fleet, or leave it out"
+    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=shown.json)
+    output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
     outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
     if outcome is None:
