@@ -22,7 +22,7 @@ from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
-from siltstone.compaction.keys import ENTRY_BYTES, MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     GroupReport,
@@ -40,6 +40,7 @@ from siltstone.compaction.work import (
     TaskLimits,
     check_keyless,
     extract,
+    merge_entries,
     retained_by_group,
     transaction_state_by_group,
 )
@@ -123,7 +124,7 @@ class Engine(Protocol):
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
     """How many buckets a merge needs so that the keys of each fit the memory for keys. There are no more keys
     than offsets."""
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES_PER_ENTRY // work.limits.memory_bytes))
+    return max(at_least, -(-offset_span(work) * work.merge_bytes_per_entry // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -139,7 +140,12 @@ def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
 def entry_capacity(work: LogWork) -> int:
     """How many entries a task may hold while it extracts: a third of its memory. A collector that grows takes
     half as much again, and the rest is for blobs that are sent."""
-    return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
+    return max(1024, work.limits.memory_bytes // (3 * entry_bytes(work)))
+
+
+def entry_bytes(work: LogWork) -> int:
+    """The size of a key entry on its way to the merge."""
+    return 8 * work.entry_words
 
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
@@ -179,7 +185,7 @@ class _MergedLog:
         # 3. Merge bucket by bucket: retained offsets by group.
         parts: dict[int, list[Offsets]] = {}
         for bucket in sorted(blobs) if extracted.failure is None else ():
-            merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
+            merged = merge_entries(work, blobs.pop(bucket), bucket, buckets, extracted)
             self.log_report.dirty_keys += merged.dirty_keys
             for group, offsets in retained_by_group(work, merged):
                 parts.setdefault(group, []).append(offsets)

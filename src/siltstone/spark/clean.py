@@ -41,11 +41,12 @@ from siltstone.compaction.broadcast import (
 from siltstone.compaction.engine import (
     bucket_count,
     clean_in_one_task,
+    entry_bytes,
     entry_capacity,
     offset_span,
     wave_bytes,
 )
-from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -66,6 +67,7 @@ from siltstone.compaction.work import (
     are_cut,
     check_keyless,
     extract,
+    merge_entries,
     retained_by_group,
     splits_by_task,
     transaction_state_by_group,
@@ -240,12 +242,12 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         elif row.kind == rows.TRANSACTION_SUMMARY:
             report.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
-            blob = entries_of(row, buckets)
+            blob = entries_of(row, buckets, work.entry_words)
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
         yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
     for bucket in sorted(blobs):
-        retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
+        retained = merge_entries(work, blobs.pop(bucket), bucket, buckets, report.extracted)
         report.dirty_keys += retained.dirty_keys
         for group, offsets in retained_by_group(work, retained):
             report.retained_counts[group] = report.retained_counts.get(group, 0) + len(offsets)
@@ -488,9 +490,9 @@ class SparkEngine(SparkWorkers):
         """Run the stages extract, merge and ``task``, which gets retained offsets by group; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, workers))
-        entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.limits.memory_bytes)
-        buckets = smaller_buckets(buckets, tasks, entry_bytes)
+        all_entries = offset_span(work) * entry_bytes(work)
+        buckets, tasks = merge_shape(min_buckets, workers, all_entries, work.limits.memory_bytes)
+        buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs = self._splits_of_tasks(work, workers)
         stages = (
             Stage(function=extract_task, arguments=(work, inputs, buckets), tasks=len(inputs)),
