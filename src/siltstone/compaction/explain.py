@@ -8,9 +8,11 @@ succeed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, Config, LogConfig, Setting, format_value
-from siltstone.base.errors import EngineError, SiltstoneError, SourceChangedError
+from siltstone.base.errors import CorruptFileError, EngineError, SiltstoneError, SourceChangedError
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
@@ -46,10 +48,11 @@ from siltstone.compaction.statistics import Bins, KeyCount, LogStatistics, Stati
 from siltstone.compaction.work import HAS_KEYLESS_RECORDS, Extracted, LogWork
 from siltstone.log.coordinator_records import describe_key
 from siltstone.log.directory import Checkpoints
-from siltstone.log.lookup import position_of_offset
-from siltstone.log.names import OfOneLog, parse_partition
+from siltstone.log.indexes import read_entries
+from siltstone.log.lookup import BatchPosition, position_of_offset
+from siltstone.log.names import OfOneLog, parse_partition, segment_file
 from siltstone.log.producers import load_producers
-from siltstone.log.segments import first_batch_timestamp, floor_segment_index, largest_timestamp
+from siltstone.log.segments import Segment, first_batch_timestamp, floor_segment_index, largest_timestamp
 
 # The data of an explanation: the JSON of ``siltstone explain``, and the input of its page and tables.
 
@@ -377,7 +380,7 @@ def read_key(work: LogWork, offset: int) -> bytes | None:
     OSError."""
     segment = work.segments[floor_segment_index(list(work.segments), offset)]
     with files.Reader(segment.path) as reader:
-        place = position_of_offset(reader, offset, end=segment.size)
+        place = _find_batch(reader, segment, offset)
         if place is None:
             return None
         window = np.empty(place.size, np.uint8)
@@ -391,6 +394,20 @@ def read_key(work: LogWork, offset: int) -> bytes | None:
     )
     rows = np.flatnonzero(columns.offset == offset)
     return columns.key(int(rows[0])) if len(rows) else None
+
+
+def _find_batch(reader: files.Reader, segment: Segment, offset: int) -> BatchPosition | None:
+    """The batch with ``offset``, by the offset index; by all headers where that is missing or wrong. None
+    without such a batch. Raises CorruptFileError, OSError."""
+    with contextlib.suppress(OSError, CorruptFileError):
+        path = Path(segment.directory) / segment_file(segment.base_offset, "index")
+        entries = read_entries(files.read_bytes(path), "index", str(path))
+        row = int(np.searchsorted(entries["relative_offset"], offset - segment.base_offset, side="right"))
+        start = int(entries["position"][row - 1]) if row else 0
+        found = position_of_offset(reader, offset, start=start, end=segment.size)
+        if found is not None and found.base_offset <= offset:
+            return found
+    return position_of_offset(reader, offset, end=segment.size)
 
 
 def key_text(name: str, key: bytes | None) -> str:
@@ -494,14 +511,20 @@ def _plan_explanation(
         if log.status == report.SKIPPED:
             log.outcome.expired = _expired(expiry)
             return log, None
-        forced = plan_log(state, checkpoints, replace(plan_options, force=True, drop_keyless=True), None)
+        forced = (
+            now
+            if isinstance(now, PlannedLog)
+            else plan_log(state, checkpoints, replace(plan_options, force=True), None)
+        )
         log.range = range_of(state, checkpoints, plan_options)
         if expiry is not None and isinstance(now, LogResult):  # only retention changes the log now
             _copy_outcome(log, now, expiry)
             return log, None
         if not isinstance(forced, PlannedLog):
             return log, None
-        forced.work = replace(forced.work, statistics=statistics_options(forced.work, options.top))
+        work = forced.work
+        rules, counted = replace(work.rules, drop_keyless=True), statistics_options(work, options.top)
+        forced.work = replace(work, rules=rules, statistics=counted)
         return log, forced
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)

@@ -220,9 +220,8 @@ def extract_task(
         for summary in extracted.summaries:
             yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
         extracted.summaries = []
-        yield report_row(
-            rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
-        ).batch()
+        # To the task of bucket 0, as the summaries: it tells the groups whether there are keyless records.
+        yield report_row(rows.REPORT, LogReport(name=work.name, extracted=extracted), 0).batch()
         if number == 0:
             yield Row(target=0, kind=rows.TRIGGER).batch()
 
@@ -230,14 +229,16 @@ def extract_task(
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the key entries of buckets into retained offsets by group; pass reports on.
 
-    The task of bucket 0 also computes the state of transactions in which each group starts.
+    The task of bucket 0 also computes the state of transactions in which each group starts, and tells each
+    group if the log has records without a key.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    report = LogReport(name=work.name)
+    report, has_keyless = LogReport(name=work.name), False
     for row in rows_of(batches):
         if row.kind == rows.TRIGGER:
             yield from (Row(target=group.index, kind=rows.RETAINED).batch() for group in work.groups)
         elif row.kind == rows.REPORT:
+            has_keyless |= report_of(row, LogReport).extracted.keyless > 0
             yield row.batch()
         elif row.kind == rows.TRANSACTION_SUMMARY:
             report.extracted.summaries.append(row.array(np.int64, 3).copy())
@@ -246,6 +247,8 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
             blobs.setdefault(blob.bucket, []).append(blob)
     for group, transaction_state in transaction_state_by_group(work, report.extracted).items():
         yield report_row(rows.TRANSACTION_STATE, transaction_state, group).batch()
+    if has_keyless:
+        yield from (Row(target=group.index, kind=rows.KEYLESS).batch() for group in work.groups)
     for bucket in sorted(blobs):
         retained = merge_entries(work, blobs.pop(bucket), bucket, buckets, report.extracted)
         report.dirty_keys += retained.dirty_keys
@@ -264,8 +267,11 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """
     buffers = Buffers()
 
-    def rewrite(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
-        rewritten = rewrite_group(work, group, retained, attempt_name(), transaction_state, buffers)
+    def rewrite(
+        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state, buffers)
+        rewritten = rewrite_group(work, group, *inputs, has_keyless=has_keyless)
         return LogReport(name=work.name, groups=[rewritten])
 
     return _by_group(work, batches, rewrite)
@@ -274,33 +280,40 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each group; pass reports on."""
 
-    def gather(group: Group, retained: Offsets, transaction_state: TransactionState) -> LogReport:
+    def gather(
+        group: Group, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state)
         return LogReport(
-            name=work.name, files=[write_retained(work, group, retained, attempt_name(), transaction_state)]
+            name=work.name, files=[write_retained(work, group, *inputs, has_keyless=has_keyless)]
         )
 
     return _by_group(work, batches, gather)
 
 
 def _by_group(
-    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState], LogReport]
+    work: LogWork, batches: Batches, clean: Callable[[Group, Offsets, TransactionState, bool], LogReport]
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each group's retained offsets and the state of transactions in which it starts.
+    """Call ``clean`` with each group's retained offsets, the state of transactions in which it starts, and
+    whether the log has records without a key.
 
     Yields the reports of ``clean``, and passes other rows on.
     """
     retained: dict[int, list[Offsets]] = {}
     transaction_state: dict[int, TransactionState] = {}
+    has_keyless = False
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.target, []).append(row.array(np.uint32).copy())
+        elif row.kind == rows.KEYLESS:
+            has_keyless = True
         elif row.kind == rows.TRANSACTION_STATE:
             transaction_state[row.target] = report_of(row, TransactionState)
         else:
             yield row.batch()
     for group in sorted(retained):
         offsets, state = np.concatenate(retained.pop(group)), transaction_state.get(group, NO_TRANSACTIONS)
-        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state)).batch()
+        yield report_row(rows.REPORT, clean(work.groups[group], offsets, state, has_keyless)).batch()
 
 
 def rewrite_from_files_task(
