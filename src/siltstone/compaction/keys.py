@@ -355,7 +355,7 @@ def hash_table_of_shards(bounds: Int64) -> Int32:
 # ::
 #
 #     records ─ hash ─► shard s: [ entries … free ]     full: it is de-duplicated, in place
-#                                                       still more than half full: more rows, or all are sent
+#                                                       still crowded: more rows, or all are sent
 #
 # Entries go to their shards at once, so that a shard is de-duplicated within the processor's cache.
 
@@ -363,8 +363,11 @@ _NOT_COUNTED: Int64 = np.empty(0, np.int64)
 _NO_MARKS: Words = np.empty(0, np.uint64)
 _SHARDS_MAX = 512
 """The most shards of a collector, unless it has more buckets."""
-_INITIAL_SHARD_ROWS = 4096
-"""Rows of a shard at first: entries and hash table fit a core's cache."""
+_INITIAL_SHARD_ROWS = 4072
+"""Rows of a shard at first: entries and hash table fit a core's cache. No power of two: shards that begin at
+multiples of it would share a few sets of the cache, and each entry that is put would miss it."""
+_CROWDED_EIGHTHS = 5
+"""A de-duplicated shard that is more than five eighths full would soon be full again."""
 _DISTINCT_SHARE_MAX = 3 / 4
 """If no more than this share of a full shard is distinct keys, shards get more rows: keys repeat, so that
 de-duplicating more entries makes fewer to send."""
@@ -385,8 +388,7 @@ def put_into_shards(
     ``entries``, of which ``counts`` are used.
 
     With ``dedupes`` a full shard is de-duplicated (``superseded``: see ``dedupe``). Stops before the first
-    entry whose shard is full, or stays more than half full; returns the number of that entry, or
-    ``len(new)``.
+    entry whose shard is full, or stays crowded; returns the number of that entry, or ``len(new)``.
     """
     width = np.uint64(new.shape[1])
     for i in range(np.uint64(start), np.uint64(len(new))):
@@ -395,7 +397,7 @@ def put_into_shards(
             if dedupes:
                 shard = entries[s * shard_rows : (s + 1) * shard_rows]
                 counts[s] = dedupe(shard, table, shard, superseded)
-            if counts[s] > shard_rows // 2:
+            if counts[s] > shard_rows * _CROWDED_EIGHTHS // 8:
                 return np.int64(i)
         row = np.uint64(s * shard_rows + counts[s])
         counts[s] += 1
