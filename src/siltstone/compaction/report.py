@@ -52,7 +52,7 @@ class Summable:
 #
 # A reason's number here is its index in the kernels' counts; its field in ``Discarded`` is its name in the
 # JSON, the tables of ``clean`` and ``explain``, the history and the log lines. A new reason is a number and a
-# field, before ``expired``; ``rewrite`` and ``explain`` (``_count_records``) have to count it. ``verify``
+# field, before ``expired``; ``rewrite`` and ``statistics`` (``count_records``) have to count it. ``verify``
 # checks cleanings by rules of its own, so it has a list of its own (``verify/findings``).
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)
