@@ -1,9 +1,10 @@
 """Compiles the numba kernels ahead of their first use: ``python -m siltstone.warmup [kernels|spark]``.
 
-``kernels``: a small log is cleaned (in one task, and in several), explained, compacted, appended to and read in a
-temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class archive
-(``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why. Without an argument both, one after the other; two processes may do them at one time.
+``kernels``: a small log is cleaned (in one task, and in several), explained, compacted, appended to and read
+in a temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class
+archive (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on
+standard error says why. Without an argument both, one after the other; two processes may do them at one
+time.
 """
 
 from __future__ import annotations
