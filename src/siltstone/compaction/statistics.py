@@ -38,7 +38,7 @@ from siltstone.base.records.layout import (
     Int32,
     Int64,
     Words,
-    delete_horizons,
+    have_delete_horizons,
 )
 from siltstone.compaction import report
 from siltstone.compaction.keys import (
@@ -251,7 +251,7 @@ def count_records(
     """Count the records of some batches; returns word 2 of the counted entry of each record whose key decides
     about it. ``aborted``: bool, one a batch; None for none."""
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
-    is_v2, has_horizon = batches["magic"] == 2, delete_horizons(batches)
+    is_v2, has_horizon = batches["magic"] == 2, have_delete_horizons(batches)
     horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
     is_past_horizon = np.where(is_v2, has_horizon & (horizon <= rules.now_ms), not rules.keeps_legacy)
     is_kept_by_ledger = is_past_horizon & (batches["last_offset"] >= rules.tombstones_from)
