@@ -1,4 +1,4 @@
-"""Runs tasks and jobs for the cleaner, the compactor, ``explain`` and ``verify``.
+"""Runs tasks and jobs for the cleaner, the compactor and ``verify``.
 
 ``verify`` shares no code with the cleaner, so this module imports nothing of ``compaction``.
 """
@@ -281,7 +281,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
                     context.cancelJobsWithTag(tag)
 
 
-# The jobs of ``explain`` and ``verify``: the first stage reads logs, the second one works on keys by bucket.
+# The jobs of ``verify``: the first stage reads logs, the second one works on keys by bucket.
 #
 # ::
 #

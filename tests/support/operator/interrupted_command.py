@@ -98,10 +98,10 @@ def hold(module: Any, name: str, marker: str) -> None:
 
 
 def at_task(stage: str, marker: str) -> None:
-    """``extract_task``, …: of the cleaner, or of ``explain`` or the compaction."""
-    from siltstone.spark import clean, compact, explain
+    """``extract_task``, …: of the cleaner, which ``explain`` runs as well, or of the compaction."""
+    from siltstone.spark import clean, compact
 
-    module = {"observe_task": explain, "compact_whole_task": compact}.get(stage, clean)
+    module = compact if stage == "compact_whole_task" else clean
     if stage != "clean_whole_task":
         spread()
     hold(module, stage, marker)
