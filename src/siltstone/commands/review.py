@@ -13,7 +13,7 @@ from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf
+from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -101,6 +101,7 @@ def _paths(side: Path | Sequence[Path]) -> Sequence[Path]:
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.executors import workers_of
     from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
@@ -164,6 +165,7 @@ def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progr
     if not request.uses_spark(lambda: cleanable_bytes(states)):
         engine = InProcessEngine(progress=progress)
         return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.executors import workers_of
     from siltstone.spark.explain import SparkObserver
     from siltstone.spark.session import session_on
