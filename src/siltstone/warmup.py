@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
@@ -27,9 +27,6 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.partition import open_partition
 from siltstone.log.reading import LogReader
 from siltstone.log.validation import Origin
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def _append_and_read(directory: Path) -> None:
@@ -68,7 +65,7 @@ def _start_spark(directory: Path) -> None:
     from siltstone.spark.jobs import BARRIER_BYTES
     from siltstone.spark.session import make_class_archive
 
-    def clean(session: SparkSession) -> None:
+    def clean(session: Any) -> None:
         # A job with shuffles needs Spark's SQL, one without does not.
         for number, barrier_bytes in enumerate((BARRIER_BYTES, 0)):
             engine, log = SparkEngine(session, barrier_bytes=barrier_bytes), directory / f"spark-{number}"

@@ -148,6 +148,13 @@ class InterruptHandler:
         finally:
             self._start_thread()
 
+    def uninstall(self) -> None:
+        """In a fork of a command's process, which has no thread that waits: signals end it from now on."""
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self._is_installed = False
+
     def _handle_signal(self, number: int, frame: object) -> None:
         self._signal_number = self._signal_number or number
         self._raise_once()
@@ -195,15 +202,6 @@ def current() -> InterruptHandler:
     """The ``InterruptHandler`` that this process's command has installed, else one that never sees a
     signal."""
     return _current
-
-
-def forget() -> None:
-    """In a fork of a command's process: signals do again what the system lets them do."""
-    global _current
-    signal.set_wakeup_fd(-1)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    _current = InterruptHandler()
 
 
 class _Deferring:

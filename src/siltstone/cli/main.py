@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import os
 import sys
@@ -149,7 +150,7 @@ def asks_for_spark(arguments: Sequence[str]) -> str | None:
     """The master that a command line asks for, before it is parsed; None unless it asks for Spark, without
     settings of its own. A guess: the session's start checks it."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
-    values = dict(zip(words, [*words[1:], ""], strict=True))
+    values = dict(itertools.pairwise([*words, ""]))
     if not words or words[0] not in _SPARK_COMMANDS or values.keys() & {"--help", "-h", "--spark-conf"}:
         return None
     is_wanted = "--master" in values or values.get("--engine") == "spark"

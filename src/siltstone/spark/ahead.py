@@ -6,10 +6,10 @@
                                        └─ fork: warms up, waits ──┐
     Java, for the first job ─► python -m siltstone.spark.ahead ───┴─► it gets the pipes and the environment
 
-A daemon that Java starts imports everything again, and the first job waits for it longer than for a gigabyte to
-be cleaned. The process that Java starts in its place connects to the socket that ``VARIABLE`` names, in a folder
-of this user; hands over to the fork, once; and ends when the fork ends. Without such a socket, or if anything
-fails before the hand-over, it becomes ``spark.daemon``.
+A daemon that Java starts imports everything again, and the first job waits for that longer than for a
+gigabyte to be cleaned. The process that Java starts in its place connects to the socket that ``VARIABLE``
+names, in a folder of this user, hands over to the fork, once, and ends when the fork ends. Without such a
+socket, or if anything fails before the hand-over, it becomes ``spark.daemon`` itself.
 
 A fork copies locks that other threads hold, and no threads. So there must be none but the one that waits for
 signals, which ends for the moment of the fork. The fork keeps no file of the command.
@@ -23,7 +23,6 @@ import importlib
 import json
 import os
 import select
-import signal
 import socket
 import struct
 import sys
@@ -38,14 +37,14 @@ WORKER = "pyspark.worker"
 """The module of PySpark that runs tasks. Its other worker modules, which plan queries, are forked without
 imports."""
 _STANDARD_FILES = (0, 1, 2)
-_SIZE = struct.Struct(">I")
+_SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
 """Sockets whose other end tells a fork that this process has ended."""
 
 
 def fork(path: str) -> None:
-    """Fork the daemon once, with its socket at ``path``, if this is a command's process. Nothing happens if it
-    has other threads, or cannot."""
+    """Fork the daemon once, with its socket at ``path``, if this is a command's process. Nothing happens if
+    it has other threads, or cannot."""
     if _kept_open or not interruption.current().is_installed:
         return
     daemon = importlib.import_module(DAEMON)
@@ -72,7 +71,7 @@ def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
     try:
         gc.freeze()
         os.setpgid(0, 0)
-        interruption.forget()
+        interruption.current().uninstall()
         _close_all_but(listener.fileno(), command.fileno())
         daemon = importlib.import_module(DAEMON)
         if daemon.warm_up():
@@ -106,37 +105,38 @@ def _take_over(connection: socket.socket) -> None:
     _close_all_but(connection.fileno())
     with connection.makefile("rb") as stream:
         told = json.loads(stream.read(*_SIZE.unpack(size)))
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in _STANDARD_FILES)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, "w" if n else "r", closefd=False) for n in _STANDARD_FILES
+    )
     sys.argv[1:] = told["arguments"]
     os.environ.clear()
     os.environ.update(told["environment"])
     os.chdir(told["folder"])
     known = told["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path += [entry for entry in known if entry and entry not in sys.path]
+    connection.sendall(_TAKEN)
 
 
 def _hand_over(path: str) -> bool:
-    """In the process that Java started: hand over to the fork, and wait until it ends; False if there is
-    none."""
+    """In the process that Java started: hand over to the fork, and wait until it ends; False if it has not
+    taken over."""
     told = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
     data = json.dumps(told).encode()
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(path)
-            socket.send_fds(connection, [_SIZE.pack(len(data))], _STANDARD_FILES)
-            connection.sendall(data)
-        except OSError:
-            return False
-        with contextlib.suppress(OSError):
-            connection.recv(1)
-    return True
+    taken = b""
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.connect(path)
+        socket.send_fds(connection, [_SIZE.pack(len(data))], _STANDARD_FILES)
+        connection.sendall(data)
+        taken = connection.recv(1)
+        connection.recv(1)
+    return taken == _TAKEN
 
 
 def main() -> None:
     """Hand over to the fork, or become the daemon."""
     path = os.environ.pop(VARIABLE, None)
     if sys.argv[1:] != [WORKER] or path is None or not _hand_over(path):
-        os.execv(sys.executable, [sys.executable, "-m", DAEMON, *sys.argv[1:]])
+        importlib.import_module(DAEMON).main()
 
 
 if __name__ == "__main__":

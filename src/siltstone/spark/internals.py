@@ -17,6 +17,7 @@ from typing import Any
 
 import pyspark.java_gateway
 from pyspark import SparkConf, SparkContext
+from pyspark.errors.exceptions.captured import install_exception_handler
 from pyspark.sql import SparkSession
 
 CHECKED_VERSIONS = {"pyspark": ("4.3.0",), "py4j": ("0.10.9.9",)}
@@ -46,11 +47,24 @@ PRIVATE_USES = {
         'if "PYSPARK_GATEWAY_PORT" in os.environ:': "spark-submit has started Java",
         "proc = Popen(command, **popen_kwargs)": "replaced: Java gets a process group of its own",
         "gateway.proc = proc": "Java's process, to wait for it",
+        'gateway_secret = os.environ["PYSPARK_GATEWAY_SECRET"]': "connects to the Java of java.py",
+        'env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = conn_info_file': "java.py does the same",
+        "gateway_port = read_int(info)": "what Java writes there: java.py reads it",
     },
     "pyspark.sql.session:SparkSession": {
         '_instantiatedSession: ClassVar[Optional["SparkSession"]] = None': "the program's session",
         '_activeSession: ClassVar[Optional["SparkSession"]] = None': "cleared after Java's death",
+        "def _get_j_spark_session_class(": "LateSession sets the default session of Java's side",
     },
+    "pyspark.sql.session:SparkSession.__init__": {
+        "self._sc = sparkContext": "LateSession has these three, and no Java session",
+        "self._jsc = self._sc._jsc": "the second",
+        "self._jvm = self._sc._jvm": "the third",
+        "self._jsparkSession = jsparkSession": "made when it is first asked for",
+        "self._profiler_collector = AccumulatorProfilerCollector()": "made with it",
+        "install_exception_handler()": "LateSession does it, too",
+    },
+    "pyspark.errors.exceptions.captured:install_exception_handler": {"": "Java's exceptions as PySpark's"},
     "pyspark.sql.session:SparkSession.Builder": {
         "self._options: Dict[str, Any] = {}": "the settings that Java is started with"
     },
@@ -145,9 +159,10 @@ class LateSession(SparkSession):
             settings.set(name, value)
         context: Any = SparkContext.getOrCreate(settings)
         self._sc, self._jsc, self._jvm = context, context._jsc, context._jvm
-        self._lock, self._late_options = threading.Lock(), dict(options._options)
+        self._late_lock, self._late_options = threading.Lock(), dict(options._options)
         sessions: Any = SparkSession
         sessions._instantiatedSession = sessions._activeSession = self
+        install_exception_handler()
 
     def __getattr__(self, name: str) -> Any:
         """Called for what an instance does not have: what the base class would have set."""
@@ -162,14 +177,14 @@ class LateSession(SparkSession):
         return self.newSession()
 
     def _start(self) -> None:
-        with self._lock:
+        with self._late_lock:
             if "_jsparkSession" in self.__dict__:
                 return
             super().__init__(self._sc, options=self._late_options)
             java_sessions = self._get_j_spark_session_class(self._jvm)
             java_sessions.setDefaultSession(self._jsparkSession)
             java_sessions.setActiveSession(self._jsparkSession)
-            self.__class__ = SparkSession
+            self.__class__ = SparkSession  # type: ignore[assignment]  # which it is from now on
 
 
 def was_submitted() -> bool:

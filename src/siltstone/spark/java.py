@@ -5,9 +5,9 @@
     start ─► Java loads Spark and opens its gateway ─────────┬─► session ─► jobs
              Python imports PySpark, numba, pandas ──────────┘
 
-PySpark starts a shell script, a Java that computes a command, and the Java of that command, one after another,
-and waits for them. The command is known here if nothing changes it: no file in Spark's ``conf``, no variable
-of Spark or Hadoop, and no setting of the user (``can_start``). Otherwise PySpark starts Java.
+PySpark starts a shell script, a Java that computes a command, and the Java of that command, one after
+another, and waits for them. The command is known here if nothing changes it: no file in Spark's ``conf``, no
+variable of Spark or Hadoop, and no setting of the user (``can_start``). Otherwise PySpark starts Java.
 
 Nothing of PySpark is imported here. The command line, which every user can read, has no secret: Java writes
 that of its gateway to a file in a folder of this user.
@@ -15,6 +15,7 @@ that of its gateway to a file in a folder of this user.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -22,7 +23,6 @@ import shlex
 import signal
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,9 +59,13 @@ _JAVA_OPTIONS = (
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
 )
 _SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")
-_KNOWN_VARIABLES = {"SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON"}
+_KNOWN_VARIABLES = {
+    *("SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON"),
+    *("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),  # PySpark sets them as it starts
+}
 """Variables that do not change the command."""
 _CHANGING = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
 _CONNECTION_FILE, _DAEMON_SOCKET = "connection", "daemon"
@@ -115,17 +119,17 @@ class Java:
     the daemon's socket; ``errors``: what Java prints."""
 
     process: subprocess.Popen[bytes]
-    folder: tempfile.TemporaryDirectory[str]
+    folder: Path
     errors: IO[bytes]
 
     @property
     def daemon_socket(self) -> str:
         """The path of the socket of the daemon that is forked ahead."""
-        return str(Path(self.folder.name) / _DAEMON_SOCKET)
+        return str(self.folder / _DAEMON_SOCKET)
 
     def connection(self) -> tuple[int, str]:
         """(Port, secret) of its gateway, once Java listens. Raises RuntimeError if it ends before."""
-        path = Path(self.folder.name) / _CONNECTION_FILE
+        path = self.folder / _CONNECTION_FILE
         while not files.exists(path):
             interruption.current().check()
             if self.process.poll() is not None:
@@ -138,14 +142,13 @@ class Java:
 
 _waiting: list[Java] = []
 """The Java that waits for its session, if there is one."""
-_taken: list[Java] = []
 
 
 def prepare(master: str | None, settings: Mapping[str, str], java_options: str | None = None) -> bool:
     """Begin to start a session with these settings of the user, if its Java's command is known: start Java
     and, if this is a command's process, fork the daemon of its Python workers (``ahead``). Returns whether
-    a Java waits. ``java_options``: in place of those that make Java use the class archive. Raises EngineError,
-    OSError."""
+    a Java waits. ``java_options``: in place of those that make Java use the class archive. Raises
+    EngineError, OSError."""
     if can_start(master or DEFAULT_MASTER, settings):
         ahead.fork(start(java_options).daemon_socket)
     elif (other := take()) is not None:  # one that was started for another session
@@ -172,13 +175,15 @@ def start(java_options: str | None = None) -> Java:
         return _waiting[0]
     version = java_version()
     further = class_archive.java_options(version) if java_options is None else java_options
-    folder, errors = files.temporary_directory("siltstone-java-"), files.temporary_file()
+    temporary, errors = files.temporary_directory("siltstone-java-"), files.temporary_file()
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name)
     process = subprocess.Popen(
         _command(further),
         stdin=subprocess.PIPE,  # Java ends when this process does
         stdout=errors,
         stderr=errors,
-        env=_environment(Path(folder.name)),
+        env=_environment(folder),
         process_group=0,
     )
     interruption.current().on_signal(lambda: terminate(process))
@@ -187,15 +192,14 @@ def start(java_options: str | None = None) -> Java:
 
 
 def take() -> Java | None:
-    """The Java that waits, which does not wait any more; None without one. Its folder stays until this
-    process ends."""
-    _taken.extend(_waiting)
+    """The Java that waits, which does not wait any more; None without one."""
     return _waiting.pop() if _waiting else None
 
 
 def _command(further: str) -> list[str]:
     home = class_archive.spark_home()
-    logging = next(iter(sorted(name for name in files.list_files(home / "jars") if name.startswith("slf4j-api-"))))
+    jars = sorted(files.list_files(home / "jars"))
+    logging = next(name for name in jars if name.startswith("slf4j-api-"))
     # The class path is that of Spark's scripts, since a class archive serves only the one it was made with.
     path = os.pathsep.join(str(home / name) for name in ("conf", f"jars/{logging}", "jars/*"))
     options = shlex.split(driver_java_options(further))

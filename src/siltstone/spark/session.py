@@ -44,6 +44,7 @@ from siltstone.spark.settings import (
 )
 from siltstone.spark.tasks import is_alive
 
+
 def start_session(
     master: str | None = None,
     *,
@@ -108,7 +109,9 @@ def _run(start: _Start) -> SparkSession:
             last = next((line for line in reversed(messages) if "rror" in line or "xception" in line), "")
             if not internals.was_submitted():
                 internals.forget_java()  # its process was killed
-            reason = f"Spark did not start on {start.master}: {last or error}".splitlines()[0]
+            reason = f"Spark did not start on {start.master or DEFAULT_MASTER}: {last or error}".splitlines()[
+                0
+            ]
             raise EngineError(
                 reason, advice="check the address (--master), or pass --engine process"
             ) from None

@@ -109,14 +109,14 @@ def worker_task(
 
 def numbered_rows(
     function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
-) -> Callable[[Iterator[int]], Iterator[bytes]]:
+) -> Callable[[Iterable[int]], Iterator[bytes]]:
     """``in_worker`` for an RDD of numbers: the numbers of a task come as one batch, and its rows are
     serialised."""
     return functools.partial(_numbered_rows, function, arguments)
 
 
 def _numbered_rows(
-    function: Callable[..., Iterator[pa.RecordBatch]], arguments: tuple[object, ...], numbers: Iterator[int]
+    function: Callable[..., Iterator[pa.RecordBatch]], arguments: tuple[object, ...], numbers: Iterable[int]
 ) -> Iterator[bytes]:
     batch = pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
     for rows in in_worker(function, *arguments, [batch]):
