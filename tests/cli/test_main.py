@@ -12,7 +12,6 @@ import pytest
 import siltstone
 from siltstone.base.errors import CheckFailedError, EngineError, SiltstoneError, UsageError
 from siltstone.cli import main
-from siltstone.cli.main import asks_for_spark
 from siltstone.commands import clean as app
 
 
@@ -135,24 +134,3 @@ def test_an_interrupt_is_one_line_whatever_py4j_has_to_say_of_it() -> None:
     *others, last = done.stderr.splitlines()
     assert (done.returncode, others) == (130, ["WARNING:root:something else"])
     assert last.startswith("siltstone: interrupted")
-
-
-@pytest.mark.parametrize(
-    ("line", "master"),
-    [
-        ("clean /logs --in-place --engine spark", "local[*]"),
-        ("clean /logs --engine=spark --topic users", "local[*]"),
-        ("explain --master local[2] /logs", "local[2]"),
-        ("verify /a /b --master=spark://host:7077", "spark://host:7077"),
-        ("compact-topic users --engine spark", "local[*]"),
-        ("clean /logs --in-place", None),
-        ("clean /logs --engine process", None),
-        ("clean /logs --engine spark --spark-conf spark.driver.memory=4g", None),
-        ("clean --engine spark --help", None),
-        ("consume --engine spark", None),
-        ("--engine spark", None),
-        ("", None),
-    ],
-)
-def test_which_command_lines_ask_for_spark(line: str, master: str | None) -> None:
-    assert asks_for_spark(line.split()) == master

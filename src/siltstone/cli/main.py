@@ -7,12 +7,11 @@ SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
-import itertools
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from siltstone.base import interruption
@@ -143,32 +142,6 @@ def run(arguments: list[str] | None = None) -> int:
     return PROBLEM
 
 
-_SPARK_COMMANDS = ("clean", "explain", "verify", "compact-topic")
-
-
-def asks_for_spark(arguments: Sequence[str]) -> str | None:
-    """The master that a command line asks for, before it is parsed; None unless it asks for Spark, without
-    settings of its own. A guess: the session's start checks it."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    values = dict(itertools.pairwise([*words, ""]))
-    if not words or words[0] not in _SPARK_COMMANDS or values.keys() & {"--help", "-h", "--spark-conf"}:
-        return None
-    is_wanted = "--master" in values or values.get("--engine") == "spark"
-    return values.get("--master", "local[*]") if is_wanted else None
-
-
-def _start_java(arguments: Sequence[str]) -> None:
-    """Start Java if the command line asks for Spark: Python then imports all that the command needs beside
-    it. What is wrong, the session's start says."""
-    master = asks_for_spark(arguments)
-    if master is not None:
-        with contextlib.suppress(SiltstoneError, OSError, ImportError):
-            from siltstone.spark import java
-
-            if java.can_start(master, {}):
-                java.start()
-
-
 def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Drops the tracebacks that Py4J logs after an interrupt, through the root logger."""
     if "KeyboardInterrupt while sending command" in str(record.msg):
@@ -191,7 +164,6 @@ def main() -> NoReturn:
     logging.getLogger().addFilter(_is_worth_logging)
     # Nothing here multiplies matrices. Threads for that would only keep this process from being forked.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _start_java(sys.argv[1:])
     status = run()
     try:
         sys.stdout.flush()
@@ -200,4 +172,5 @@ def main() -> NoReturn:
 
         files.discard_standard_output()
     interrupt.wait_for_callbacks()
+    gc.freeze()  # the collections at the end would go through all objects of the libraries
     sys.exit(interrupt.status if interrupt.was_signalled else status)

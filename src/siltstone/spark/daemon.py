@@ -76,6 +76,7 @@ def import_all() -> bool:
     """Import what tasks need, so that no library starts a thread; False if that fails."""
     before = dict(os.environ)
     os.environ.update(SINGLE_THREAD_SETTINGS)
+    gc.disable()  # imports make many objects, and hardly any garbage
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Spark reads this process's standard output.
             for name in PRELOADED:
@@ -84,6 +85,7 @@ def import_all() -> bool:
     except Exception:
         return False
     finally:
+        gc.enable()
         for name in SINGLE_THREAD_SETTINGS:
             os.environ.pop(name)
         os.environ.update(before)
