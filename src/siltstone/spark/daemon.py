@@ -101,7 +101,7 @@ def warm_up() -> bool:
             contextlib.redirect_stdout(sys.stderr),
             files.temporary_directory("siltstone-warm-up-") as folder,
         ):
-            # No Spark session here: this process also plays the workers that share one log.
+            # No Spark session here: the in-process engine also takes the steps of a distributed log.
             engine.clean_warm_up_log(
                 Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
             )

@@ -21,6 +21,7 @@ from siltstone.base.errors import EngineError
 
 DEFAULT_MASTER = "local[*]"
 TASK_ATTEMPTS = 3
+"""How many times Spark tries a task on a local master."""
 REQUIRED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
@@ -69,7 +70,7 @@ def refuse_required(settings: Mapping[str, str]) -> None:
 
 
 def local_settings(master: str, spill_folder: str | None, java_options: str, daemon: str) -> dict[str, str]:
-    """The settings on this machine. ``java_options``: further ones of the driver's Java; ``daemon``: the
+    """The settings on this machine. ``java_options``: further options of the driver's Java; ``daemon``: the
     module that forks Python workers on a local master."""
     settings = {
         **REQUIRED,
@@ -110,6 +111,8 @@ def cluster_settings(spill_folder: str | None, daemon: str, present: Mapping[str
 
 
 def _environment(spill_folder: str | None) -> dict[str, str]:
+    """Settings by this process's environment and options: numba's cache for executors, the folder for
+    spills."""
     settings = {}
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
