@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from siltstone.base import files
+from siltstone.base import files, interruption
 from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
@@ -253,9 +253,11 @@ class InProcessEngine:
         self._progress = progress
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean one log after another."""
+        """Clean one log after another. Also in another thread than the main one, no log begins after an
+        interrupt."""
         buffers = Buffers()
         for work in works:
+            interruption.current().check()
             with report_progress(self._progress, work.name, work.size):
                 done = clean_in_one_task(work, "0", buffers)
             yield done

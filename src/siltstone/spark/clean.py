@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
-from siltstone.base.errors import EngineError
+from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.compaction import broadcast
 from siltstone.compaction.broadcast import (
     MIN_CLEAN_TO_DIRTY_RATIO,
@@ -74,7 +75,15 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 from siltstone.spark import rows
 from siltstone.spark.exchange import Stage, entries_of, entries_row
 from siltstone.spark.internals import is_connect
-from siltstone.spark.jobs import Job, SparkWorkers, attempt_name, run_in_barrier, run_jobs_overlapped
+from siltstone.spark.jobs import (
+    BARRIER_BYTES,
+    NO_BARRIER,
+    Job,
+    SparkWorkers,
+    attempt_name,
+    run_in_barrier,
+    run_jobs_overlapped,
+)
 from siltstone.spark.rows import ALL, Row, array_row, array_rows, report_of, report_row, rows_of
 from siltstone.spark.tasks import (
     Batches,
@@ -511,6 +520,35 @@ class SparkEngine(SparkWorkers):
         return splits_by_task(
             work.segments, work.end, tasks, may_cut=work.may_cut and not work.has_message_sets
         )
+
+
+class SharedEngines:
+    """Makes engines for cleanings that run side by side, in threads, on one session.
+
+    ``start`` starts it: with the first engine, and again if its Java has died; then the logs of that moment
+    have failed, and those of later engines are cleaned. ``is_alone``: the cleanings run one after another.
+    ``start_error``: why the first start failed, which concerns all cleanings; else None.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession], *, is_alone: bool) -> None:
+        self._start, self._lock = start, threading.Lock()
+        # A barrier stage needs all workers at one time, which it does not have beside other jobs.
+        self._barrier_bytes = BARRIER_BYTES if is_alone else NO_BARRIER
+        self._session: SparkSession | None = None
+        self.start_error: SiltstoneError | None = None
+
+    def engine(self) -> SparkEngine:
+        """An engine for one cleaning. Raises EngineError, UsageError."""
+        with self._lock:
+            if self.start_error is not None:
+                raise self.start_error
+            try:
+                if self._session is None or not is_alive(self._session):
+                    self._session = self._start()
+            except SiltstoneError as error:
+                self.start_error = error if self._session is None else None
+                raise
+            return SparkEngine(self._session, barrier_bytes=self._barrier_bytes)
 
 
 def _rewrite_task_count(work: LogWork, groups: Sequence[Group], workers: int) -> int:

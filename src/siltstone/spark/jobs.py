@@ -48,6 +48,8 @@ from siltstone.spark.tasks import (
 
 BARRIER_BYTES = 16 << 30
 """A larger log takes no barrier stage: if a worker dies, all of that stage is lost."""
+NO_BARRIER = -1
+"""In place of ``BARRIER_BYTES``: no log takes a barrier stage."""
 
 
 Shared = Sequence[SharedFolder]
