@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from siltstone.base import files
 from siltstone.base.clock import SystemClock
@@ -81,12 +82,18 @@ def _start_spark(directory: Path) -> None:
     if find_spec("pyspark") is None:
         return
     from siltstone.spark.clean import SparkEngine
+    from siltstone.spark.jobs import BARRIER_BYTES
     from siltstone.spark.session import make_class_archive
 
+    def clean(session: Any) -> None:
+        # A job with shuffles needs Spark's SQL, one without does not.
+        for number, barrier_bytes in enumerate((BARRIER_BYTES, 0)):
+            engine, log = SparkEngine(session, barrier_bytes=barrier_bytes), directory / f"spark-{number}"
+            files.make_directory(log)
+            clean_warm_up_log(log, engine, engine)
+
     try:
-        make_class_archive(
-            lambda session: clean_warm_up_log(directory, SparkEngine(session), SparkEngine(session))
-        )
+        make_class_archive(clean)
     except (SiltstoneError, OSError) as error:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf
+from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -101,6 +101,7 @@ def _paths(path: Path | Sequence[Path]) -> Sequence[Path]:
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.executors import workers_of
     from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
@@ -158,6 +159,7 @@ def explain(
 def _engine(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Engine:
     if not request.uses_spark(lambda: cleanable_bytes(states)):
         return InProcessEngine(progress=progress)
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import session_on
 

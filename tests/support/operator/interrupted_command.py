@@ -30,17 +30,17 @@ def held(task: Callable[..., Any], marker: str) -> Callable[..., Any]:
 
 
 def while_java_starts(marker: str) -> None:
-    """The scripts that start Java have been started."""
-    from pyspark import java_gateway
+    """Java has been started."""
+    from siltstone.spark import java
 
-    popen: Any = java_gateway.Popen  # type: ignore[attr-defined]
+    start: Any = java.start
 
     def started(*given: Any, **named: Any) -> Any:
-        process = popen(*given, **named)
+        process = start(*given, **named)
         Path(marker).touch()
         return process
 
-    java_gateway.Popen = started  # type: ignore[attr-defined]
+    java.start = started  # type: ignore[assignment]
 
 
 def while_spark_starts(marker: str) -> None:
