@@ -92,8 +92,7 @@ def _print_steps(folder: Path, made: Generated) -> None:
         buffers = Buffers()
         for workers in (1, 2, 4, 16):
             cut = with_ranges(replace(planned.work, may_cut_groups=True), [planned.work.groups], workers)
-            splits = [split for group_range in cut.ranges for split in group_range.splits]
-            merged, extracted = _timed(lambda: MergedLog(cut, ([split] for split in splits), 2))  # noqa: B023
+            merged, extracted = _timed(lambda: MergedLog(cut, 2))  # noqa: B023
             loads, pieces = [0.0] * workers, list[PieceReport]()
             for group_range in sorted(cut.ranges, key=lambda group_range: group_range.task):
                 inputs = merged.input_of(group_range)

@@ -219,6 +219,9 @@ def test_groups_are_cut_where_workers_would_wait(work: LogWork, monkeypatch: pyt
 
 def test_ranges_only_where_the_log_allows_it(work: LogWork) -> None:
     whole = replace(work, cut_ranges=())
-    assert with_ranges(whole, [whole.groups], 4).cut_ranges
+    dry = replace(whole, staging=None, may_cut_groups=False)
+    assert (
+        with_ranges(whole, [whole.groups], 4).cut_ranges == with_ranges(dry, [dry.groups], 4).cut_ranges != ()
+    )
     for change in ({"may_cut_groups": False}, {"may_cut": False}, {"has_message_sets": True}):
         assert not with_ranges(replace(whole, **change), [whole.groups], 4).cut_ranges

@@ -29,7 +29,7 @@ from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import cleanable_bytes
+from siltstone.commands.engines import cleanable_bytes, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
@@ -233,13 +233,15 @@ Confirm = Callable[[Sequence[LogState], PlanOptions], None]
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the requested master. Raises EngineError, UsageError."""
+    settings = request.spark_settings
+    start_java(request.master, settings)
     from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import start_session
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     spill = None if request.spill_dir is None else str(request.spill_dir)
-    session = start_session(request.master, spill_folder=spill, settings=request.spark_settings)
+    session = start_session(request.master, spill_folder=spill, settings=settings)
     return SparkEngine(session, progress=progress)
 
 
@@ -250,6 +252,7 @@ def compaction_engine(
     Raises EngineError, UsageError."""
     if not spark:
         return InProcessCompactionEngine()
+    start_java(master, settings or {})
     from siltstone.spark.compact import SparkCompactionEngine
     from siltstone.spark.session import start_session
 

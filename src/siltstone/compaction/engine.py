@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, enc
 from siltstone.base.records.control import end_transaction_marker
 from siltstone.compaction import broadcast
 from siltstone.compaction.joining import join_log
-from siltstone.compaction.keys import ENTRY_BYTES, MERGE_BYTES_PER_ENTRY, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
     GroupReport,
@@ -34,15 +34,16 @@ from siltstone.compaction.staging import (
     write_retained,
 )
 from siltstone.compaction.work import (
+    Extracted,
     Group,
     GroupRange,
-    InputSplit,
     LogWork,
     RetentionRules,
     TaskLimits,
     check_keyless,
     cut_groups,
     extract,
+    merge_entries,
     retained_by_range,
     transaction_state_by_range,
 )
@@ -127,7 +128,7 @@ class Engine(Protocol):
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
     """How many buckets a merge needs so that the keys of each fit the memory for keys. There are no more keys
     than offsets."""
-    return max(at_least, -(-offset_span(work) * MERGE_BYTES_PER_ENTRY // work.limits.memory_bytes))
+    return max(at_least, -(-offset_span(work) * work.merge_bytes_per_entry // work.limits.memory_bytes))
 
 
 def offset_span(work: LogWork) -> int:
@@ -135,15 +136,15 @@ def offset_span(work: LogWork) -> int:
     return work.end - work.segments[0].base_offset
 
 
-def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
-    """The bytes of the segments of some groups."""
-    return sum(segment.size for group in groups for segment in work.sources(group))
-
-
 def entry_capacity(work: LogWork) -> int:
     """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles
     its shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
-    return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
+    return max(1024, work.limits.memory_bytes // (3 * entry_bytes(work)))
+
+
+def entry_bytes(work: LogWork) -> int:
+    """The size of a key entry on its way to the merge."""
+    return 8 * work.entry_words
 
 
 def fits_one_task(work: LogWork, byte_limit: int) -> bool:
@@ -153,8 +154,9 @@ def fits_one_task(work: LogWork, byte_limit: int) -> bool:
 
 def with_ranges(work: LogWork, waves: Sequence[Sequence[Group]], workers: int) -> LogWork:
     """The work with its groups cut into ranges, where that is possible and worth it with so many
-    ``workers``. ``waves``: the groups that are rewritten at one time."""
-    if not (work.may_cut_groups and work.may_cut) or work.has_message_sets:
+    ``workers``. ``waves``: the groups that are rewritten at one time. (A dry run writes no pieces.)"""
+    has_space = work.may_cut_groups or work.staging is None
+    if not (has_space and work.may_cut) or work.has_message_sets:
         return work
     ranges: list[GroupRange] = []
     for wave in waves:
@@ -170,39 +172,74 @@ def clean_in_one_task(work: LogWork, attempt: str, buffers: Buffers | None = Non
     began, buffers = time.perf_counter(), buffers or Buffers()
     log_report = broadcast_join(work, attempt, buffers)
     if log_report is None:
-        log_report = MergedLog(work, [work.splits], 1).rewrite_ranges(attempt, buffers)
+        log_report = MergedLog(work, 1).rewrite_ranges(attempt, buffers)
     log_report.seconds = time.perf_counter() - began
     return log_report
 
 
-class MergedLog:
-    """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its groups.
+HELD_ENTRY_BYTES_MAX = 1 << 30
+"""The most bytes of key entries that a merge in this process holds. If all entries take more, the log is read
+again for the buckets that were left out."""
 
-    ``split_lists``: the input splits; each list is extracted as by a task of its own. ``log_report``: the
-    report so far. By base offset of a range: ``retained``, retained offsets less that base, and
-    ``transaction_states``, the transactions that are open there.
+
+def _extract_buckets(
+    work: LogWork, wanted: range, buckets: int, extracted: Extracted
+) -> tuple[dict[int, list[EntryBlob]], range]:
+    """The key entries of a log by bucket, and which of the ``wanted`` buckets they are: all of them or, if
+    these take too much memory, the first ones."""
+    blobs: dict[int, list[EntryBlob]] = {}
+    size = 0
+    for blob in extract(work, work.splits, buckets, entry_capacity(work), extracted):
+        if blob.bucket not in wanted:
+            continue
+        blobs.setdefault(blob.bucket, []).append(blob.copied())
+        size += blob.entries.nbytes
+        while size > HELD_ENTRY_BYTES_MAX and len(wanted) > 1:
+            wanted, left_out = wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :]
+            size -= sum(part.entries.nbytes for bucket in left_out for part in blobs.pop(bucket, []))
+    return blobs, wanted
+
+
+class MergedLog:
+    """The steps of a shuffle join in this process: extracts and merges a whole log, then rewrites its ranges.
+
+    ``log_report``: the report so far. By base offset of a range: ``retained``, retained offsets less that
+    base, and ``transaction_states``, the transactions that are open there.
     """
 
-    def __init__(self, work: LogWork, split_lists: Iterable[Sequence[InputSplit]], buckets: int) -> None:
+    def __init__(self, work: LogWork, buckets: int) -> None:
         self._work, self.log_report = work, LogReport(name=work.name)
-        extracted, blobs = self.log_report.extracted, dict[int, list[EntryBlob]]()
+        extracted, parts = self.log_report.extracted, dict[int, list[Offsets]]()
         # 1. Extract: key entries by bucket, and summaries of transactions.
-        for splits in split_lists:
-            for blob in extract(work, splits, buckets, entry_capacity(work), extracted):
-                blobs.setdefault(blob.bucket, []).append(blob.copied())
+        blobs, held = _extract_buckets(work, range(buckets), buckets, extracted)
         # 2. Check what was extracted.
         self.transaction_states = transaction_state_by_range(work, extracted)
         extracted.failure = extracted.failure or check_keyless(work, extracted)
         # 3. Merge bucket by bucket: retained offsets by range.
-        parts: dict[int, list[Offsets]] = {}
-        counts = self.log_report.retained_counts
-        for bucket in sorted(blobs) if extracted.failure is None else ():
-            merged = merge_bucket(blobs.pop(bucket), bucket, buckets)
-            self.log_report.dirty_keys += merged.dirty_keys
-            for group_range, offsets in retained_by_range(work, merged):
-                parts.setdefault(group_range.base_offset, []).append(offsets)
-                counts[group_range.group] = counts.get(group_range.group, 0) + len(offsets)
+        while extracted.failure is None:
+            for bucket in sorted(blobs):
+                self._merge(blobs.pop(bucket), bucket, buckets, parts)
+            if held.stop == buckets:
+                break
+            again = Extracted()  # it counts the same records
+            blobs, held = _extract_buckets(work, range(held.stop, buckets), buckets, again)
+            extracted.failure = again.failure
         self.retained = {base: np.concatenate(offsets) for base, offsets in parts.items()}
+
+    def _merge(
+        self, blobs: list[EntryBlob], bucket: int, buckets: int, parts: dict[int, list[Offsets]]
+    ) -> None:
+        merged = merge_entries(self._work, blobs, bucket, buckets, self.log_report.extracted)
+        self.log_report.dirty_keys += merged.dirty_keys
+        counts = self.log_report.retained_counts
+        for group_range, offsets in retained_by_range(self._work, merged):
+            parts.setdefault(group_range.base_offset, []).append(offsets)
+            counts[group_range.group] = counts.get(group_range.group, 0) + len(offsets)
+
+    @property
+    def has_keyless(self) -> bool:
+        """Has the log records without a key?"""
+        return self.log_report.extracted.keyless > 0
 
     def input_of(self, group_range: GroupRange) -> tuple[Offsets, TransactionState]:
         """What the rewrite of a range needs: its retained offsets, and the transactions that are open where
@@ -215,8 +252,9 @@ class MergedLog:
         if self.log_report.extracted.failure is None:
             for group_range in self._work.ranges:
                 retained, transaction_state = self.input_of(group_range)
+                inputs = (retained, attempt, transaction_state, buffers)
                 self.log_report.add(
-                    rewrite_range(self._work, group_range, retained, attempt, transaction_state, buffers)
+                    rewrite_range(self._work, group_range, *inputs, has_keyless=self.has_keyless)
                 )
                 if self.log_report.failure is not None:
                     break
@@ -279,7 +317,7 @@ class InProcessEngine:
             yield done
 
     def clean_distributed(self, work: LogWork) -> LogReport:
-        """Clean by the steps of a distributed log: split by split, bucket by bucket, range by range."""
+        """Clean by the steps of a distributed log: bucket by bucket, range by range."""
         buffers, work = Buffers(), with_ranges(work, [work.groups], self.workers)
         with report_progress(self._progress, work.name, work.size):
             done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
@@ -296,8 +334,9 @@ class InProcessEngine:
         if merged.log_report.extracted.failure is None:
             for group_range in work.ranges:
                 retained, transaction_state = merged.input_of(group_range)
+                inputs = (retained, "0", transaction_state)
                 merged.log_report.files.append(
-                    write_retained(work, group_range, retained, "0", transaction_state)
+                    write_retained(work, group_range, *inputs, has_keyless=merged.has_keyless)
                 )
         return merged.log_report
 
@@ -315,8 +354,7 @@ class InProcessEngine:
         return report.groups
 
     def _merged(self, work: LogWork) -> MergedLog:
-        splits = [split for group_range in work.cut_ranges for split in group_range.splits] or work.splits
-        return MergedLog(work, ([split] for split in splits), bucket_count(work, self._buckets))
+        return MergedLog(work, bucket_count(work, self._buckets))
 
 
 # The warm-up log: a small log that is cleaned only to have every kernel of a cleaning compiled and loaded.

@@ -382,10 +382,13 @@ def rewrite_group(
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
+    *,
+    has_keyless: bool = True,
 ) -> GroupReport:
     """``rewrite_range`` for a whole group; returns only its report."""
     (group_range,) = whole_groups(work.segments, [group])
-    return rewrite_range(work, group_range, retained, attempt, transaction_state, buffers).groups[0]
+    inputs = (retained, attempt, transaction_state, buffers)
+    return rewrite_range(work, group_range, *inputs, has_keyless=has_keyless).groups[0]
 
 
 def rewrite_range(
@@ -395,16 +398,21 @@ def rewrite_range(
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
+    *,
+    has_keyless: bool = True,
 ) -> LogReport:
     """Write the new segment of a whole group, or the piece of a part of one, to staged files; the report is a
     part of the log's. ``retained``: the retained offsets, less the range's base, in any order.
 
     ``transaction_state``: the transactions that are open where the range starts. ``attempt`` is a part of the
-    files' names. A task may use one ``buffers`` for several ranges. Never raises for what is wrong with the
-    log, the disk or the counts: the report has the failure, and the files of this attempt are removed.
+    files' names. A task may use one ``buffers`` for several ranges. ``has_keyless``: the log may have records
+    without a key. (Without ``drop_keyless`` such a log is refused before.) Never raises for what is wrong
+    with the log, the disk or the counts: the report has the failure, and the files of this attempt are
+    removed.
     """
     ascending = sort_offsets(retained, group_range.end_offset - group_range.base_offset)
-    record_filter = OffsetFilter(work, group_range.base_offset, ascending)
+    has_keyless = has_keyless and work.rules.drop_keyless
+    record_filter = OffsetFilter(work, group_range.base_offset, ascending, has_keyless=has_keyless)
     return rewrite_with_filter(work, group_range, record_filter, attempt, transaction_state, buffers)
 
 
@@ -623,7 +631,8 @@ class RetainedFile:
     """The file of retained offsets of a range: its ``name`` in the run's folder (empty for no file), the
     ``count`` of offsets, and their CRC32C (``checksum``).
 
-    ``transaction_state``: the transactions that are open where the range starts.
+    ``transaction_state``: the transactions that are open where the range starts. ``has_keyless``: the log has
+    records without a key.
     """
 
     group_range: GroupRange
@@ -631,6 +640,7 @@ class RetainedFile:
     count: int = 0
     checksum: int = 0
     transaction_state: TransactionState = NO_TRANSACTIONS
+    has_keyless: bool = True
     failure: LogFailure | None = None
 
 
@@ -640,12 +650,16 @@ def write_retained(
     retained: Offsets,
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
+    *,
+    has_keyless: bool = True,
 ) -> RetainedFile:
     """Write a range's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group_range=group_range, transaction_state=transaction_state)
+        return RetainedFile(
+            group_range=group_range, transaction_state=transaction_state, has_keyless=has_keyless
+        )
     name = f"{group_range.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
@@ -660,6 +674,7 @@ def write_retained(
             count=len(retained),
             checksum=crc32c(data),
             transaction_state=transaction_state,
+            has_keyless=has_keyless,
         )
     except Exception as error:
         # A file that exists belongs to another attempt, and stays.
@@ -693,7 +708,8 @@ def rewrite_from_file(
     except Exception as error:
         failed = GroupReport(group_index=file.group_range.group, failure=failure_of(error))
         return _as_part(work, file.group_range, failed)
-    return rewrite_range(work, file.group_range, retained, attempt, file.transaction_state, buffers)
+    inputs = (retained, attempt, file.transaction_state, buffers)
+    return rewrite_range(work, file.group_range, *inputs, has_keyless=file.has_keyless)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -45,12 +45,13 @@ from siltstone.compaction.broadcast import (
 from siltstone.compaction.engine import (
     bucket_count,
     clean_in_one_task,
+    entry_bytes,
     entry_capacity,
     offset_span,
     with_ranges,
 )
 from siltstone.compaction.joining import join_pieces, remove_pieces
-from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, merge_bucket
+from siltstone.compaction.keys import EntryBlob
 from siltstone.compaction.report import UNCLEANABLE, failure_of
 from siltstone.compaction.rewrite import Buffers, Offsets
 from siltstone.compaction.staging import (
@@ -73,6 +74,7 @@ from siltstone.compaction.work import (
     are_cut,
     check_keyless,
     extract,
+    merge_entries,
     retained_by_range,
     splits_by_task,
     transaction_state_by_range,
@@ -236,9 +238,8 @@ def extract_task(
         for summary in extracted.summaries:
             yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
         extracted.summaries = []
-        yield report_row(
-            rows.REPORT, LogReport(name=work.name, extracted=extracted), number % buckets
-        ).batch()
+        # To the task of bucket 0, as the summaries: it tells the groups whether there are keyless records.
+        yield report_row(rows.REPORT, LogReport(name=work.name, extracted=extracted), 0).batch()
         if number == 0:
             yield Row(target=0, kind=rows.TRIGGER).batch()
 
@@ -246,22 +247,24 @@ def extract_task(
 def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the key entries of buckets into retained offsets by range; pass reports on.
 
-    The task of bucket 0 also computes the state of transactions in which each range starts. A row for a range
-    goes to the range's task, and has the range's base offset.
+    The task of bucket 0 also computes the state of transactions in which each range starts, and tells each
+    range if the log has records without a key. A row for a range goes to the range's task, and has the
+    range's base offset.
     """
     blobs: dict[int, list[EntryBlob]] = {}
-    report = LogReport(name=work.name)
+    report, has_keyless = LogReport(name=work.name), False
     for row in rows_of(batches):
         if row.kind == rows.TRIGGER:
             for group_range in work.ranges:
                 base = group_range.base_offset
                 yield Row(target=group_range.task, kind=rows.RETAINED, base_offset=base).batch()
         elif row.kind == rows.REPORT:
+            has_keyless |= report_of(row, LogReport).extracted.keyless > 0
             yield row.batch()
         elif row.kind == rows.TRANSACTION_SUMMARY:
             report.extracted.summaries.append(row.array(np.int64, 3).copy())
         else:
-            blob = entries_of(row, buckets)
+            blob = entries_of(row, buckets, work.entry_words)
             blobs.setdefault(blob.bucket, []).append(blob)
     states = transaction_state_by_range(work, report.extracted)
     for group_range in work.ranges if states else ():
@@ -269,8 +272,11 @@ def merge_task(work: LogWork, buckets: int, batches: Batches) -> Iterator[pa.Rec
         if base in states:
             row = report_row(rows.TRANSACTION_STATE, states[base], group_range.task)
             yield replace(row, base_offset=base).batch()
+    if has_keyless:
+        tasks = {group_range.task for group_range in work.ranges}
+        yield from (Row(target=task, kind=rows.KEYLESS).batch() for task in sorted(tasks))
     for bucket in sorted(blobs):
-        retained = merge_bucket(blobs.pop(bucket), bucket, buckets)
+        retained = merge_entries(work, blobs.pop(bucket), bucket, buckets, report.extracted)
         report.dirty_keys += retained.dirty_keys
         for group_range, offsets in retained_by_range(work, retained):
             group = group_range.group
@@ -288,8 +294,11 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """
     buffers = Buffers()
 
-    def rewrite(group_range: GroupRange, retained: Offsets, transaction_state: TransactionState) -> LogReport:
-        return rewrite_range(work, group_range, retained, attempt_name(), transaction_state, buffers)
+    def rewrite(
+        group_range: GroupRange, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state, buffers)
+        return rewrite_range(work, group_range, *inputs, has_keyless=has_keyless)
 
     return _by_range(work, batches, rewrite)
 
@@ -297,26 +306,35 @@ def rewrite_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
 def gather_task(work: LogWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write the retained offsets that arrive to a file for each range; pass reports on."""
 
-    def gather(group_range: GroupRange, retained: Offsets, transaction_state: TransactionState) -> LogReport:
-        file = write_retained(work, group_range, retained, attempt_name(), transaction_state)
+    def gather(
+        group_range: GroupRange, retained: Offsets, transaction_state: TransactionState, has_keyless: bool
+    ) -> LogReport:
+        inputs = (retained, attempt_name(), transaction_state)
+        file = write_retained(work, group_range, *inputs, has_keyless=has_keyless)
         return LogReport(name=work.name, files=[file])
 
     return _by_range(work, batches, gather)
 
 
 def _by_range(
-    work: LogWork, batches: Batches, clean: Callable[[GroupRange, Offsets, TransactionState], LogReport]
+    work: LogWork,
+    batches: Batches,
+    clean: Callable[[GroupRange, Offsets, TransactionState, bool], LogReport],
 ) -> Iterator[pa.RecordBatch]:
-    """Call ``clean`` with each range's retained offsets and the state of transactions in which it starts.
+    """Call ``clean`` with each range's retained offsets, the state of transactions in which it starts, and
+    whether the log has records without a key.
 
     Yields the reports of ``clean``, for the task of the range's group, and passes other rows on.
     """
     # By base offset of a range.
     retained: dict[int, list[Offsets]] = {}
     transaction_state: dict[int, TransactionState] = {}
+    has_keyless = False
     for row in rows_of(batches):
         if row.kind == rows.RETAINED:
             retained.setdefault(row.base_offset, []).append(row.array(np.uint32).copy())
+        elif row.kind == rows.KEYLESS:
+            has_keyless = True
         elif row.kind == rows.TRANSACTION_STATE:
             transaction_state[row.base_offset] = report_of(row, TransactionState)
         else:
@@ -325,7 +343,8 @@ def _by_range(
         base = group_range.base_offset
         if base in retained:
             offsets, state = np.concatenate(retained.pop(base)), transaction_state.get(base, NO_TRANSACTIONS)
-            yield report_row(rows.REPORT, clean(group_range, offsets, state), group_range.group).batch()
+            report = clean(group_range, offsets, state, has_keyless)
+            yield report_row(rows.REPORT, report, group_range.group).batch()
 
 
 def rewrite_from_files_task(
@@ -545,9 +564,9 @@ class SparkEngine(SparkWorkers):
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, workers))
-        entry_bytes = offset_span(work) * ENTRY_BYTES
-        buckets, tasks = merge_shape(min_buckets, workers, entry_bytes, work.limits.memory_bytes)
-        buckets = smaller_buckets(buckets, tasks, entry_bytes)
+        all_entries = offset_span(work) * entry_bytes(work)
+        buckets, tasks = merge_shape(min_buckets, workers, all_entries, work.limits.memory_bytes)
+        buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs, is_rewriting = self._splits_of_tasks(work, workers), task is not gather_task
         rewrite_tasks = _rewrite_task_count(work, work.ranges, workers, is_rewriting=is_rewriting)
         stages = [
@@ -562,7 +581,7 @@ class SparkEngine(SparkWorkers):
         """The input splits of each task that extracts entries; no split extends over a cut of a group."""
         tasks = max(workers, math.ceil(work.size / _EXTRACT_TASK_BYTES))
         if work.cut_ranges:
-            splits = [split for group_range in work.cut_ranges for split in group_range.splits]
+            splits = work.splits
             sizes = [split.end_position - split.start_position for split in splits]
             return [[splits[number] for number in members] for members in neighbours(sizes, tasks)]
         return splits_by_task(
