@@ -29,6 +29,7 @@ from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
+from siltstone.tables.decoding import Decoders, checked_decoders
 
 # Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
 # or raises UsageError; ``parse_options`` adds the option's name to the error. Names ignore case.
@@ -311,7 +312,8 @@ class ReadOptions:
     records after it (``compacted``). ``keep_tombstones``: of ``view=latest``. ``quarantine_bad_batches``: a
     batch that cannot be read is a row with the reason, instead of an error. Sizes are in bytes;
     ``max_decompressed_message_bytes`` is that of one batch. ``row_filter``: the records that are returned; of
-    ``view=latest``, those of the last records of all keys (``with_rows`` sets it).
+    ``view=latest``, those of the last records of all keys (``with_rows`` sets it). ``decoders``: how keys and
+    values become typed columns (``with_decoders`` sets it).
     """
 
     paths: tuple[str, ...]
@@ -337,6 +339,7 @@ class ReadOptions:
     include_batch_metadata: bool = False
     table: str = RECORDS_TABLE
     row_filter: RowFilter = ALL_ROWS
+    decoders: Decoders = field(default_factory=dict)
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -363,6 +366,16 @@ class ReadOptions:
             advice = "filter the DataFrame, or leave out table and badBatches=quarantine"
             raise UsageError(reason, advice=advice)
         return replace(self, row_filter=row_filter)
+
+    def with_decoders(self, decode: Any) -> ReadOptions:
+        """These options with the argument ``decode``. Raises UsageError, also if the table's rows are not
+        records."""
+        if decode is None:
+            return self
+        if self.table != RECORDS_TABLE or self.quarantine_bad_batches:
+            reason = "decode is for the values of records, and not all rows are records"
+            raise UsageError(reason, advice="leave out table and badBatches=quarantine")
+        return replace(self, decoders=checked_decoders(decode))
 
 
 _TITLE_FIELDS = {"table": "table", "view": "view", "isolation": "isolation"}
