@@ -26,7 +26,7 @@ from siltstone.spark.rows import REPORT, ROWS, Row, report_of, report_row, rows_
 from siltstone.spark.tasks import Batches
 from siltstone.tables.export import Export, ExportedFile, ExportPlan, abandon, commit, write_split
 from siltstone.tables.lakes import export as lakes
-from siltstone.tables.lakes.buckets import WrittenBucket, Spill, encode_rows, merge_bucket, new_rows
+from siltstone.tables.lakes.buckets import Spill, WrittenBucket, encode_rows, merge_bucket, new_rows
 from siltstone.tables.lakes.plan import LakePlan
 from siltstone.tables.lakes.table import DATA, LakeTable
 

@@ -179,7 +179,7 @@ class Json:
 
     def compile(self) -> Decode:
         """The function for one value. Raises UsageError for a type that JSON has no value for."""
-        return msgspec.json.Decoder(_json_type(self.arrow_type())).decode
+        return msgspec.json.Decoder(_json_type(self.arrow_type()) | None).decode
 
 
 def _json_type(arrow_type: pa.DataType) -> Any:

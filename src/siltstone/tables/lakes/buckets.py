@@ -226,7 +226,8 @@ def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> 
     ``batches``: the last record of each of the bucket's keys that is new, tombstones too. Raises
     UndecodableValueError, OSError."""
     partition, bucket = plan.bucket_at(target)
-    rows = pa.Table.from_batches(batches).sort_by("offset")
+    # Each batch is of one split, and splits have different ranges of offsets.
+    rows = pa.Table.from_batches(sorted(batches, key=lambda batch: batch.column("offset")[0].as_py()))
     live = rows.filter(pc.is_valid(rows["value"]))
     with contextlib.ExitStack() as stack:
         old = [
@@ -257,7 +258,8 @@ def _is_same(
     """Has the bucket the rows already that it is to have?"""
     if partition in plan.compared:
         offsets = [file.read(["offset"])["offset"].to_numpy() for file in old]
-        return np.array_equal(np.sort(np.concatenate([[], *offsets])), live["offset"].to_numpy())
+        old_offsets = np.sort(np.concatenate([np.empty(0, np.int64), *offsets]))
+        return np.array_equal(old_offsets, live["offset"].to_numpy())
     if partition in plan.read_again or len(live):
         return False
     column = plan.key_column  # there are tombstones only: do they delete a row?

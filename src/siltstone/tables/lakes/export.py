@@ -16,7 +16,7 @@ from pathlib import Path
 from siltstone.base import files
 from siltstone.base.errors import EngineError, TableChangedError
 from siltstone.tables.export import Export, ExportedFile, in_threads, part_name, write_parquet
-from siltstone.tables.lakes.buckets import WrittenBucket, Spill, encode_rows, in_files, merge_bucket, new_rows
+from siltstone.tables.lakes.buckets import Spill, WrittenBucket, encode_rows, in_files, merge_bucket, new_rows
 from siltstone.tables.lakes.plan import LakePlan, removed_files
 from siltstone.tables.lakes.table import DATA, Change, DataFile, LakeTable
 from siltstone.tables.splits import TaskSplit

@@ -233,7 +233,10 @@ def _newest_version(root: Path) -> int | None:
 
 
 def _write_hint(root: Path, version: int) -> None:
-    files.replace(root / _METADATA / _HINT, b"%d" % version)
+    staged = root / _METADATA / f"{secrets.token_hex(8)}.new"
+    files.write_new(staged, b"%d" % version)
+    files.inherit_owner(staged)
+    files.rename(staged, root / _METADATA / _HINT)
 
 
 def _read_metadata(path: Path) -> TableMetadata:
