@@ -40,7 +40,7 @@ from siltstone.tables.lakes.table import (
 
 try:
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 except ImportError as error:
     raise ImportError(
@@ -62,10 +62,9 @@ class DeltaLake:
     def __init__(self, root: Path) -> None:
         """Raises UsageError for a table with features that are not known here, what deltalake raises."""
         self.root = root
-        try:
-            self._table = DeltaTable(os.fspath(root)) if DeltaTable.is_deltatable(os.fspath(root)) else None
-        except TableNotFoundError:
-            self._table = None
+        has_log = files.is_directory(root / "_delta_log", follow=False)
+        is_table = has_log and DeltaTable.is_deltatable(os.fspath(root))
+        self._table = DeltaTable(os.fspath(root)) if is_table else None
         if self._table is not None:
             features = set(self._table.protocol().reader_features or ())
             if features - _FEATURES or self._table.protocol().min_reader_version == 2:

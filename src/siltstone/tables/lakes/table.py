@@ -130,5 +130,5 @@ def refuse_other_directory(root: Path) -> None:
             raise UsageError(reason, path=root, advice=advice)
 
 
-_LEFT = {DATA: (".parquet", ".nonce"), "metadata": (".avro", ".new")}
+_LEFT = {DATA: (".parquet", ".nonce"), "metadata": (".avro", ".new"), "_delta_log": (".tmp",)}
 """By folder, how the names of files end that an interrupted first export leaves."""
