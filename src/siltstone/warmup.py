@@ -3,7 +3,7 @@
 ``kernels``: a small log is cleaned (in one task, and in several), compacted, appended to and read in a
 temporary directory. ``spark``: if Spark is installed, it cleans the log as well and makes its class archive
 (``siltstone.spark.class_archive``). The archive only saves time: if it cannot be made, a line on standard
-error says why. Without an argument both, one after the other; two processes may do them at one time.
+error says why. Without an argument both, one after the other; two processes may do them at the same time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def _append_and_read(directory: Path) -> None:
         log.append(bytes(8) + batch[8:])  # a client's batch has the base offset 0
     partition_for_key(b"key", 1)  # as a producer does before it appends
     log.flush()
+    # ``log`` is not closed: opening its directory again recovers it, as after a crash.
     recovered = open_partition(directory, config)
-    assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 40 * len(CODECS)
+    # Two batches of 10 records of every codec were appended twice. A reader skips the marker.
+    assert sum(len(polled) for polled in LogReader(recovered, "earliest")) == 2 * 2 * 10 * len(CODECS)
     assert recovered.offset_for_time(1) is not None
 
 
@@ -64,24 +66,26 @@ def _start_spark(directory: Path) -> None:
     from siltstone.spark.session import make_class_archive
 
     try:
-        make_class_archive(lambda session: clean_warm_up_log(directory, *[SparkEngine(session)] * 2))
+        make_class_archive(
+            lambda session: clean_warm_up_log(directory, SparkEngine(session), SparkEngine(session))
+        )
     except (SiltstoneError, OSError) as error:
         sys.stderr.write(f"siltstone: Spark will start without a class archive: {error}\n")
 
 
 STEPS: dict[str, dict[str, Callable[[Path], None]]] = {
     "kernels": {
-        "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(2)),
+        "cleaned-0": lambda log: clean_warm_up_log(log, InProcessEngine(), InProcessEngine(buckets=2)),
         "appended-0": _append_and_read,
         "compacted-0": _compact,
     },
     "spark": {"spark-0": _start_spark},
 }
-"""What to do under which name of a log."""
+"""For each part: its steps, by the name of the new log directory (``topic-N``) that the step gets."""
 
 
 def main(*parts: str) -> None:
-    """Do the steps of the named parts of ``STEPS``; of all without a name. Raises SystemExit."""
+    """Do the steps of ``parts`` of ``STEPS``, or of all parts. Raises SystemExit for an unknown part."""
     if unknown := set(parts) - set(STEPS):
         raise SystemExit(f"siltstone.warmup: there is no part {sorted(unknown)[0]!r}: {' or '.join(STEPS)}")
     with files.temporary_directory("siltstone-warmup-") as folder:

@@ -238,7 +238,7 @@ def test_a_folder_must_be_a_directory_of_this_user_or_its_parents_owner(tmp_path
     }
     assert why == {
         "folder": None,
-        "file": "is no folder",
+        "file": "is not a directory",
         "link": "is a symbolic link",
         "broken": "is a symbolic link",
     }

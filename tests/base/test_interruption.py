@@ -252,7 +252,7 @@ def test_a_late_callback_runs_once_and_its_error_is_suppressed() -> None:
     handler = InterruptHandler()
     handler._signal_number = INT
     handler.on_signal(fail)
-    handler._end_others()
+    handler._end_other_processes()
     assert calls == ["late"]
 
 

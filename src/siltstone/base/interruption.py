@@ -35,6 +35,7 @@ GRACE_SECONDS = 4.0
 CALLBACKS_SECONDS = 2.5
 """How long a cleanup waits for the callbacks of ``on_signal``, which end other processes."""
 _PRINT_SECONDS = 0.2
+"""How long the end of the process waits for its last line to be printed."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
 """Makes the context of a block that an interrupt must not stop half-way: ``InterruptHandler.critical``, or
@@ -142,7 +143,7 @@ class InterruptHandler:
         while (number := self._wakeup_reader.recv(1)[0]) not in SIGNALS:
             continue
         self._signal_number = self._signal_number or number
-        threading.Thread(target=self._end_others, name="interruption-end", daemon=True).start()
+        threading.Thread(target=self._end_other_processes, name="interruption-end", daemon=True).start()
         time.sleep(self._grace_seconds)
         # The line may block on a full pipe; the end of the process must not wait for that.
         printer = threading.Thread(target=self._print_line, args=(INTERRUPTED_MESSAGE,), daemon=True)
@@ -150,7 +151,7 @@ class InterruptHandler:
         printer.join(_PRINT_SECONDS)
         self._exit_process(self.status)
 
-    def _end_others(self) -> None:
+    def _end_other_processes(self) -> None:
         self._run_callbacks()
         self._callbacks_done.set()
 

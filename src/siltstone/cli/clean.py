@@ -1,4 +1,4 @@
-"""``siltstone clean`` cleans the compacted topics of Kafka log directories; ``siltstone undo`` puts back what
+"""``siltstone clean`` cleans the compacted topics of Kafka log directories; ``siltstone undo`` restores what
 ``clean --keep-originals`` kept."""
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ def clean(
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
         return watch_logs(request, interval, json=json_)
-    output.refuse_if(interval is not None, "--interval goes with --watch", "pass --watch, or no --interval")
+    output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
-    done = _clean(request, all_topics=all_topics, quiet=quiet or json_)
-    if done is None:
+    outcome = _clean(request, all_topics=all_topics, quiet=quiet or json_)
+    if outcome is None:
         return 1
     if json_:
-        output.write_json(_document(request, done))
+        output.write_json(_document(request, outcome))
     else:
-        _show(request, done, time.monotonic() - began, verbose=verbose, quiet=quiet)
-    return _exit_status(done)
+        _show(request, outcome, time.monotonic() - began, verbose=verbose, quiet=quiet)
+    return _exit_status(outcome)
 
 
 def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
@@ -96,10 +96,11 @@ def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> 
         return None
 
 
-def _exit_status(done: cleaning.CleanOutcome) -> int:
-    if done.report_error is not None:
-        output.note(f"the audit was not written: {done.report_error}; standard output has the results")
-    return 1 if failures(done.results) or done.report_error is not None else 0
+def _exit_status(outcome: cleaning.CleanOutcome) -> int:
+    """1 if a log failed or the audit could not be written, which a note on standard error says; else 0."""
+    if outcome.report_error is not None:
+        output.note(f"the audit was not written: {outcome.report_error}; standard output has the results")
+    return 1 if failures(outcome.results) or outcome.report_error is not None else 0
 
 
 class _DeclinedError(Exception):
@@ -139,17 +140,17 @@ def _logs_text(states: Sequence[LogState]) -> str:
     return f"{logs} of {output.counted(len(topics), 'topic')}, {size}"
 
 
-def _document(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> dict[str, object]:
+def _document(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> dict[str, object]:
     return {
-        "run": done.run,
+        "run": outcome.run,
         "dry_run": request.dry_run,
-        "engine": done.engine,
-        "logs": [result.to_json() for result in done.results],
-        "passed_over": done.passed_over,
-        "notes": done.notes,
-        "report_error": done.report_error,
-        "kept_originals": done.kept,
-        "out": done.out,
+        "engine": outcome.engine,
+        "logs": [result.to_json() for result in outcome.results],
+        "passed_over": outcome.passed_over,
+        "notes": outcome.notes,
+        "report_error": outcome.report_error,
+        "kept_originals": outcome.kept,
+        "out": outcome.out,
     }
 
 
@@ -170,6 +171,7 @@ _COLUMNS: dict[str, Callable[[LogResult], object]] = {
 
 
 _VERBOSE_COLUMNS = ("segments", "seconds")
+"""Columns that only ``--verbose`` shows."""
 
 
 def _columns(*, dry_run: bool, verbose: bool) -> dict[str, Callable[[LogResult], object]]:
@@ -183,17 +185,19 @@ def _columns(*, dry_run: bool, verbose: bool) -> dict[str, Callable[[LogResult],
 
 def _show(
     request: cleaning.CleanRequest,
-    done: cleaning.CleanOutcome,
+    outcome: cleaning.CleanOutcome,
     seconds: float,
     *,
     verbose: bool,
     quiet: bool,
 ) -> None:
     if quiet:
-        output.note(*output.reason_lines(_reasons(failures(done.results))))
+        output.note(*output.reason_lines(_reasons(failures(outcome.results))))
         return
     shown = [
-        result for result in done.results if verbose or result.status != SKIPPED or len(done.results) == 1
+        result
+        for result in outcome.results
+        if verbose or result.status != SKIPPED or len(outcome.results) == 1
     ]
     if shown:
         title = "what would be cleaned (dry run: nothing was changed)" if request.dry_run else ""
@@ -205,52 +209,55 @@ def _show(
         output.write_table(title, list(columns), rows, left=2)
     output.write_wrapped(
         *(f"{result.topic_partition}: {text}" for result in shown for text in result.notes),
-        *output.reason_lines(_reasons(done.results)),
+        *output.reason_lines(_reasons(outcome.results)),
     )
     if verbose:
-        settings = output.grouped(_settings(done.results))
+        settings = output.grouped(_settings(outcome.results))
         output.write_wrapped(*(f"settings of {', '.join(logs)}: {text}" for text, logs in settings.items()))
-        output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in done.passed_over))
-    if done.kept is not None:
-        output.write_lines(f"originals kept; to put them back: siltstone undo {done.kept}")
-    output.write_lines(f"{_summary(request, done)}, {seconds:.1f} s{_copy_text(done)}")
-    output.note(*done.notes)
+        output.write_lines(*(f"passed over: {item.path} ({item.reason})" for item in outcome.passed_over))
+    if outcome.kept is not None:
+        output.write_lines(f"originals kept; to restore them: siltstone undo {outcome.kept}")
+    output.write_lines(f"{_summary(request, outcome)}, {seconds:.1f} s{_copy_text(outcome)}")
+    output.note(*outcome.notes)
 
 
-def _copy_text(done: cleaning.CleanOutcome) -> str:
+def _copy_text(outcome: cleaning.CleanOutcome) -> str:
     """Where the cleaned copy is, and whether it is one; empty without a copy."""
-    if done.out is None:
+    if outcome.out is None:
         return ""
-    is_cleaned = any(result.status == CLEANED for result in done.results)
-    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {done.out}"
+    is_cleaned = any(result.status == CLEANED for result in outcome.results)
+    return f"; the {'cleaned copy' if is_cleaned else 'copy, with all logs as they were,'} is {outcome.out}"
 
 
 def _reasons(results: Iterable[LogResult]) -> Iterator[tuple[tuple[str, str], object]]:
+    """((status, reason), log) of each result with a reason, for ``output.reason_lines``."""
     for result in results:
         if result.reason:
             yield (result.status, result.reason), result.topic_partition
 
 
-def _summary(request: cleaning.CleanRequest, done: cleaning.CleanOutcome) -> str:
+def _summary(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> str:
     """``12 of 14 logs cleaned: 480 kB → 210 kB, 3,400 records removed; in-process``."""
-    cleaned = [result for result in done.results if result.status == CLEANED]
-    of = f"of {output.counted(len(done.results), 'log')} {'would be ' if request.dry_run else ''}cleaned"
-    engine = "" if done.engine is None else f"; {done.engine}"
+    cleaned = [result for result in outcome.results if result.status == CLEANED]
+    verb = "would be cleaned" if request.dry_run else "cleaned"
+    of_all = f"of {output.counted(len(outcome.results), 'log')} {verb}"
+    engine = "" if outcome.engine is None else f"; {outcome.engine}"
     if not cleaned:
-        return f"none {of}{engine}"
+        return f"none {of_all}{engine}"
     before, after = (sum(getattr(log, name) for log in cleaned) for name in ("bytes_before", "bytes_after"))
     removed = sum(sum(log.discarded.counts.values()) for log in cleaned)
     sizes = f"{size_text(before)} → {size_text(after)}"
-    return f"{len(cleaned):,} {of}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
+    return f"{len(cleaned):,} {of_all}: {sizes}, {output.counted(removed, 'record')} removed{engine}"
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
     """The settings, with their sources, that are not defaults, for each log that was to be cleaned."""
     for result in results:
         chosen = ", ".join(
-            f"{name}={','.join(s.value) if isinstance(s.value, tuple) else s.value} ({s.source})"
-            for name, s in result.settings.items()
-            if s.config_source is not ConfigSource.DEFAULT_CONFIG
+            f"{name}={','.join(setting.value) if isinstance(setting.value, tuple) else setting.value} "
+            f"({setting.source})"
+            for name, setting in result.settings.items()
+            if setting.config_source is not ConfigSource.DEFAULT_CONFIG
         )
         if chosen and result.status not in (SKIPPED, NOTHING_TO_DO):
             yield chosen, result.topic_partition
@@ -264,9 +271,9 @@ def undo(
     dry_run: bool = False,
     json_: output.Json = False,
 ) -> int:
-    """Put back the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
+    """Restore the segments that a run of clean --keep-originals replaced, and the cleaner checkpoint.
 
-    Refused once a log was appended to, rolled or cleaned since; a later run in the way is named.
+    A log that was appended to, rolled or cleaned since the run is refused; a later run is named.
 
     Parameters
     ----------
@@ -275,7 +282,7 @@ def undo(
     topics
         Only this topic; repeat it for more.
     dry_run
-        Check everything, show what would be put back, change nothing.
+        Check everything, show what would be restored, change nothing.
     json_
         Print one JSON document.
     """
@@ -286,6 +293,6 @@ def undo(
     else:
         verb = "would be restored" if dry_run else "restored"
         for path, names in restored.items():
-            done = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
-            output.write_lines(f"{path}: {done}")
+            text = f"{output.counted(len(names), 'segment')} {verb}" if names else "nothing to undo"
+            output.write_lines(f"{path}: {text}")
     return 0

@@ -106,10 +106,10 @@ def record_outcome(
     history = History()
     own_files = (TOPICS_FILE, CLEANINGS_FILE, UNCLEANABLE_FILE)
     directories = {state.directory.path for state in states}
-    own = {path for path in directories if any(files.exists(path / name) for name in own_files)}
+    with_own_files = {path for path in directories if any(files.exists(path / name) for name in own_files)}
     for state, result in zip(states[: len(results)], results, strict=True):
         directory = state.directory.path
-        if directory not in own:
+        if directory not in with_own_files:
             continue
         try:
             if result.status == UNCLEANABLE:
@@ -124,10 +124,11 @@ def record_outcome(
                 error,
             )
         if result.status in (CLEANED, UNCLEANABLE, FAILED) or result.is_partly_cleaned:
-            history.keep(directory, [Cleaning(began_ms=began_ms, result=result)])
+            history.append(directory, [Cleaning(began_ms=began_ms, result=result)])
 
 
 def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
+    """The logs that are listed as uncleanable; none if the list cannot be read."""
     try:
         return read_uncleanable(directory)
     except (CorruptFileError, OSError) as error:
@@ -178,14 +179,14 @@ class CleanRequest(CleaningOptions):
     keep_originals
         Keep hard links of all replaced files below this directory; restore them with: siltstone undo.
     max_extra_bytes
-        Most bytes of new files at one time; default: a quarter of the free space.
+        Most bytes of new files at the same time; default: a quarter of the free space.
     stop_after
         Start no new work after so many minutes, once the run has changed something; run again for the rest.
     report
         Write an audit to this new file: settings, results, SHA-256 of every file before and after.
     roll
         Roll the active segment of each log first, so that its records are cleaned, too. The originals of
-        earlier runs cannot be put back after that.
+        earlier runs cannot be restored after that.
     dry_run
         Compute everything, change nothing.
     """
@@ -207,9 +208,10 @@ class CleanRequest(CleaningOptions):
 
 @dataclass(slots=True, kw_only=True)
 class CleanOutcome:
-    """The outcome of a run: its name, a result for each log, ignored files; ``notes``: for display.
+    """The outcome of a run: its name, and a result for each log.
 
-    ``kept``: the folder of the replaced files. ``out``: the copy that was made. ``engine``: the engine that
+    ``passed_over``: entries of the directories that are no logs, and were ignored. ``kept``: the folder of
+    the replaced files. ``out``: the copy that was made. ``notes``: for display. ``engine``: the engine that
     cleaned, None if there was nothing to clean. ``report_error``: why the audit could not be written, though
     the cleaning was done.
     """
@@ -262,8 +264,8 @@ def clean(
     engine: EngineFactory | None = None,
     confirm: Confirm | None = None,
 ) -> CleanOutcome:
-    """Clean log directories. ``engine``: makes the engine, in place of the request's choice. ``confirm`` is
-    called before anything is changed, and raises to refuse.
+    """Clean log directories. ``engine``: makes the engine, instead of the one that the request's options
+    choose. ``confirm`` is called before anything is changed, and raises to refuse.
 
     Raises SiltstoneError for the run; the failure of a log is in its result.
     """
@@ -284,20 +286,21 @@ def clean(
         destination = _destination(request, run, originals, directories, states)
         audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states)
         _roll(states if request.roll else (), clock)
-        make = engine or _engine_for(request, states)
-        once = functools.cache(lambda: make(request, progress))
-        cleaner = _cleaner(request, destination, once, progress)
+        make_engine = engine or _engine_for(request, states)
+        engine_of_run = functools.cache(lambda: make_engine(request, progress))
+        cleaner = _cleaner(request, destination, engine_of_run, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
-        # No engine was started if there was nothing to clean.
-        engine_name = _engine_name(once()) if once.cache_info().currsize else None
+        # The first call starts the engine; there was none if there was nothing to clean.
+        was_started = engine_of_run.cache_info().currsize > 0
+        engine_name = _engine_name(engine_of_run()) if was_started else None
         return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
 
 
 def _run_cleaner(
     cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
-    """Clean and commit: the results, and what a copy does not have. After an error what the run staged is
-    removed, and the audit and the history say what was done."""
+    """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
+    an error, removes what the run staged, and writes to the audit and the history what was done."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
@@ -349,8 +352,8 @@ def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None
 
 
 def _roll(states: Sequence[LogState], clock: Clock) -> None:
-    """Roll the active segments of the logs that may be cleaned, so that their records can be. What is wrong
-    with a log is reported when its cleaning is planned."""
+    """Roll the active segments of the logs that may be cleaned, so that the records in them can be cleaned.
+    An error of a log is not raised: planning meets it again, and reports it."""
     for state in states:
         if state.config is None or not state.may_be_cleaned:
             continue
@@ -363,7 +366,7 @@ def _roll(states: Sequence[LogState], clock: Clock) -> None:
 
 
 def _engine_for(request: CleanRequest, states: Sequence[LogState]) -> EngineFactory:
-    """The engine of the request's choice. Raises UsageError."""
+    """The factory of the engine that the request's options choose. Raises UsageError."""
     if request.uses_spark(lambda: cleanable_bytes(states)):
         return spark_engine
     return lambda request, progress: InProcessEngine(progress=progress)
@@ -388,6 +391,8 @@ def _destination(
     directories: Sequence[LogDirectory],
     states: Sequence[LogState],
 ) -> Destination:
+    """The destination that the request names. ``originals``: the folder KEEP/RUN, None without
+    ``--keep-originals``."""
     if request.out is not None:
         copy = CleanedCopy(run, directories[0], request.out.absolute())
         copy.refuse_too_little_space()

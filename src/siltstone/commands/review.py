@@ -1,7 +1,7 @@
 """Runs ``explain`` and ``verify``, which change nothing: wires settings, clock and engine for the two, as
 ``commands.clean`` does for the cleaner.
 
-Spark is imported only if it is used; neither needs it.
+Both can work without Spark, which is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -69,21 +69,22 @@ class VerifyRequest(RunOptions):
 def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict:
     """Check cleaned directories against copies from before. Raises SiltstoneError, OSError if nothing can be
     checked; problems of a log are in its verdict."""
-    beyond = high_watermark_is_end(request.high_watermark)
+    beyond_high_watermark = high_watermark_is_end(request.high_watermark)
     before, after = map(_paths, (request.before, request.after))
     directories = open_directories(after, lock=False)
     policies = gather_policies(directories, request)
     now_ms = resolve_now_ms(request.now_ms, SystemClock())
 
     def settings(topic_partition: TopicPartition) -> CleaningSettings:
-        holders = (directory for directory in directories if topic_partition in directory.partitions)
-        directory = next(holders, directories[0])
+        # A log that is missing after the cleaning has the settings of its topic all the same.
+        with_log = (directory for directory in directories if topic_partition in directory.partitions)
+        directory = next(with_log, directories[0])
         path = directory.partitions.get(topic_partition, directory.path / str(topic_partition))
         return cleaning_settings(
             policies.state_of(topic_partition, path, directory).config,
             now_ms,
             cleaned_at_is_exact=request.now_ms is not None,
-            beyond_high_watermark=beyond,
+            beyond_high_watermark=beyond_high_watermark,
         )
 
     if checker is None:
@@ -96,8 +97,9 @@ def verify(request: VerifyRequest, *, checker: Checker | None = None) -> Verdict
     return verdict
 
 
-def _paths(side: Path | Sequence[Path]) -> Sequence[Path]:
-    return [side] if isinstance(side, Path) else side
+def _paths(path: Path | Sequence[Path]) -> Sequence[Path]:
+    """One path, or several, as a list."""
+    return [path] if isinstance(path, Path) else path
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
@@ -152,10 +154,14 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
-    once = cache(runner or (lambda: _runner(request, states, progress)))
-    logs = explain_logs(states, options, lambda: once().engine, lambda: once().observer)
+    runner_of_run = cache(runner or (lambda: _runner(request, states, progress)))
+    logs = explain_logs(states, options, lambda: runner_of_run().engine, lambda: runner_of_run().observer)
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
-    unclean = (item for item in directories if item.is_log_directory and not item.had_clean_shutdown)
+    unclean = (
+        directory
+        for directory in directories
+        if directory.is_log_directory and not directory.had_clean_shutdown
+    )
     notes = [*policies.notes, *(_UNCLEAN.format(path=directory.path) for directory in unclean)]
     return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 

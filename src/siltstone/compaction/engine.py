@@ -50,6 +50,7 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 Progress = Callable[[str, str, int, int], None]
 """Called several times a second with (log, stage, bytes done, bytes of the log)."""
 _PROGRESS_SECONDS = 0.2
+"""The time between two reports of progress."""
 
 
 @contextlib.contextmanager
@@ -78,11 +79,13 @@ def report_progress(
     """Report the progress of a cleaning while the block runs.
 
     A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
-    bytes, or only rewrites. ``bytes_read``: a count of bytes, which need not begin at 0.
+    bytes. With ``is_rewriting`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
+    at 0.
     """
     if progress is None or not size:
         yield
         return
+    # A block that only rewrites begins where the first reading is done.
     first = bytes_read() - (size if is_rewriting else 0)
 
     def report(is_over: threading.Event) -> None:
@@ -101,7 +104,7 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many groups are rewritten at one time."""
+        """How many groups are rewritten at the same time."""
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean small logs, each in one task; yields a report for each log, in any order."""
@@ -137,8 +140,8 @@ def wave_bytes(work: LogWork, groups: Iterable[Group]) -> int:
 
 
 def entry_capacity(work: LogWork) -> int:
-    """How many entries a task may hold while it extracts: a third of its memory. A collector that grows takes
-    half as much again, and the rest is for blobs that are sent."""
+    """How many entries a task may hold while it extracts: a third of its memory. While a collector doubles
+    its shards it has the old ones beside the new, half as much again; the rest is for blobs that are sent."""
     return max(1024, work.limits.memory_bytes // (3 * ENTRY_BYTES))
 
 
@@ -230,8 +233,11 @@ def broadcast_join(
 
 
 class InProcessEngine:
-    """Runs all steps in this process, one after another. ``buckets``: a merge has at least so many.
-    ``min_clean_to_dirty_ratio``: see ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``."""
+    """Runs all steps in this process, one after another.
+
+    ``buckets``: a merge has at least so many. ``min_clean_to_dirty_ratio``: see
+    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``.
+    """
 
     workers = 1
 
@@ -243,7 +249,7 @@ class InProcessEngine:
         progress: Progress | None = None,
     ) -> None:
         self._buckets = buckets
-        self._clean_share = min_clean_to_dirty_ratio
+        self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
         self._progress = progress
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
@@ -258,7 +264,7 @@ class InProcessEngine:
         """Clean by the steps of a distributed log: segment by segment, bucket by bucket, group by group."""
         buffers = Buffers()
         with report_progress(self._progress, work.name, work.size):
-            done = broadcast_join(work, "0", buffers, self._clean_share)
+            done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
             return done if done is not None else self._merged(work).rewrite_groups("0", buffers)
 
     def write_retained_offsets(self, work: LogWork) -> LogReport:

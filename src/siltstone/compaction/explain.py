@@ -28,7 +28,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.codecs import Scratch
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.decode import decode_records
-from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, Flags, Int64, Words, have_delete_horizons
 from siltstone.base.records.scan import scan_batches
 from siltstone.compaction import report
 from siltstone.compaction.engine import Engine, Progress, fits_one_task, offset_span, report_progress
@@ -278,7 +278,7 @@ def _count_records(
     one a record."""
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     is_v2 = batches["magic"] == 2
-    has_horizon = delete_horizons(batches)
+    has_horizon = have_delete_horizons(batches)
     horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
     is_past_horizon = np.where(
         is_v2, has_horizon & (horizon <= work.rules.now_ms), not keeps_legacy_tombstones

@@ -3,11 +3,11 @@
 This is Kafka's ``SkimpyOffsetMap``, divided into buckets so that it never fills up. Both kinds of compaction
 use it.
 
-Keys are compared by SipHash-2-4: 96 bits of it in place, 128 side by side. Its key is random, for each log of
-a run or for each ledger, so that no producer can make two keys collide; Kafka's map uses plain MD5. An
-*entry* stands for one record with a key: two to four uint64 words. *Packed* entries, two words, are exchanged
-between tasks (in place). *Plain* entries, three or four words with absolute offsets, are in merges, offset
-maps and the key indexes of ledgers::
+Keys are compared by SipHash-2-4: by 96 bits of it in compaction in place (Kafka's), by 128 in side-by-side
+compaction (Pulsar's). Its key is random, for each log of a run or for each ledger, so that no producer can
+make two keys collide; Kafka's map uses plain MD5. An *entry* stands for one record with a key: two to four
+uint64 words. *Packed* entries, two words, are what tasks of compaction in place exchange. *Plain* entries,
+three or four words with absolute offsets, are in merges, offset maps and the key indexes of ledgers::
 
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
@@ -20,8 +20,8 @@ some neighbouring shards that one task merges. *Dirty* entries are of records in
 repeat, they are de-duplicated before the exchange. *Clean* entries are all exchanged: a clean record stays
 unless a dirty record has its key.
 
-Two keys with one hash would lose a record. Among n keys that happens with a probability of n² / 2⁹⁷, side by
-side n² / 2¹²⁹: for 10⁹ keys less than 10⁻¹¹.
+If two keys had one hash, a record would be lost. Among n keys that happens with a probability of n² / 2⁹⁷
+with 96 bits, and n² / 2¹²⁹ with 128: for 10⁹ keys less than 10⁻¹¹.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def shard_of(word: np.uint64, shards: int) -> Any:
     return np.int64(((word >> np.uint64(32)) * np.uint64(shards)) >> np.uint64(32))
 
 
-# The hash table of some entries: each slot has the row of an entry in their array, or -1. It has open
+# The hash table of an array of entries: each slot has the row of an entry in the array, or -1. It has open
 # addressing and is at most half full.
 
 
@@ -80,7 +80,7 @@ def new_hash_table(entries: int) -> Int32:
 
 @inline_kernel
 def slot_mask(entries: int) -> np.uint64:
-    """The mask that makes a slot of a hash's first word, in the table of so many entries."""
+    """The mask that turns a hash's first word into its first slot, in the table of so many entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
@@ -142,7 +142,7 @@ def dedupe(entries: Words, table: Int32, out: Words) -> int:
                 out[used, word] = entries[i, word]
             used += _ONE
             continue
-        # 2. A key that was there: the larger offset wins; of entries with times the larger time, and the
+        # 2. A key that ``out`` has: the larger offset wins; of entries with times the larger time, and the
         #    larger offset where the times are equal.
         winner = np.uint64(row)
         if width == 2:
@@ -233,8 +233,8 @@ def _dedupe_shards(entries: Words, bounds: Int64, table: Int32, out: Words, new_
 def _merge(
     dirty: Words, bounds: Int64, clean: Words, clean_bounds: Int64, table: Int32, retained: Int64
 ) -> tuple[int, int]:
-    """Fill ``retained`` with the offsets that a bucket retains; returns (distinct dirty keys, how many
-    offsets).
+    """Fill ``retained`` with the offsets that a bucket retains; returns (how many dirty keys are distinct,
+    how many offsets are retained).
 
     Of the dirty entries of a key the one with the largest offset stays. A clean entry stays if its key has no
     dirty entry.
@@ -289,8 +289,8 @@ def gather_by_shard(
     """The blobs' entries as plain ones, by shard and then by ``EntryBlob.sort_key``, and the shards' bounds
     in them (int64[count + 1]).
 
-    The hashes are divided into ``shards``; the blobs have ``count`` of these, from number ``first_shard`` on.
-    ``words``: of an entry of the result.
+    All hashes are divided into ``shards``; those of the blobs are in ``count`` of these, from number
+    ``first_shard`` on. ``words``: how many an entry of the result has.
     """
     blobs = sorted((blob for blob in blobs if len(blob.entries)), key=EntryBlob.sort_key)
     bounds = np.zeros(count + 1, np.int64)
@@ -312,6 +312,7 @@ def dedupe_shards(entries: Words, bounds: Int64) -> tuple[Words, Int64]:
 
 
 def _table(bounds: Int64) -> Int32:
+    """A hash table that is large enough for each of the shards."""
     return new_hash_table(int(np.diff(bounds).max(initial=1)))
 
 
@@ -329,8 +330,8 @@ _SHARDS_MAX = 512
 _INITIAL_SHARD_ROWS = 4096
 """Rows of a shard at first: entries and hash table fit a core's cache."""
 _DISTINCT_SHARE_MAX = 3 / 4
-"""If no more than this share of a full shard is distinct keys, shards get more rows: keys repeat, so that
-de-duplicating more entries makes fewer to send."""
+"""If at most this share of a full shard's entries has distinct keys, keys repeat: shards get more rows, since
+fewer entries are sent if more of them are de-duplicated together."""
 
 
 @kernel
@@ -382,9 +383,9 @@ def close_gaps_between_shards(
 class ShardedEntries:
     """Entries in ``shard_count`` shards: each has ``shard_rows`` rows, of which ``counts[s]`` are used.
 
-    ``words``: of an entry. ``dedupes``: only the last entry of each key is needed. When a shard is full and
-    has few entries to drop, either all shards get twice as many rows, up to ``capacity`` entries in all, or
-    the caller has to take all entries.
+    ``words``: how many an entry has. ``dedupes``: only the last entry of each key is needed. When a shard is
+    full and has few entries to drop, either all shards get twice as many rows, up to ``capacity`` entries in
+    all, or the caller has to take all entries.
     """
 
     def __init__(
@@ -398,13 +399,14 @@ class ShardedEntries:
     def put(self, new: Words) -> Iterator[Int64]:
         """Add entries. Each time that the caller has to take all entries out of ``entries``, this yields the
         shards' bounds in it."""
-        put = 0
+        added = 0
         while True:
             arrays = (self.entries, self.counts, self._table)
-            put = put_into_shards(new, put, self.shard_rows, self._dedupes, *arrays)
-            if put == len(new):
+            added = put_into_shards(new, added, self.shard_rows, self._dedupes, *arrays)
+            if added == len(new):
                 return
-            distinct = int(self.counts[shard_of(new[put, 0], len(self.counts))])
+            # The shard of the first entry that was not added is full, and was de-duplicated.
+            distinct = int(self.counts[shard_of(new[added, 0], len(self.counts))])
             repeats = self._dedupes and distinct <= _DISTINCT_SHARE_MAX * self.shard_rows
             if repeats and 2 * len(self.entries) <= self._capacity:
                 self._double_rows()
@@ -428,8 +430,8 @@ class ShardedEntries:
 
 
 def entry_blobs(shards: ShardedEntries, bounds: Int64, buckets: int, **kind: Any) -> Iterator[EntryBlob]:
-    """Drained shards as blobs of ``BLOB_BYTES_MAX`` at most. ``bounds``: the shards', from ``drain``;
-    ``kind``: the ``is_dirty`` and ``base_offset`` of the blobs."""
+    """The entries of ``shards`` after ``drain``, as blobs of at most ``BLOB_BYTES_MAX`` bytes. ``bounds``:
+    what ``drain`` returned; ``kind``: the ``is_dirty`` and ``base_offset`` of the blobs."""
     shards_per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
     for bucket in range(buckets):
         bucket_entries = shards.entries[
@@ -443,7 +445,7 @@ class KeyCollector:
     """Collects packed entries of records in log order, and yields them as blobs, within a bound of memory.
 
     It holds up to ``capacity`` dirty and as many clean entries; fewer if fewer records are ``expected``, or
-    if fewer keys are distinct. A key may come in several blobs: the merge takes its last entry. Records from
+    if keys hardly repeat. A key may come in several blobs: the merge takes its last entry. Records from
     offset ``first_dirty`` on are dirty.
     """
 
@@ -469,7 +471,8 @@ class KeyCollector:
         self._base_offset: int | None = None
 
     def add(self, columns: KeyColumns, wanted: npt.NDArray[np.bool_]) -> Iterator[EntryBlob]:
-        """Add the ``wanted`` records, which all have a key; yields blobs when the memory is full."""
+        """Add the ``wanted`` records (bool, one a record), which all have a key. Yields blobs when the memory
+        is full, or when an offset is too far above the base offset of the entries collected so far."""
         if not len(columns):
             return
         if (
@@ -538,8 +541,8 @@ _HINT_BITS = 12
 
 @inline_kernel
 def _group_of(offset: int, bases: Int64, hints: Int32, shift: int) -> int:
-    """The number of the last base at or below an offset. The hint is the base of the part's first offset;
-    from there the search goes on."""
+    """The number of the last base at or below an offset. The hint is the number for the first offset of the
+    part that has this offset; the search begins there."""
     number = int(hints[np.uint64((offset - bases[0]) >> shift)])
     while number + 1 < len(bases) and offset >= bases[number + 1]:
         number += 1

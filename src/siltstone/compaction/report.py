@@ -96,6 +96,7 @@ class Discarded(Summable):
 REASONS: tuple[str, ...] = tuple(field.name for field in fields(Discarded))
 """The reasons' names, by number."""
 CLEANING_REASONS = REASONS[:CLEANING_REASON_COUNT]
+"""The names of the reasons for which a cleaning discards records: all but ``expired``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,18 +112,25 @@ class RecordCounts(Summable):
     discarded: Discarded = field(default_factory=Discarded)
 
 
+# The statuses of a ``LogResult``.
+
 CLEANED = "cleaned"
 NOTHING_TO_DO = "nothing_to_do"
+"""The log has nothing below the first uncleanable offset that a cleaning could remove."""
 NOT_ELIGIBLE = "not_eligible"
+"""The log is not dirty enough (``min.cleanable.dirty.ratio``, ``max.compaction.lag.ms``)."""
 SKIPPED = "skipped"
+"""A rule excludes the log (it has records without a key, …), or the run was stopped before it was done."""
 UNCLEANABLE = "uncleanable"
+"""The log is damaged, or contradicts itself."""
 FAILED = "failed"
-"""The statuses of a ``LogResult``."""
+"""An error that is not the log's: a full disk, a lost worker, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
-    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. None where it has none."""
+    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. A part that the error does
+    not have is None."""
 
     code: str
     path: str | None = None
@@ -134,7 +142,8 @@ class ErrorDetails:
 class LogFailure:
     """Why a log is not compacted: ``status`` and ``reason`` as in ``LogResult``.
 
-    ``details``: of the error that is the cause; None if a rule excludes the log, or the run was stopped.
+    ``details``: the parts of the error that is the cause; None if a rule excludes the log, or the run was
+    stopped.
     """
 
     status: str
@@ -180,7 +189,7 @@ class LogResult(OfOneLog):
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
-    ``kafka_passes``: how many times Kafka's cleaner would have to go over the log, since its offset map holds
+    ``kafka_passes``: how many times Kafka's cleaner would have to clean the log, since its offset map holds
     only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
     else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """
@@ -261,12 +270,14 @@ def failures(results: list[LogResult]) -> list[LogResult]:
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
 # Above ``HISTORY_BYTES_MAX`` the older half of the file is removed. The file is only shown to people, so it
-# is not synced: a crash may leave an incomplete last line, which readers skip. An error of a writer is only
+# is not synced: a crash may leave an incomplete last line, which readers skip. An error in writing it is only
 # logged.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 HISTORY_BYTES_MAX = 1 << 20
 _FIELDS_NOT_WRITTEN = ("directory", "settings")
+"""Keys of a result that a line of the file leaves out: the file is in that directory, and settings are
+long."""
 _logger = logging.getLogger("siltstone.cleaner")
 
 
@@ -297,8 +308,8 @@ class Cleaning:
 
 
 def read_cleanings(directory: Path) -> list[Cleaning]:
-    """The history of a log directory, oldest first; empty without a file. Skips lines that make no sense.
-    Raises OSError."""
+    """The history of a log directory, oldest first; empty without a file. Skips lines that are not the JSON
+    of a cleaning. Raises OSError."""
     parsed = (_parse(line, directory) for line in _lines(directory))
     return [cleaning for cleaning in parsed if cleaning is not None]
 
@@ -336,7 +347,7 @@ class History:
         self._lock = threading.Lock()
         self._reasons: dict[TopicPartition, str] = {}
 
-    def keep(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
+    def append(self, directory: Path, cleanings: Iterable[Cleaning]) -> None:
         """Append the cleanings whose results are new. Raises nothing: an OSError is logged as a warning."""
         with self._lock:
             new = [cleaning for cleaning in cleanings if self._is_new(cleaning)]
@@ -374,6 +385,7 @@ def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
 
 
 def _ends_within_line(path: Path, size: int) -> bool:
+    """Did a crash leave an incomplete last line? ``size``: of the file."""
     if not size:
         return False
     with files.Reader(path) as reader:

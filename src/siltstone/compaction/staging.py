@@ -124,7 +124,7 @@ class StagedVerifier:
                 path, staged, offsets, decode_record_keys, scratch=scratch, limit=limit
             ):
                 columns, is_control = decoded.columns, (decoded.batches["attributes"] & CONTROL_BIT) != 0
-                self._last_offset, self._matched, wrong = check_offsets(
+                self._last_offset, self._matched, problem = check_offsets(
                     columns.offset,
                     columns.batch,
                     is_control,
@@ -134,8 +134,8 @@ class StagedVerifier:
                     self._last_offset,
                     self._matched,
                 )
-                if wrong:
-                    raise CheckFailedError(_WRONG_OFFSETS[wrong], path=path)
+                if problem:
+                    raise CheckFailedError(_WRONG_OFFSETS[problem], path=path)
                 self.record_count += len(columns)
                 self._next_offset = int(decoded.batches["last_offset"][-1]) + 1
         self.size = size
@@ -246,8 +246,8 @@ class _SegmentWriter:
         return len(output.data)
 
     def verify(self) -> int:
-        """Verify what was written since the last time, if it is enough to be worth it; returns how many bytes
-        were read. ``write`` may run in another thread: this reads only below ``_written``."""
+        """Verify what was written since the last time, once that is ``_READ_BACK_BYTES``; returns how many
+        bytes were read. ``write`` may run in another thread: this reads only below ``_written``."""
         writer, verifier, written = self._writer, self._verifier, self._written
         if writer is None or verifier is None or written - verifier.size < _READ_BACK_BYTES:
             return 0
@@ -385,14 +385,15 @@ class _GroupRewrite:
                 with files.Writer(report.staged[kind]) as writer:
                     writer.write(data)
             # 2. Give the files owner and mode of the group's first segment and the modification time of its
-            #    last one (as Kafka, so that retention by time goes on), and sync them. A link has all that.
+            #    last one, by which retention deletes records without timestamps (Kafka does the same), and
+            #    sync them. A hard link has all that.
             for kind, path in report.staged.items():
                 if kind != "log" or not is_link:
                     files.copy_attributes(work.segments[group.first_segment].path, path)
                     files.set_modified(path, work.segments[group.end_segment - 1].modified_ns)
             files.sync_files(report.staged.values())
-            # 3. Verify the rest, from what is on the disk. A link is the old log, of which every batch was
-            #    verified when it was read.
+            # 3. Verify the rest of the file, which is on the disk now. A hard link is the old log, of which
+            #    every batch was verified when it was read.
             if not is_link:
                 read = verifier.finish(report.size, report.counts.records_retained, indexes)
                 Throttler(work.limits.io_bytes_per_second).maybe_throttle(read)
@@ -400,7 +401,7 @@ class _GroupRewrite:
         for kind, data in indexes.items():
             if files.read_bytes(report.staged[kind]) != data:
                 raise CheckFailedError("the file is not the index that was written", path=report.staged[kind])
-        # 4. Tell which file was verified: the swap reads a log of another identity again.
+        # 4. Report which file was verified: the swap reads the log again if its file has another identity.
         report.identity = list(files.stat(log).identity)
 
     def rewrite_segments(self, segment_writer: _SegmentWriter) -> bytes:
@@ -506,6 +507,7 @@ def write_retained(
             transaction_state=transaction_state,
         )
     except Exception as error:
+        # A file that exists belongs to another attempt, and stays.
         if not isinstance(error, FileExistsError):
             with contextlib.suppress(OSError):
                 files.unlink(path)

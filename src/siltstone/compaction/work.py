@@ -50,8 +50,9 @@ from siltstone.log.transactions import (
     refuse_unexpected_markers,
 )
 
-# Groups, counts, and decoding with its checks, for both kinds of compaction. These functions raise an error
-# for what is wrong with a log; their callers turn it into a ``LogFailure`` (``report.failure_of``).
+# Segment groups, the report on an extraction, and decoding with its checks, for both kinds of compaction.
+# These functions raise an error for what is wrong with a log; their callers turn it into a ``LogFailure``
+# (``report.failure_of``).
 
 Columns = TypeVar("Columns", KeyColumns, RecordColumns)
 
@@ -190,15 +191,15 @@ def check_ascending(path: str, window: Window, next_offset: int, end: int) -> in
 def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: their headers do not
-    bound them. Returns the offset after the last batch. Raises CorruptFileError."""
+    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a
+    message set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
         previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
         bad = np.flatnonzero(columns.offset <= previous)
         if len(bad):
             position = window.origin + int(batches["position"][columns.batch[bad[0]]])
             raise CorruptFileError(
-                path, position, f"the entry's offset {columns.offset[bad[0]]} is out of order"
+                path, position, f"offset {columns.offset[bad[0]]} in a message set is out of order"
             )
     return int(batches["last_offset"][-1]) + 1
 
@@ -256,7 +257,8 @@ def splits_by_task(
     """Divide a log: a list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
-    ``MIN_SPLIT_BYTES`` or more. (Message sets are not cut: an entry of theirs has only its last offset.)
+    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a message set lacks
+    its first offset, and a split has to say its own.)
     """
     total = sum(segment.size for segment in segments)
     tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
@@ -330,7 +332,7 @@ def cut_near(segment: Segment, position: int) -> tuple[int, int] | None:
 IO_LIMIT = "log.cleaner.io.max.bytes.per.second"
 UNLIMITED = math.inf
 _SLEEP_SECONDS_MAX = 1.0
-"""The longest sleep at one time, so that an interrupt is noticed."""
+"""The longest single sleep, so that an interrupt is noticed."""
 
 
 def share_of_io(bytes_per_second: float, tasks: int) -> float:
@@ -420,10 +422,11 @@ class RetentionRules:
 class TaskLimits:
     """The limits of a task, in bytes.
 
-    ``index_interval_bytes``: between two index entries (``index.interval.bytes``). ``index_bytes``: the most
-    of an index (``segment.index.bytes``). ``window_size``: of a window that is read. ``memory_bytes``: of
-    the memory for keys. ``batch_limit``: the most that one batch may decompress to
-    (``max.decompressed.message.bytes``). ``io_bytes_per_second``: what one task may read and write.
+    ``index_interval_bytes``: of the segment, between two entries of its index (``index.interval.bytes``).
+    ``index_bytes``: the largest index (``segment.index.bytes``). ``window_size``: how much of a segment is
+    read at a time. ``memory_bytes``: the memory for keys. ``batch_limit``: the most that one batch may
+    decompress to (``max.decompressed.message.bytes``). ``io_bytes_per_second``: what one task may read and
+    write.
     """
 
     index_interval_bytes: int
@@ -526,7 +529,8 @@ def _extract_split(
             extracted.records += len(columns)
             keyed = columns.key_size >= 0
             mapped = _enters_offset_map(work, scan, decoded, segment.path, extracted)
-            # Only records that enter the map are counted: other keyless ones go for a reason of their own.
+            # Records of aborted transactions and control records are not counted, though they may have no
+            # key: they are discarded for another reason.
             extracted.keyless += int(np.count_nonzero(~keyed if mapped is None else mapped & ~keyed))
             yield from collector.add(columns, keyed if mapped is None else mapped & keyed)
     scan.refuse_missing_markers(split.first_offset, split.end_offset, segment.path)
@@ -545,7 +549,8 @@ def _enters_offset_map(
     """
     window, batches, columns = decoded
     mapped = None
-    # (Aborted batches, markers of transactions without data), None for batches without transactions.
+    # Both bool, one a batch: (is of an aborted transaction, is a marker of a transaction without data). None
+    # if no batch is of a transaction.
     aborted_and_empty = scan.follow(window.data, batches, path=path, origin=window.origin)
     if aborted_and_empty is not None:
         extracted.has_transactions = True
@@ -578,7 +583,7 @@ def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
 
 def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int, TransactionState]:
     """The transactions that are open where each group starts, by the group's index; from the summaries of all
-    input splits. A group that is not in the result starts without any.
+    input splits. A group that is not in the result starts with no transaction open.
 
     Takes the summaries out of ``extracted``. Sets its failure where they contradict each other or the
     ``.txnindex`` files, or where a transaction is open below ``end`` that planning did not know.
@@ -587,8 +592,10 @@ def transaction_state_by_group(work: LogWork, extracted: Extracted) -> dict[int,
     try:
         bases, directory = [group.base_offset for group in work.groups], work.segments[0].directory
         state_by_group = combine_summaries(summaries, bases, directory)
-        unended = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
-        refuse_unexpected_markers(unended, work.end, work.segments_above, directory)
+        # Planning ends the range below every transaction that is open in the log. So what these splits leave
+        # open must end with a marker in the segments above.
+        expected = expected_markers(summaries, parse_aborted(work.txnindex_entries), work.end)
+        refuse_unexpected_markers(expected, work.end, work.segments_above, directory)
         return state_by_group
     except Exception as error:
         extracted.failure = extracted.failure or failure_of(error)

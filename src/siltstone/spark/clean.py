@@ -138,8 +138,9 @@ def shared_lookup_task(
 def lookup_task(work: LogWork, inputs: Groups, claim: Claim, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Build the offset map from the dirty entries that arrive, and rewrite the groups that ``claim`` grants.
 
-    The task begins with its own groups, and then tries those of other tasks from the end, where these come
-    last. If reading failed or found transactions, it only reports that."""
+    The task begins with its own groups. Then it tries the groups of other tasks, the last ones first: each
+    task cleans its own groups in order, so it reaches those last. If reading failed or met transactions, the
+    task only reports that."""
     arrived = list(rows_of(batches))
     (index,) = (row.target for row in arrived if row.kind == rows.TRIGGER)
     extracted, entries = _dirty_entries(arrived)
@@ -177,6 +178,7 @@ _EXTRACT_TASK_BYTES = 1 << 30
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
+"""How many tasks that clean whole logs each worker gets, so that all workers end at about the same time."""
 _JOBS, _LOGS_PER_JOB = 4, 16
 """Small logs go in up to ``_JOBS`` jobs, of at least ``_LOGS_PER_JOB`` logs each."""
 
@@ -327,7 +329,7 @@ class SparkEngine(SparkWorkers):
         **options: Any,
     ) -> None:
         super().__init__(session, **options)
-        self._clean_share = min_clean_to_dirty_ratio
+        self._min_clean_to_dirty_ratio = min_clean_to_dirty_ratio
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """Clean logs, a few in each task, since a task costs Spark some 80 ms.
@@ -397,8 +399,11 @@ class SparkEngine(SparkWorkers):
         return are_cut(self._splits_of_tasks(work, workers)) or are_cut(dirty_splits(work, workers))
 
     def _clean_spread(self, work: LogWork, workers: int) -> LogReport:
+        """Clean one log on all workers, by the broadcast join where that is faster and possible, else by the
+        shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
-        if should_broadcast(work, self._clean_share) and not is_connect(self._session):
+        is_join_possible = not is_connect(self._session)
+        if should_broadcast(work, self._min_clean_to_dirty_ratio) and is_join_possible:
             joined = self._broadcast_join(work, workers)
             if joined is not None:
                 return joined
@@ -455,7 +460,8 @@ class SparkEngine(SparkWorkers):
         return merge_group_reports(work, len(offset_map), (report_of(row, LogReport) for row in reports))
 
     def write_retained_offsets(self, work: LogWork) -> LogReport:
-        """Find the retained offsets of one log on all workers, and write them to a file for each group."""
+        """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
+        each group."""
         workers = self.workers
         report = _summed_report(work, self._by_group(work, gather_task, workers))
         if self._may_be_miscut(work, report.extracted, workers):

@@ -82,7 +82,7 @@ def _warm_up() -> int:
     files = importlib.import_module("siltstone.base.files")
     engine = importlib.import_module("siltstone.compaction.engine")
     with files.temporary_directory("siltstone-warm-up-") as folder:
-        # No Spark session here: this process also plays the workers that share one log.
+        # There is no Spark session here, so the in-process engine also takes the steps of a distributed log.
         engine.clean_warm_up_log(
             Path(folder), whole=engine.InProcessEngine(), distributed=engine.InProcessEngine()
         )

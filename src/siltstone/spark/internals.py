@@ -35,12 +35,12 @@ PRIVATE_USES = {
         '_active_spark_context: ClassVar[Optional["SparkContext"]] = None': "cleared, too",
     },
     "pyspark.core.context:SparkContext._ensure_initialized": {
-        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java before it is told the secret"
+        "SparkContext._gateway = gateway or launch_gateway(conf)": "start Java first, then send it the secret"
     },
     "pyspark.core.context:SparkContext._do_init": {
-        "self._jsc = jsc or self._initialize_context(": "is it stopped, how many tasks go at one time",
-        "self._accumulatorServer = ": "its handle_error keeps quiet after an interrupt",
-        "signal.signal(signal.SIGINT, signal_handler)": "the handler that session.py takes back",
+        "self._jsc = jsc or self._initialize_context(": "is it stopped, and how many task slots has it",
+        "self._accumulatorServer = ": "its handle_error must print nothing after an interrupt",
+        "signal.signal(signal.SIGINT, signal_handler)": "session.py restores the handler that was set before",
         "self._temp_dir = (": "the application's folder for temporary files",
     },
     "pyspark.java_gateway:launch_gateway": {
@@ -64,7 +64,7 @@ PRIVATE_USES = {
         "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "a task reports one exception and ends",
     },
     "pyspark.sql.worker.utils:worker_run": {
-        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "the same of planning a query",
+        "handle_worker_exception(e, outfile)\n        sys.exit(-1)": "the same while a query is planned",
     },
     "pyspark.util:handle_worker_exception": {
         'os.environ.get("SPARK_HIDE_TRACEBACK", False)': "set before our own error is reported",
@@ -74,13 +74,13 @@ PRIVATE_USES = {
     },
     "pyspark.sql.worker.plan_data_source_read": {
         'getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters': (
-            "the source's reader passes for one without pushFilters where pushing is off"
+            "spark.source.BatchReader must look like a reader without pushFilters if filter pushdown is off"
         )
     },
     "pyspark.sql.pandas.types:from_arrow_schema": {"": "the schema of a table"},
-    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is told by its module"},
-    "py4j.protocol:Py4JNetworkError": {"": "an error of a Java that is gone is told by its name"},
-    "py4j.protocol:Py4JError": {"": "an error of a Java that is gone is told by its name"},
+    "pyspark.sql.connect.session:SparkSession": {"": "a Connect session is recognised by its module"},
+    "py4j.protocol:Py4JNetworkError": {"": "by this name spark.tasks knows that Java has ended"},
+    "py4j.protocol:Py4JError": {"": "by this name spark.tasks knows that Java has ended"},
 }
 """By module, class or function: what its source must contain ("": nothing, it must exist), and the
 purpose."""

@@ -128,8 +128,8 @@ class SparkWorkers:
 
     @property
     def workers(self) -> int:
-        """How many tasks a job has that is planned now. (A worker of a barrier stage is one of them.) Raises
-        EngineError if Spark is gone."""
+        """How many tasks a job gets that is planned now. (In a barrier stage, each of them is a worker.)
+        Raises EngineError if Spark is gone."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or workers_of(self._session)
 
@@ -211,8 +211,8 @@ def run_in_barrier(
     """Run all stages in one barrier stage (``exchange``), and return the reports.
 
     None if a worker aborted or died, after which staged files are removed; or if it is unknown how many tasks
-    can run at one time."""
-    # A worker for each task of the largest stage, but no more than can run at one time.
+    can run at the same time."""
+    # A worker for each task of the largest stage, but no more than can run at the same time.
     workers = min(task_slots(session), max(stage.tasks for stage in job.stages))
     if workers < 1:
         return None
@@ -252,8 +252,8 @@ def collect(session: SparkSession, frame: Callable[[], DataFrame], title: str) -
 
 
 def bytes_by_tasks(session: SparkSession, tasks: int, size: int) -> Callable[[], int]:
-    """A count of the bytes that a job of ``tasks`` tasks has read of ``size`` bytes, by the tasks that have
-    ended since the first call."""
+    """Returns a function that estimates how many of ``size`` bytes a job has read: in proportion to how many
+    of its ``tasks`` have ended."""
     ended: dict[int, int] = {}
 
     def count() -> int:

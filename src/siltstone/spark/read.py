@@ -70,8 +70,8 @@ from siltstone.tables.table import (
 )
 
 IN_PROCESS_BYTES = 256 << 20
-"""Up to so many bytes of logs, whoever plans also finds the last records of their keys: two shuffles of Spark
-take longer. Their key entries take at most 64 MiB."""
+"""Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles
+of Spark take longer. The key entries of such logs take at most 64 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of logs whose key entries one task collects."""
 _MERGE_TASK_BYTES = 512 << 20
@@ -123,8 +123,8 @@ SplitsOf = Callable[[Batches], Iterator[tuple[int, TaskSplit]]]
 
 
 def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, SplitsOf]:
-    """A DataFrame whose rows stand for the splits of a table, each split's in a partition of their own, and
-    what makes splits of them in a task. Raises as ``read``."""
+    """Plan a table. Returns a DataFrame whose rows stand for the splits, with the rows of each split in one
+    partition; and a function that turns such rows into splits in a task. Raises as ``read``."""
     _require_siltstone(spark)
     workers = SparkWorkers(spark).workers
     make_plan = functools.partial(_plan_on_server, spark) if is_connect(spark) else _plan
@@ -166,7 +166,8 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 
 
 def _plan(options: ReadOptions, workers: int, in_process_bytes: int) -> ReadPlan:
-    """The plan; of small logs also with the last records of their keys."""
+    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
+    already."""
     read_plan = plan_stages(options, workers=workers)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan
@@ -188,7 +189,7 @@ def _plan_on_server(spark: SparkSession, options: ReadOptions, *bounds: int) -> 
 
 
 _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-"""The sessions whose workers have Siltstone."""
+"""The sessions whose Python workers are known to have Siltstone."""
 
 
 def _require_siltstone(spark: SparkSession) -> None:
@@ -207,11 +208,12 @@ def _require_siltstone(spark: SparkSession) -> None:
 
 
 def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The rows as they are: the worker has imported this module, then."""
+    """Return the rows as they are. Spark pickles this function by name, so a worker that runs it has imported
+    this module."""
     yield from batches
 
 
-# view=latest.
+# view=latest: rows of retained offsets for each split, by the stages of a cleaning.
 
 
 def _retained_offsets(

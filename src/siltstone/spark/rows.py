@@ -33,7 +33,7 @@ ARROW_SCHEMA = pa.schema([*_SCALARS, ("blob", pa.binary())])
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
 """``ARROW_SCHEMA`` as Spark's type. A schema as text (DDL) would be parsed again for each stage."""
 BLOB_BYTES_MAX = 32 << 20
-"""The largest blob of offsets in one row. Whoever makes key entries bounds their blobs: to 32 MiB
+"""The largest blob of offsets in one row. Blobs of key entries are bounded where they are made: to 32 MiB
 (``compaction.keys``), or to 16 MiB (``explain``, ``verify``)."""
 ALL = -1
 """The target of a row for every task of the next stage."""
@@ -48,7 +48,7 @@ side-by-side compaction are DIRTY, too."""
 RETAINED = "retained"
 """Offsets of records that a segment group retains, or that a split of ``view=latest`` reads."""
 SUPERSEDED = "superseded"
-"""Offsets of records in a run of a ledger that later records supersede."""
+"""Offsets of records in an older run of a compacted ledger that later records supersede."""
 TRANSACTION_SUMMARY = "transaction-summary"
 """The transactions of one input split, an array."""
 TRANSACTION_STATE = "transaction-state"

@@ -193,13 +193,14 @@ class _Start:
         return builder
 
     def _ours(self, master: str) -> dict[str, str]:
+        """Siltstone's settings on this machine."""
         module = daemon.__name__ if is_local(master) else shipping.DAEMON
         return local_settings(master, self.spill_folder, self.java_options, module)
 
 
 def _name_python(settings: Mapping[str, str]) -> None:
-    """Tell PySpark the workers' Python. It reads the variable and not its own setting, which only
-    spark-submit does."""
+    """Tell PySpark which Python the workers have. It reads the environment variable; the setting for it is
+    read by spark-submit only."""
     os.environ.setdefault("PYSPARK_PYTHON", settings.get(PYTHON_SETTING, sys.executable))
 
 
@@ -336,8 +337,10 @@ def session_on(
 # The class archive: Spark cleans a small log, and Java then writes the classes that it has loaded for that.
 
 _DUMP_SECONDS_MAX = 600
+"""How long Java may take to write the archive."""
 _ARCHIVE_MASTER = "local[2]"
 _UNFINISHED_SUFFIX = ".making"
+"""The suffix of an archive that Java still writes."""
 
 
 def make_class_archive(clean_something: Callable[[SparkSession], None]) -> Path | None:

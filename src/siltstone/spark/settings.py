@@ -22,6 +22,7 @@ from siltstone.spark.internals import DAEMON_SETTING
 
 DEFAULT_MASTER = "local[*]"
 TASK_ATTEMPTS = 3
+"""How many times Spark tries a task on a local master."""
 REQUIRED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
@@ -67,7 +68,7 @@ def refuse_required(settings: Mapping[str, str]) -> None:
 
 
 def local_settings(master: str, spill_folder: str | None, java_options: str, daemon: str) -> dict[str, str]:
-    """The settings on this machine. ``java_options``: further ones of the driver's Java; ``daemon``: the
+    """The settings on this machine. ``java_options``: further options of the driver's Java; ``daemon``: the
     module that forks Python workers on a local master."""
     quiet = (Path(__file__).parent / "log4j2.properties").as_uri()
     settings = {
@@ -103,6 +104,8 @@ def cluster_settings(spill_folder: str | None, daemon: str, present: Mapping[str
 
 
 def _environment(spill_folder: str | None) -> dict[str, str]:
+    """Settings by this process's environment and options: numba's cache for executors, the folder for
+    spills."""
     settings = {}
     if "NUMBA_CACHE_DIR" in os.environ:
         settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 _ENTRY_BYTES_PER_BUCKET = 32 << 20
 """About the most bytes of key entries in a bucket, if ``smaller_buckets`` may choose."""
 WORKER_DIED_ADVICE = (
-    "let fewer tasks run at one time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
+    "let fewer tasks run at the same time (--master local[1]), lower log.cleaner.dedupe.buffer.size and "
     "log.cleaner.io.buffer.size, or give the machine more memory"
 )
 UNSHARED = "an executor does not share this folder with the driver"
@@ -66,8 +66,8 @@ def freeze_imports() -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Within, in a Python process of Spark: an error that Siltstone or the system raises is reported in one
-    line, with its code in the next one, and without a traceback, which tells of nothing but our code.
+    """In a Python process of Spark, report an error that Siltstone or the system raises within the block in
+    one line, with its code in the next one, and without a traceback, which shows nothing but our code.
 
     Spark shows the text that the process sends: for a failed task below "An exception was thrown from the
     Python worker:". Errors that are not expected keep their traceback.
@@ -121,7 +121,7 @@ def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int)
 
 
 def smaller_buckets(buckets: int, tasks: int, entry_bytes: int) -> int:
-    """A number of buckets, at least ``buckets``, of which each has about 32 MiB of key entries.
+    """How many buckets a merge has, at least ``buckets``, so that each has about 32 MiB of key entries.
 
     The merge of a bucket takes three and a half times the memory of its entries, and a task merges its
     buckets one after another, so smaller buckets take less memory. ``entry_bytes``: those of all buckets."""

@@ -73,7 +73,8 @@ def gather(data: Bytes, start: Int32, size: Int32, offsets: Int32, out: Bytes) -
 
 @kernel
 def _running_sums(size: Int32, offsets: Int32) -> tuple[int, int]:
-    """Fill ``offsets`` with 0 and the running sums of ``size``; returns (the sum of all, the nulls)."""
+    """Fill ``offsets`` with 0 and the running sums of ``size``, in which a null (-1) counts as 0; returns
+    (the sum of all, how many nulls)."""
     total = nulls = 0
     offsets[0] = 0
     for row in range(len(size)):
@@ -224,12 +225,16 @@ BATCH_FIELDS = pa.struct(
     ).items()
 )
 """``sequence`` is the record's own, -1 without a producer id; positions and sizes are bytes of ``file``."""
-_HEADER_FIELD = {re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()}
-_HEADER_FIELDS = {
-    field.name: _HEADER_FIELD[field.name] for field in BATCH_FIELDS if field.name in _HEADER_FIELD
+_CAMEL_CASE_NAMES = {
+    re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in BATCH.names or ()
 }
+_HEADER_FIELDS = {
+    field.name: _CAMEL_CASE_NAMES[field.name] for field in BATCH_FIELDS if field.name in _CAMEL_CASE_NAMES
+}
+"""Fields of the column ``batch`` that are fields of a batch header (``BATCH``) → the header's name of it."""
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
+"""Names of the codecs by number, also for numbers that no codec has."""
 
 
 def batch_structs(
@@ -288,7 +293,7 @@ COLUMNS = tuple(name for name in _COLUMNS if name not in (BATCH_COLUMN, BAD_COLU
 COLUMNS_WITHOUT_RECORD_DATA = frozenset(
     ("topic", "partition", "offset", "timestamp", "timestampType", BATCH_COLUMN)
 )
-"""The columns that can be made without keys and values (``TimeColumns``)."""
+"""The columns that can be made without keys and values (``base.records.columns.TimeColumns``)."""
 
 
 def schema(

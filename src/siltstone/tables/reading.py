@@ -89,6 +89,7 @@ from siltstone.tables.splits import (
 )
 
 WINDOW_BYTES = 2 << 20
+"""How much of a segment is read at a time."""
 BATCH_ROWS = 32_768
 """An Arrow batch has at most so many rows."""
 Columns = TypeVar("Columns", KeyColumns, RecordColumns, TimeColumns)
@@ -123,6 +124,7 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     UndecodableValueError.
     """
     out_schema = record_schema(options)
+    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
     decoder: Decoder[Any] = decode_records
     decodings = compiled(options.decoders, out_schema.names)
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
@@ -262,16 +264,17 @@ def _decode_retained(
     batches, origin, limit = window.batches, window.origin, options.max_decompressed_message_bytes
     if batches["magic"][rows[0]] != 2:
         columns = decode_records(window.data, batches[rows], scratch, limit=limit, path=path, origin=origin)
-        some = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
-        return dataclasses.replace(some, batch=rows[some.batch].astype(np.int32))
-    own = offsets_in(
+        chosen_columns = select(columns, matching_rows(columns.offset, retained)) if len(columns) else columns
+        # ``columns.batch`` has rows of ``batches[rows]``; the caller needs rows of all the window's batches.
+        return dataclasses.replace(chosen_columns, batch=rows[chosen_columns.batch].astype(np.int32))
+    offsets = offsets_in(
         retained, int(batches["base_offset"][rows[0]]), int(batches["last_offset"][rows[-1]]) + 1
     )
     chosen_offsets = ChosenOffsets(
-        offsets=(own - own[0]).astype(np.uint32),
-        base=int(own[0]),
+        offsets=(offsets - offsets[0]).astype(np.uint32),
+        base=int(offsets[0]),
         matched=0,
-        all_from=np.full(len(rows), LONG_MAX),
+        all_from=np.full(len(rows), LONG_MAX),  # in no batch are all records decoded
     )
     chosen = decode_chosen_records(
         window.data, batches, rows, chosen_offsets, scratch, limit=limit, path=path, origin=origin
@@ -381,6 +384,7 @@ OUT_OF_ORDER = "its offsets are not between those of the batch before it and the
 _SEARCH_BYTES = 4 << 20
 """The window in which batches are read, and searched for, in a damaged file."""
 _BATCH_BYTES_MAX = 1 << 30
+"""Bytes that look like the header of a larger batch are not taken for one."""
 
 
 def read_quarantine(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -432,6 +436,7 @@ class BadBatch:
 
 
 def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
+    """An Arrow batch with one row, which reports the bad batch."""
     values = {
         "topic": bad.source.topic_partition.topic,
         "partition": bad.source.topic_partition.partition,

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.errors import CorruptFileError
+from siltstone.base.errors import CorruptFileError, LedgerError
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.indexes import AbortedTransaction
 from siltstone.log.ledger.reading import CompactedReader
@@ -91,8 +91,9 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
 def plan_stages(
     options: ReadOptions, filters: PushedFilters = NO_FILTERS, workers: int | None = None
 ) -> ReadPlan:
-    """As ``plan``, but for ``view=latest`` the log is not read: whoever carries the plan out finds the last
-    record of each key. ``workers``: how many tasks run at one time, by default the cores of this machine."""
+    """As ``plan``, but for ``view=latest`` the log is not read: the caller has to find the last record of
+    each key first, by the plan's ``keys``. ``workers``: how many tasks run at the same time, by default the
+    cores of this machine."""
     if options.table in file_tables.FILE_TABLES:
         return ReadPlan(splits=file_tables.plan_files(options))
     if options.table in file_tables.DECODED_TABLES:
@@ -123,7 +124,7 @@ def plan_stages(
 
 
 def record_options(options: ReadOptions) -> ReadOptions:
-    """The options by which the records are read that the table consists of, or is decoded from."""
+    """The options for reading the records behind the table: those that it decodes, or its own rows."""
     return file_tables.decoded_source(options) if options.table in file_tables.DECODED_TABLES else options
 
 
@@ -226,11 +227,14 @@ class CompactedLog(ReadOnlyLog):
     """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
-        """Raises LedgerError, OSError."""
-        super().__init__(
-            log.topic_partition, log.directory, log.view, log.unreadable_logs, log.first_dirty_offset
-        )
-        self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+        """Raises LedgerError, OSError, and what opening ``log`` raises."""
+        try:
+            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+        except LedgerError:
+            # Another process may have appended to the log, and compacted it, since it was opened.
+            log.refresh()
+            self._reader = CompactedReader(log, isolation=READ_UNCOMMITTED)
+        super().__init__(log.topic_partition, log.directory, log.view, log.damage, log.first_dirty_offset)
         self._opened_ledger = LedgerStore(log.directory).open()
 
     @property

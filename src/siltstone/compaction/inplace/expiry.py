@@ -48,8 +48,9 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
     have no counts in their headers, so they are decoded.
 
     ``end``: the end offset of a segment that will be deleted. Then this raises CorruptFileError for a batch
-    with offsets outside [base, ``end``): the file of another segment is in this one's place, and must not be
-    deleted for this one's age. A damaged segment expires all the same, as in Kafka. Raises OSError.
+    with offsets outside [base offset, ``end``): the file of another segment is in this one's place, and must
+    not be deleted because this one is old. A damaged segment expires all the same, as in Kafka. Raises
+    OSError.
     """
     records, has_message_sets, path = 0, False, segment.path
     try:
@@ -117,12 +118,14 @@ class RemainingSegment:
 
 
 def remaining_segments(state: LogState, planned: PlannedLog | None) -> list[RemainingSegment]:
-    """The segments of a log that was cleaned (``planned``) or not; the active one last."""
+    """The segments of a log as they are now, the active one last. ``planned``: the log's cleaning, None
+    without one."""
     if planned is None:
         return list(map(RemainingSegment, state.segments()))
     remaining, work = [], planned.work
     for report_of_new in planned.committed:
         group = work.groups[report_of_new.group_index]
+        # The new segment has the modification time of the last old one (Kafka's ``Cleaner.cleanSegments``).
         source = work.segments[group.end_segment - 1]
         segment = replace(source, base_offset=group.base_offset, size=report_of_new.size)
         remaining.append(RemainingSegment(segment, report_of_new))
@@ -149,8 +152,8 @@ class Expiry:
 
 
 def would_change(state: LogState, options: PlanOptions) -> bool:
-    """Would a cleaning in place change this log, whose settings allow it? False for a log that would fail.
-    Nothing is changed here."""
+    """Would a cleaning in place change this log? False for a log that would fail. The caller has checked that
+    the log's settings allow a cleaning. This function changes nothing."""
     try:
         if swap_leftovers(state.path) or overflowed_segments(state.segments()):
             return True  # ``InPlace.recover`` comes first
@@ -185,7 +188,7 @@ def find_expiry(
     committed_below = checkpoints.committed_below(
         state.topic_partition, no_other_replica=options.high_watermark_is_end
     )
-    decide_by = functools.partial(
+    decide = functools.partial(
         segments_to_delete,
         _segment_metadata(remaining, needs_times=config.deletes),
         now_ms=options.now_ms,
@@ -194,18 +197,19 @@ def find_expiry(
         retain_from=LedgerStore(state.path).first_needed_offset() if config.deletes else None,
         retain_active_segment=True,
     )
-    decisions = decide_by(config=config)
+    decisions = decide(config=config)
     is_default_retention = state.config.setting("retention.ms").config_source is ConfigSource.DEFAULT_CONFIG
     if decisions and is_default_retention and not state.has_brokers_defaults:
-        without_time = decide_by(config=replace(config, retention_ms=-1))
+        without_time = decide(config=replace(config, retention_ms=-1))
         if len(without_time) < len(decisions):
             result.notes.append(UNKNOWN_RETENTION.format(count=len(decisions) - len(without_time)))
         decisions = without_time
     if not decisions:
         return None
     expired, retained = remaining[: len(decisions)], remaining[len(decisions) :]
-    counted = pairwise(remaining[: len(decisions) + 1])
-    counts = [entry.count_records(following.segment.base_offset) for entry, following in counted]
+    # Each expired segment ends where the next one begins. (There is one: the active segment stays.)
+    expired_with_next = pairwise(remaining[: len(decisions) + 1])
+    counts = [entry.count_records(following.segment.base_offset) for entry, following in expired_with_next]
     records_of_all = None
     if result.status != report.CLEANED:
         records_of_all = total_or_none([*counts, *(entry.count_records() for entry in retained)])
