@@ -44,6 +44,7 @@ from siltstone.tables.options import directory_path
 
 try:
     from pyiceberg.catalog.noop import NoopCatalog
+    from pyiceberg.exceptions import ValidationError
     from pyiceberg.io import load_file_io
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
@@ -242,8 +243,9 @@ def _write_hint(root: Path, version: int) -> None:
 def _read_metadata(path: Path) -> TableMetadata:
     try:
         return TableMetadataUtil.parse_raw(files.read_bytes(path).decode())
-    except ValueError as error:  # pyiceberg's ValidationError is one, and so is UnicodeDecodeError
-        raise CorruptFileError(os.fspath(path), 0, f"not Iceberg's metadata: {error}") from None
+    except (ValidationError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CorruptFileError(os.fspath(path), 0, f"not Iceberg's metadata: {reason}") from None
 
 
 def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
