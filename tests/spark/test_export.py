@@ -73,6 +73,7 @@ def test_tasks_bring_tables_up_to_date(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
+    monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
     target, arguments = tmp_path / "lake", {"view": view, "spark": session, "max_partition_bytes": "1k"}
     first = siltstone.export(root, target, form, "t", partitions=0, **arguments)
     made = siltstone.export(root, target, form, "t", decode=None, **arguments)
