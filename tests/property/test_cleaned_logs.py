@@ -51,9 +51,10 @@ def live(life: Life, root: Path, *, cut: bool) -> None:
             limits = logs.one_group_a_wave(copy, config, now_ms, times=2 if cut else 1)
         with pytest.MonkeyPatch.context() as patch:
             splits_of_any_size(patch)
-            patch.setattr(LogWork, "splits", property(cut_up))
             if cut:
                 cut_at_every_batch(patch)
+            else:
+                patch.setattr(LogWork, "splits", property(cut_up))
             engine = InProcessEngine(
                 life.buckets,
                 min_clean_to_dirty_ratio=0 if life.buckets > 1 else 4,

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -323,8 +322,11 @@ def _each_batch(
     for split in splits.whole_segments(segments, end):
         segment = segments[split.segment]
         with files.Reader(segment.path) as reader:
-            headers = np.concatenate(list(batch_headers(reader, end=segment.size)))
-        starts, offsets = headers["position"][1:].tolist(), headers["base_offset"][1:].tolist()
+            headers = list(batch_headers(reader, end=segment.size))
+        starts, offsets = (
+            [number for part in headers for number in part[field].tolist()][1:]
+            for field in ("position", "base_offset")
+        )
         for start, stop, first, last in zip(
             [0, *starts],
             [*starts, segment.size],
