@@ -63,14 +63,15 @@ class TopicChange:
 
 
 def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
-    """The topic with this name, else those that match the regular expression, as in Kafka; None: all.
+    """The topic with this name, else those that match the regular expression, in which a comma separates
+    alternatives, as in Kafka's ``TopicFilter``; None: all. (Kafka takes also a topic's name as an expression.)
 
     Raises UsageError, and UnknownTopicError if none matches, unless ``if_exists``.
     """
     if pattern is None or pattern in names:
         return list(names) if pattern is None else [pattern]
     try:
-        expression = re.compile(pattern)
+        expression = re.compile(pattern.replace(",", "|").replace(" ", "").strip("\"'"))
     except re.error as error:
         reason = f"--topic {pattern}: neither a topic nor a regular expression ({error})"
         raise UsageError(reason, advice=LIST_TOPICS) from None
