@@ -7,11 +7,12 @@
 A survey runs the tests once, unchanged: which of them pass, which lines each of them runs, in what time
 (needs ``pip install coverage``). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
 
-For each mutant a process is forked that has loaded numba and pytest, but nothing of Siltstone. It imports
-Siltstone with the one place changed, and runs the tests that the survey saw in the changed statement, the
+For each mutant a process is forked, which runs the tests that the survey saw in the changed statement, the
 quickest first. Nothing is copied: the files stay as they are, and a test that starts a program of its own
-sees no change. The survey sees no line of a compiled kernel; the tests of those are the tests of the lines
-that call it, directly or through other kernels. Only the changed kernel and its callers are compiled again.
+sees no change. A change in a function is made in the memory of a process that has collected all tests. One
+that matters when a module is imported, or a kernel is compiled, is made by importing Siltstone afresh;
+only the changed kernel and its callers are compiled again. The survey sees no line of a kernel: its tests are
+those of the lines that call it, directly or through other kernels.
 
 A mutant that passes all of its tests survives: a test is missing, or the change makes no difference, which a
 person has to decide. The results have one line of JSON a mutant. At the end all tests that noticed something
@@ -24,6 +25,7 @@ import argparse
 import ast
 import contextlib
 import functools
+import gc
 import importlib
 import importlib.machinery
 import itertools
@@ -41,16 +43,19 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numba.core.caching
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("base/records", "log", "compaction")
 TESTS = [f"tests/{name}" for name in ("base/records", "log", "compaction", "golden", "property", "crash")]
 LOADED_BEFORE = ("hypothesis", "cramjam", "crc32c", "xxhash", "zstandard", "zlib_ng", "msgspec", "psutil")
 """Libraries that a forked process need not import again."""
+CHOSEN = "not long and not spark"
+LOADED_WARNING = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 MEMORY_MAX = 6 << 30
 """Bytes: a changed size must not take the machine's memory."""
 FAILED_HERE = 70
@@ -157,6 +162,29 @@ def import_changed(mutant: Mutant) -> None:
     numba.core.caching.Cache.save_overload = lambda *arguments: None
 
 
+def change_in_place(mutant: Mutant) -> None:
+    """Give each function of the mutant's module, which is imported, the code that it has with the change."""
+    path = str(ROOT / mutant.path)
+    codes = [compile(changed_source(mutant), path, "exec", dont_inherit=True)]
+    changed = {}
+    for code in codes:  # grows by the functions in functions and classes
+        changed[code.co_qualname, code.co_firstlineno] = code
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename == path:
+            old = function.__code__
+            function.__code__ = changed[old.co_qualname, old.co_firstlineno]
+
+
+def compile_again(kernels: set[str]) -> None:
+    """Forget the machine code of these kernels, in memory and on disk."""
+    for kernel in gc.get_objects():
+        if isinstance(kernel, Dispatcher) and kernel.py_func.__name__ in kernels:
+            kernel._make_finalizer()()
+            kernel._reset_overloads()
+            kernel._cache = numba.core.caching.NullCache()
+
+
 class Survey:
     """What each test runs: a folder with a coverage file and ``tests.json``."""
 
@@ -175,7 +203,7 @@ class Survey:
     def take(self, tests: Sequence[str]) -> None:
         """Run tests, and add what they run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        run_without_change(lambda scratch: run_pytest(tests, Surveyor(self), scratch))
+        run_without_change(lambda scratch: run_pytest(tests, Surveyor(self), f"--basetemp={scratch}/pytest"))
 
     def in_order(self, tests: Iterable[str]) -> list[str]:
         """Those of the survey, the quickest first."""
@@ -209,12 +237,18 @@ class Survey:
 
     def tests_of(self, path: str, lines: Sequence[int] | None = None) -> set[str]:
         """The tests that run one of the lines, or any line of the file."""
-        by_line = self._contexts(path)
-        contexts = {
-            context for line in by_line if lines is None or line in lines for context in by_line[line]
-        }
+        contexts = self._contexts_of(path, lines)
         users = (self._tests_by_fixture.get(context, {context}) for context in contexts)
         return {test for tests in users for test in tests if test in self.seconds}
+
+    def runs_at_import(self, path: str, lines: Sequence[int]) -> bool:
+        """Does one of the lines run outside of tests?"""
+        return "" in self._contexts_of(path, lines)
+
+    def _contexts_of(self, path: str, lines: Sequence[int] | None) -> set[str]:
+        by_line = self._contexts(path)
+        chosen = by_line if lines is None else by_line.keys() & set(lines)
+        return {context for line in chosen for context in by_line[line]}
 
 
 class Surveyor:
@@ -292,17 +326,21 @@ class Sources:
                 self._defined_with.setdefault(used, set()).update(names_defined(node))
 
     def uses_of(self, names: Sequence[str]) -> dict[str, set[int]]:
-        """The lines, by file, that use one of the names, or a kernel or a constant that is made with it."""
+        """The lines, by file, that use one of the names, or what is made with it."""
+        uses: dict[str, set[int]] = {}
+        for name in self.made_with(names):
+            for path, line in self._uses.get(name, ()):
+                uses.setdefault(path, set()).add(line)
+        return uses
+
+    def made_with(self, names: Sequence[str]) -> set[str]:
+        """The names, and those of kernels and constants that are made with one of them."""
         reached, waiting = set(names), list(names)
         while waiting:
             new = self._defined_with.get(waiting.pop(), set()) - reached
             reached |= new
             waiting += new
-        uses: dict[str, set[int]] = {}
-        for name in reached:
-            for path, line in self._uses.get(name, ()):
-                uses.setdefault(path, set()).add(line)
-        return uses
+        return reached
 
 
 def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -312,28 +350,55 @@ def names_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def names_defined(node: ast.stmt) -> list[str]:
-    """The kernel, or the constants, that a statement of a module defines."""
-    if isinstance(node, ast.FunctionDef) and is_kernel(node):
-        return [node.name]
+    """What a statement of a module defines: constants, a kernel, a function that runs once."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name] if is_made_once(node) else []
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [
         name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)
     ]
 
 
-def is_kernel(node: ast.FunctionDef) -> bool:
-    return any(isinstance(each, ast.Name) and each.id.endswith("kernel") for each in node.decorator_list)
+def is_made_once(node: ast.FunctionDef) -> bool:
+    """Is it a kernel, or a function that keeps its result?"""
+    return bool(decorators_of(node) & {"kernel", "inline_kernel", "cache", "lru_cache"})
+
+
+def decorators_of(node: ast.FunctionDef) -> set[str]:
+    return {name for decorator in node.decorator_list for name, _ in names_in(decorator)}
+
+
+def is_in_place(mutant: Mutant, survey: Survey) -> bool:
+    """Is it enough to change the code of a function after its module was imported?"""
+    functions = [
+        node
+        for node in ast.walk(ast.parse((ROOT / mutant.path).read_text()))
+        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    keep_results = any(decorators_of(node) & {"cache", "lru_cache"} for node in functions)
+    return bool(functions) and not keep_results and not survey.runs_at_import(mutant.path, [mutant.line])
+
+
+def kernel_of(mutant: Mutant) -> list[str]:
+    """The name of the kernel that the change is in, if it is in one."""
+    return [
+        name
+        for node in ast.parse((ROOT / mutant.path).read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.lineno <= mutant.line <= (node.end_lineno or 0)
+        for name in names_defined(node)
+    ]
 
 
 def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
-    """The tests that run the changed statement; if the survey cannot see it run, those that use the kernel or
-    constant that it belongs to, or else its module. The quickest first."""
+    """The tests that run the changed statement, or use the kernel or constant that it belongs to; if there is
+    none, those that run its module. The quickest first."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     top = next(node for node in tree.body if first_line(node) <= mutant.line <= (node.end_lineno or 0))
-    tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
-    if not tests:
-        for path, lines in sources.uses_of(names_defined(top)).items():
-            tests |= survey.tests_of(path, sorted(lines))
+    tests: set[str] = set()
+    if isinstance(top, ast.FunctionDef | ast.ClassDef):
+        tests = survey.tests_of(mutant.path, lines_of_statement(tree, mutant.line))
+    for path, lines in sources.uses_of(names_defined(top)).items():
+        tests |= survey.tests_of(path, sorted(lines))
     tests = tests or survey.tests_of(mutant.path)
     return survey.in_order(tests)
 
@@ -352,29 +417,54 @@ def lines_of_statement(tree: ast.AST, line: int) -> range:
     return max((span for span in spans if line in span), key=len, default=range(line, line + 1))
 
 
-class Runner:
-    """A pytest plugin that runs chosen tests in their order, and says which one runs."""
+class Session:
+    """A pytest plugin that has all tests collected, calls a function, and runs in forked processes what that
+    function wants."""
 
-    def __init__(self, tests: Sequence[str], survey: Survey, scratch: Path) -> None:
-        self._tests, self._survey, self._progress = tests, survey, scratch / "test"
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        by_id = {item.nodeid: item for item in items}
-        items[:] = [by_id[test] for test in self._tests if test in by_id]
+    def __init__(self, run: Callable[[Session], int], survey: Survey) -> None:
+        self._run, self._survey = run, survey
+        self._session: pytest.Session
+        self._scratch: Path
+        self.status = 0
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._progress.write_text(item.nodeid)
-        # A loop without end may run in a kernel, where only the system can stop it. CPU time is the same
-        # on a busy machine; a minute is for compiling.
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._session = session
+        self.status = self._run(self)
+        return True
+
+    def run(self, tests: Sequence[str], scratch: Path) -> int:
+        """Run tests in their order, until one fails: 0 or 1."""
+        with (scratch / "output").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
+        self._scratch = scratch
+        by_id = {item.nodeid: item for item in self._session.items}
+        items = [by_id[test] for test in tests if test in by_id]
+        for item, next_item in itertools.pairwise([*items, None]):
+            self._begin(item)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            if self._session.testsfailed:
+                return 1
+        return 0
+
+    def _begin(self, item: pytest.Item) -> None:
+        """Say which test runs, and limit it: a loop without end may run in a kernel, where only the system
+        can stop it. CPU time is the same on a busy machine; a minute is for compiling."""
+        (self._scratch / "test").write_text(item.nodeid)
         limit = time.process_time() + 60 + 20 * self._survey.seconds[item.nodeid]
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), resource.RLIM_INFINITY))
 
 
-def run_pytest(tests: Sequence[str], plugin: object, scratch: Path, *options: str) -> int:
-    arguments = [f"--basetemp={scratch}/pytest", "-p", "no:cacheprovider", "-q", *options, *tests]
+def run_pytest(paths: Iterable[str], plugin: object, *options: str) -> int:
+    arguments = ["-p", "no:cacheprovider", "-q", "-W", LOADED_WARNING, "-m", CHOSEN, *options, *paths]
     return int(pytest.main(arguments, plugins=[plugin]))
+
+
+def files_of(tests: Sequence[str]) -> list[str]:
+    return sorted({test.partition("::")[0] for test in tests})
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +485,6 @@ class Child:
             os.setpgid(0, 0)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
             status = run(scratch)
         except BaseException:
             traceback.print_exc()
@@ -424,44 +513,53 @@ def run_without_change(run: Callable[[Path], int]) -> str | None:
     return child.outcome(os.waitpid(child.pid, 0)[1])
 
 
-def judge(
-    mutants: Sequence[Mutant], survey: Survey, seconds_max: float, workers: int
-) -> Iterator[dict[str, Any]]:
-    """Run the tests of each mutant, ``workers`` mutants at a time; yields a result for each."""
-    sources = Sources(sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]))
-    running: dict[int, tuple[Child, Mutant, int, int]] = {}
-    waiting = list(reversed(mutants))
-    while waiting or running:
-        while waiting and len(running) < workers:
-            mutant = waiting.pop()
-            tests = tests_for(mutant, survey, sources)
-            chosen = survey.within(tests, seconds_max)
-            child = Child.start(functools.partial(run_changed, mutant, chosen, survey))
-            running[child.pid] = child, mutant, len(tests), len(chosen)
-        pid, status, usage = os.wait4(-1, 0)
-        child, mutant, reaching, tried = running.pop(pid)
-        yield {
-            **asdict(mutant),
-            "noticed": child.outcome(status),
-            "tests": reaching,
-            "tried": tried,
-            "cpu_s": round(usage.ru_utime + usage.ru_stime, 1),
-        }
+Run = Callable[[Mutant, Sequence[str], Path], int]
+"""Runs tests with a change, in a forked process that has a folder; returns 0 if they pass."""
 
 
-def run_changed(mutant: Mutant, tests: Sequence[str], survey: Survey, scratch: Path) -> int:
+class Judge:
+    """Judges mutants, so many at a time, and writes their results."""
+
+    def __init__(self, survey: Survey, out: TextIO, seconds_max: float, workers: int) -> None:
+        self._survey, self._out, self._seconds_max, self._workers = survey, out, seconds_max, workers
+        sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+        self.sources = Sources(sorted(sources))
+        self.noticing: set[str] = set()
+        """The tests that noticed something."""
+
+    def judge(self, mutants: Sequence[Mutant], run: Run) -> None:
+        running: dict[int, tuple[Child, Mutant, int, int]] = {}
+        waiting = list(reversed(mutants))
+        while waiting or running:
+            while waiting and len(running) < self._workers:
+                mutant = waiting.pop()
+                tests = tests_for(mutant, self._survey, self.sources)
+                tried = self._survey.within(tests, self._seconds_max)
+                child = Child.start(functools.partial(run, mutant, tried) if tried else lambda _: 0)
+                running[child.pid] = child, mutant, len(tests), len(tried)
+            pid, status, usage = os.wait4(-1, 0)
+            child, mutant, reaching, tried_count = running.pop(pid)
+            self._report(
+                mutant,
+                noticed=child.outcome(status),
+                tests=reaching,
+                tried=tried_count,
+                cpu_s=round(usage.ru_utime + usage.ru_stime, 1),
+            )
+
+    def _report(self, mutant: Mutant, *, noticed: str | None, cpu_s: float, **counts: int) -> None:
+        result = {**asdict(mutant), "noticed": noticed, "cpu_s": cpu_s, **counts}
+        print(json.dumps(result), file=self._out, flush=True)
+        place = f"{mutant.path}:{mutant.line}: {mutant.before!r} -> {mutant.after!r}"
+        print(f"{place}: {noticed or 'SURVIVED'} ({cpu_s} s)", flush=True)
+        self.noticing.add((noticed or "").partition(" (SIG")[0])
+
+
+def run_imported(mutant: Mutant, tests: Sequence[str], survey: Survey, scratch: Path) -> int:
+    """Import everything with the change, and run tests."""
     import_changed(mutant)
-    return run_chosen(tests, survey, scratch)
-
-
-def run_chosen(tests: Sequence[str], survey: Survey, scratch: Path) -> int:
-    if not tests:
-        return 0
-    with (scratch / "output").open("wb") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    files = sorted({test.partition("::")[0] for test in tests})
-    return run_pytest(files, Runner(tests, survey, scratch), scratch, "-x")
+    session = Session(lambda session: session.run(tests, scratch), survey)
+    return run_pytest(files_of(tests), session, "--capture=no", "--no-header") or session.status
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -509,16 +607,32 @@ def main() -> None:
     if chosen.survey is not None:
         survey.take(chosen.survey or TESTS)
         return
-    noticing = set()
+    mutants = chosen_mutants(chosen)
+    in_place = [mutant for mutant in mutants if is_in_place(mutant, survey)]
     with chosen.out.open("a") as out:
-        for result in judge(chosen_mutants(chosen), survey, chosen.seconds, chosen.workers):
-            print(json.dumps(result), file=out, flush=True)
-            place = f"{result['path']}:{result['line']}: {result['before']!r} -> {result['after']!r}"
-            print(f"{place}: {result['noticed'] or 'SURVIVED'} ({result['cpu_s']} s)", flush=True)
-            noticing.add((result["noticed"] or "").partition(" (SIG")[0])
-    tests = survey.in_order(noticing)
-    failing = run_without_change(functools.partial(run_chosen, tests, survey))
+        judge = Judge(survey, out, chosen.seconds, chosen.workers)
+        judge.judge(
+            [] if os.environ.get("IN_PLACE") else [mutant for mutant in mutants if mutant not in in_place],
+            lambda mutant, tests, scratch: run_imported(mutant, tests, survey, scratch),
+        )
+        # From here on this process has Siltstone imported.
+        session = Session(functools.partial(judge_in_place, judge, in_place, survey), survey)
+        run_pytest(files_of(list(survey.seconds)), session, "--capture=no", "--no-header")
+
+
+def judge_in_place(judge: Judge, mutants: Sequence[Mutant], survey: Survey, session: Session) -> int:
+    """Judge mutants with all tests collected, then try without a change the tests that noticed something."""
+
+    def run(mutant: Mutant, tests: Sequence[str], scratch: Path) -> int:
+        change_in_place(mutant)
+        compile_again(judge.sources.made_with(kernel_of(mutant)))
+        return session.run(tests, scratch)
+
+    judge.judge(mutants, run)
+    tests = survey.in_order(judge.noticing)
+    failing = run_without_change(functools.partial(session.run, tests))
     print(f"without a change {failing or 'no test'} fails, of the {len(tests)} that noticed something")
+    return 0
 
 
 if __name__ == "__main__":

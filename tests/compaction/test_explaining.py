@@ -18,6 +18,7 @@ from siltstone.compaction.explain import (
     MASKED_KEY,
     REASON_BITS,
     WOULD_CLEAN,
+    bucket_of,
     observe_in_process,
     order_by_key,
 )
@@ -25,6 +26,7 @@ from siltstone.compaction.inplace.planning import POLICY_UNKNOWN
 from tests.support.command_line import tree
 from tests.support.explaining import explain_all, explain_one, explain_request, records_by_key
 from tests.support.golden_sets import write_checkpoint
+from tests.support.key_entries import shard_of
 from tests.support.operator.staged import Staged, in_process, stage
 
 ROUNDS = [
@@ -110,6 +112,14 @@ def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(sta
         if later.timestamp <= middle.at_ms
     )
     assert middle.reclaimable_bytes == superseded > 0
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7, 256])
+def test_a_bucket_is_a_range_of_hashes_and_all_are_equal(buckets: int) -> None:
+    entries = np.zeros((200, ENTRY_WORDS), np.uint64)
+    entries[:, 0] = np.random.default_rng(3).integers(0, 1 << 64, 200, np.uint64)
+    want = [shard_of(first, buckets) for first in entries[:, 0].tolist()]
+    assert bucket_of(entries, buckets).tolist() == want
 
 
 def test_buckets_change_nothing(golden: Path, tmp_path: Path) -> None:
