@@ -5,10 +5,10 @@
     .venv/bin/python scripts/mutants.py --only src/siltstone/compaction/rewrite.py:120:15
 
 A survey runs the tests once, unchanged: which of them pass, which lines each of them runs, in what time
-(needs ``pip install coverage``). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
+(needs ``coverage``, of the extra dev). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
 
 For each mutant a process is forked, which runs the tests that the survey saw in the changed statement, the
-quickest first. Nothing is copied: the files stay as they are, and a test that starts a program of its own
+quickest first, after those of files that import its module. Nothing is copied: the files stay as they are, and a test that starts a program of its own
 sees no change. A change in a function is made in the memory of a process that has collected all tests. One
 that matters when a module is imported, or a kernel is compiled, is made by importing Siltstone afresh;
 only the changed kernel and its callers are compiled again. The survey sees no line of a kernel: its tests are
@@ -391,7 +391,7 @@ def kernel_of(mutant: Mutant) -> list[str]:
 
 def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
     """The tests that run the changed statement, or use the kernel or constant that it belongs to; if there is
-    none, those that run its module. The quickest first."""
+    none, those that run its module. Those of files that import the module come first, else the quickest."""
     tree = ast.parse((ROOT / mutant.path).read_text())
     top = next(node for node in tree.body if first_line(node) <= mutant.line <= (node.end_lineno or 0))
     tests: set[str] = set()
@@ -400,7 +400,14 @@ def tests_for(mutant: Mutant, survey: Survey, sources: Sources) -> list[str]:
     for path, lines in sources.uses_of(names_defined(top)).items():
         tests |= survey.tests_of(path, sorted(lines))
     tests = tests or survey.tests_of(mutant.path)
-    return survey.in_order(tests)
+    module = mutant.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    ordered = survey.in_order(tests)
+    return sorted(ordered, key=lambda test: module not in source_of(test.partition("::")[0]))
+
+
+@functools.cache
+def source_of(path: str) -> str:
+    return (ROOT / path).read_text()
 
 
 def first_line(node: ast.stmt) -> int:
