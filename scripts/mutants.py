@@ -7,12 +7,12 @@
 A survey runs the tests once, unchanged: which of them pass, which lines each of them runs, in what time
 (needs ``coverage``, of the extra dev). ``--survey tests/log/test_new.py`` adds tests to an earlier survey.
 
-For each mutant a process is forked, which runs the tests that the survey saw in the changed statement, the
-quickest first, after those of files that import its module. Nothing is copied: the files stay as they are, and a test that starts a program of its own
-sees no change. A change in a function is made in the memory of a process that has collected all tests. One
-that matters when a module is imported, or a kernel is compiled, is made by importing Siltstone afresh;
-only the changed kernel and its callers are compiled again. The survey sees no line of a kernel: its tests are
-those of the lines that call it, directly or through other kernels.
+For each mutant a process is forked, which runs the tests that the survey saw in the changed statement: those
+of files that import its module, then the others, the quickest first. Nothing is copied: the files stay as
+they are, and a test that starts a program of its own sees no change. A change in a function is made in the
+memory of a process that has collected all tests. One that matters when a module is imported is made by
+importing Siltstone afresh. Of kernels only the changed one and its callers are compiled again. The survey
+sees no line of a kernel: its tests are those of the lines that call it, directly or through other kernels.
 
 A mutant that passes all of its tests survives: a test is missing, or the change makes no difference, which a
 person has to decide. The results have one line of JSON a mutant. At the end all tests that noticed something

@@ -431,7 +431,7 @@ def test_space_and_tree_size(tmp_path: Path) -> None:
 
 def test_a_lock_is_released_once(tmp_path: Path) -> None:
     lock = files.Lock(tmp_path / ".lock")
-    assert lock.made and (tmp_path / ".lock").exists()
+    assert lock.created and (tmp_path / ".lock").exists()
     lock.release()
     lock.release()
     assert not (tmp_path / ".lock").exists()

@@ -412,7 +412,7 @@ def test_checkpoints_and_properties(stopped_broker: tuple[Path, Path], tmp_path:
         == f"siltstone: {path}: byte 10: the line 'b 1 x' is no checkpoint entry (topic, partition, offset)\n"
     )
     path.write_text("0\n3\na 0 5\n")
-    assert "byte 2: the number of entries is given as '3', but there are 1" in dump(path)[2]
+    assert "byte 2: its number of entries is '3', but there are 1" in dump(path)[2]
 
 
 def test_the_offsets_of_consumer_groups(stopped_broker: tuple[Path, Path], dump: Any) -> None:
@@ -528,7 +528,7 @@ def test_files_may_be_separated_by_commas_as_in_kafka(
     stopped_broker: tuple[Path, Path], dump: Any, tmp_path: Path
 ) -> None:
     first, second, *_ = sorted((stopped_broker[0] / "users-0").glob("*.log"))
-    assert dump("--files", f"{first},{second}") == dump(first, second)
+    assert dump("--files", f"{first},{second}") == dump(first, second) == dump(first, "--files", second)
     comma = tmp_path / "a,b" / "meta.properties"
     comma.parent.mkdir()
     comma.write_text("version=1\n")

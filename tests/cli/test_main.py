@@ -37,6 +37,8 @@ def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
         (["clean", "x", "--out", "y", "--keep-originals", "k"], ["--keep-originals", "--in-place"]),
         (["clean", "x", "--in-place", "--high-watermark", "start"], ["start", "end"]),
         (["undo"], ["run"]),
+        (["undo", "a", "b", "c"], ["too many arguments: b c;"]),
+        (["dump"], ["no file"]),
         (["undo", "nowhere-at-all"], ["nowhere-at-all"]),
         (["tidy"], ["tidy"]),
     ],

@@ -66,11 +66,25 @@ def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, P
         assert Path(mine["directory"]).name == said["log_dir"]
         for field in ("log_start_offset", "log_end_offset", "high_watermark"):
             assert mine[field] == said[field], name
+        # The only broker was stopped: then Kafka 4.3 leaves no leader, and no replica in sync.
+        assert (mine["leader"], mine["replicas"], mine["isr"]) == (-1, [1], []), name
     one = siltstone("topics", "--dir", stopped_broker[0], "--describe", "--topic", "ledger").lines[0]
     assert "\tPartitionCount: 1 (of 2 in the metadata)\t" in one
     whole = siltstone("topics", *both(stopped_broker), "--describe", "--topic", "ledger").lines[0]
     assert "\tPartitionCount: 2\t" in whole
     assert tree(*stopped_broker) == before, "looking changes nothing"
+
+
+def test_a_brokers_topic_that_was_altered_still_has_its_count_in_the_metadata(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
+    """Siltstone's registry lists it then, but only the broker's metadata knows its other partitions."""
+    with LogManager.open(stopped_broker) as manager:
+        manager.topics.alter("ledger", {"min.cleanable.dirty.ratio": "0.25"})
+    one = siltstone(
+        "topics", "--dir", stopped_broker[0], "--describe", "--topic", "ledger", "--json"
+    ).document
+    assert one["topics"][0]["partition_count_in_metadata"] == 2
 
 
 def test_a_topic_may_be_a_regular_expression(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:

@@ -408,6 +408,20 @@ def test_an_entry_for_the_high_watermark_bounds_every_stopped_log(
     assert states(seen)["users-1"] == "up_to_date"
 
 
+def test_a_brokers_topic_that_was_altered_may_have_other_replicas(
+    watch: Callable[..., Done], stopped_broker: tuple[Path, Path]
+) -> None:
+    """Siltstone's registry lists it then; without a high watermark `clean` skips it, and so does this."""
+    with LogManager.open(stopped_broker) as manager:
+        manager.topics.alter("users", {"min.cleanable.dirty.ratio": "0.25"})
+        manager.topics.create("ours", config={"cleanup.policy": "compact"})
+    for directory in stopped_broker:
+        write_checkpoint(directory / "replication-offset-checkpoint", {})
+    (seen,) = watch(*stopped_broker, "--json", now_ms=None).documents
+    reasons = {each["topic"]: each["reason"] for each in seen["logs"]}
+    assert reasons["users"] == NO_HIGH_WATERMARK != reasons["ours"]
+
+
 def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:
     done = watch(stopped, between=(int,))
     text = done.out.decode()

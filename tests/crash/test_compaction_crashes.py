@@ -33,7 +33,7 @@ from tests.support.crash.ledgers import (
     table,
     view,
 )
-from tests.support.thoroughness import SEEDS
+from tests.support.thoroughness import SEEDS, turn
 
 pytestmark = pytest.mark.random
 
@@ -77,7 +77,7 @@ def failures(scenario: Scenario, known: Recorded, variants: list[Variant], maxim
     root, steps = known.recording.root, known.recording.steps
     for count in range(len(steps) + 1):
         disk = Disk(known.recording, count)
-        for variant in variants:
+        for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
             if len(found) >= maximum or not disk.build(mixed, seen):
                 continue

@@ -41,7 +41,7 @@ from tests.support.crash.ledgers import (
 )
 from tests.support.log import plainly
 from tests.support.log.views import view_of
-from tests.support.thoroughness import SEEDS
+from tests.support.thoroughness import SEEDS, boundaries, turn
 
 pytestmark = pytest.mark.random
 
@@ -83,7 +83,7 @@ def go_on(path: Path, scenario: Scenario, known: Recorded) -> None:
 def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
     scenario = SCENARIOS[name]
     known = record(scenario, tmp_path / "undisturbed")
-    for count in range(len(known.recording.steps)):
+    for count in boundaries(len(known.recording.steps)):
         path = tmp_path / str(count)
         scenario.prepare(path)
         assert crash_after(count, lambda path=path: scenario.act(path))
@@ -99,7 +99,7 @@ def images(scenario: Scenario, known: Recorded, variants: list[Variant], maximum
     steps = known.recording.steps
     for count in range(len(steps) + 1):
         disk = Disk(known.recording, count)
-        for variant in variants:
+        for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
             if len(failures) >= maximum or not disk.build(mixed, seen):
                 continue

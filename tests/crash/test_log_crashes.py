@@ -28,7 +28,7 @@ from tests.support.crash.checking import LATER, start_and_check
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.support.crash.session import open_manager
 from tests.support.crash.workloads import WORKLOADS, record
-from tests.support.thoroughness import ALL, SEEDS, THOROUGH
+from tests.support.thoroughness import ALL, SEEDS, turn
 
 pytestmark = pytest.mark.random
 
@@ -67,9 +67,9 @@ def once(room: Path) -> Recorded:
 
 
 def mixed(count: int) -> list[Variant]:
-    """What is tried after ``count`` operations; random images at each second one unless it is thorough."""
-    seeds = range(24) if ALL else SEEDS if THOROUGH or count % 2 else ()
-    return [KEEP, DROP, *(seed * 1009 + count for seed in seeds)]
+    """What is tried after ``count`` operations."""
+    seeds = range(24) if ALL else SEEDS
+    return [*turn(count, [KEEP, DROP, *(seed * 1009 + count for seed in seeds)])]
 
 
 def failures(

@@ -20,6 +20,9 @@ from siltstone.runtime import topics as topic_registry
 from siltstone.runtime.manager import LogManager
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.support.log.managed import NOW, append, opened, values
+from tests.support.thoroughness import turn
+
+pytestmark = pytest.mark.random
 
 Seen = dict[str, object]
 """Topics with their settings, and of each partition: its start, its end, the records that can be read."""
@@ -85,8 +88,9 @@ def lost(made: Run, count: int, variant: Variant, alike: set[int]) -> str | None
 def all_lost(made: Run, *, every: int = 1) -> list[str]:
     alike: set[int] = set()
     counts = range(0, len(made.recording.steps) + 1, every)
-    found = (lost(made, count, variant, alike) for count in counts for variant in VARIANTS)
-    return [each for each in found if each is not None]
+    tried = ((count, variant) for count in counts for variant in turn(count // every, VARIANTS))
+    losses = (lost(made, count, variant, alike) for count, variant in tried)
+    return [loss for loss in losses if loss is not None]
 
 
 def synced(topic_partition: TopicPartition, count: int) -> Callable[[LogManager], object]:

@@ -20,6 +20,9 @@ from siltstone.tables.commit import load_writes
 from tests.support.crash.disk import DROP, KEEP, Disk, Recording, Variant, recorded
 from tests.support.log.views import FixedLog
 from tests.support.tables.writes import CLOCK, job, left_over, numbered, values
+from tests.support.thoroughness import boundaries, turn
+
+pytestmark = pytest.mark.random
 
 VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1)
 BEFORE = numbered(1000, 4)
@@ -61,8 +64,8 @@ def test_a_job_that_runs_again_leaves_each_record_once(
     recording, before, after = run
     assert all(len(after[n]) > len(before[n]) + 10 for n in range(2))
     half = 0
-    for count in range(0, len(recording.steps) + 1, 2):
-        for variant in VARIANTS:
+    for count in boundaries(len(recording.steps) + 1):
+        for variant in turn(count // 2, VARIANTS):
             Disk(recording, count).build(variant)
             # A reader goes by the high watermark that was written down: it sees nothing that is half there.
             assert there(recording.root) in (before, after), (count, variant)
@@ -70,7 +73,7 @@ def test_a_job_that_runs_again_leaves_each_record_once(
             write(recording.root)
             assert there(recording.root) == after, (count, variant)
             assert [each.is_done for each in load_writes(recording.root)] == [True], (count, variant)
-    assert half > 10
+    assert half > 2
 
 
 def test_another_job_finds_the_crashed_one_whole_or_not_at_all(
@@ -78,8 +81,8 @@ def test_another_job_finds_the_crashed_one_whole_or_not_at_all(
 ) -> None:
     recording, before, after = run
     outcomes = set()
-    for count in range(0, len(recording.steps) + 1, 2):
-        for variant in VARIANTS:
+    for count in boundaries(len(recording.steps) + 1):
+        for variant in turn(count // 2, VARIANTS):
             Disk(recording, count).build(variant)
             job(recording.root, [BEFORE], topic="users", writeId="other")
             more = [before, after]
@@ -101,8 +104,8 @@ def test_a_crash_while_a_crashed_job_is_finished(
     Disk(recording, appends[len(appends) // 2]).build(KEEP)
     with recorded(recording.root) as second:
         job(recording.root, [numbered(2000, 1)], topic="users", writeId="other")
-    for count in range(0, len(second.steps) + 1, 2):
-        for variant in VARIANTS:
+    for count in boundaries(len(second.steps) + 1):
+        for variant in turn(count // 2, VARIANTS):
             Disk(second, count).build(variant)
             write(second.root)
             found = there(second.root)

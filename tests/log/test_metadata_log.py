@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import CorruptFileError, CorruptRecordError
+from siltstone.base.records.metadata import Replicas
 from siltstone.log.metadata_log import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, read_cluster_metadata
 from tests.support.cleaning.logs import write_segment
 from tests.support.errors import raises_error
@@ -54,6 +55,28 @@ def test_deleting_a_topic_removes_its_settings(tmp_path: Path) -> None:
     image = read(tmp_path, topic("users", 1), COMPACT, remove_topic(1), topic("users", 2))
     assert image.topics == {"users": frames.topic_id(2)}
     assert settings_of(image) == {}
+
+
+def test_a_partitions_replicas_are_those_of_its_last_change(tmp_path: Path) -> None:
+    leader = (2).to_bytes(4, "big")
+    image = read(
+        tmp_path,
+        topic("users", 1),
+        frames.partition_change(0, 1, {1: leader}),  # of a partition that is not there yet
+        frames.partition(0, 1, [1, 2, 3], [1, 2, 3], 1),
+        frames.partition(1, 1, [3], [3], 3),
+        frames.partition_change(0, 1, {0: frames.int32s([2, 3]), 1: leader}),
+        frames.partition_change(0, 1, {0: frames.int32s([2])}),
+        frames.partition_change(1, 2, {1: leader}),  # of another topic
+    )
+    assert image.replicas[frames.topic_id(1)] == {
+        0: Replicas((1, 2, 3), (2,), 2),
+        1: Replicas((3,), (3,), 3),
+    }
+    image = read(
+        tmp_path / "removed", topic("users", 1), frames.partition(0, 1, [1], [1], 1), remove_topic(1)
+    )
+    assert image.replicas == image.partition_counts == {}
 
 
 def test_settings_of_topics_and_brokers_are_retained_and_others_ignored(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """How often a run of the tests repeats what is random or the same step again.
 
 ``make test`` tries a share, ``make test-long`` (``SILTSTONE_TESTS=thorough``) all examples and images, and
-``make crash`` (``SILTSTONE_CRASH=all``) every crash point with many more images. What a log's own operations,
-a clean and a swap leave is tried at every operation by ``make test`` too; a share is for random images, and
-for what repeats the same steps with something besides.
+``make crash`` (``SILTSTONE_CRASH=all``) every crash point with many more images. ``make test``, too, tries
+what a crash may leave on the disk after every operation, but one image each: all, nothing or a random part
+of what was not synced, in turns.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ALL = os.environ.get("SILTSTONE_CRASH") == "all"
 THOROUGH = ALL or os.environ.get("SILTSTONE_TESTS") == "thorough"
@@ -18,8 +22,13 @@ SEEDS = range(3 if THOROUGH else 1)
 
 
 def boundaries(total: int, stride: int = 1) -> range:
-    """The operations, of ``total``, before which to crash: all, or every ``stride``-th."""
-    return range(0, total, 1 if ALL else stride)
+    """The operations, of ``total``, before which to crash: all, every ``stride``-th, or half of those."""
+    return range(0, total, 1 if ALL else stride if THOROUGH else 2 * stride)
+
+
+def turn(number: int, things: Sequence[T]) -> Sequence[T]:
+    """The one of ``things`` whose turn it is at ``number``; all when thorough."""
+    return things if THOROUGH else [things[number % len(things)]]
 
 
 def examples(count: int) -> int:

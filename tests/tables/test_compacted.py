@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.read_only import ReadOnlyLogs
 from siltstone.tables.options import ReadOptions
 from siltstone.tables.splits import PushedFilters
-from siltstone.tables.table import plan, read_split
+from siltstone.tables.table import CompactedLog, plan, read_split
 from tests.support.cleaning.logs import NOW, Rec, batch
 from tests.support.errors import raises_error
 from tests.support.log.views import write_segments
@@ -57,6 +58,17 @@ def test_the_view_has_the_records_that_the_compacted_reader_reads(root: Path) ->
     assert found == as_read(root)
     assert 0 < len(found) < 20
     assert table_of(root, view="compacted")["key"].null_count == 0
+
+
+def test_a_log_that_grew_and_was_compacted_since_it_was_opened_is_read_anew(root: Path) -> None:
+    with ReadOnlyLogs([root], clock=ManualClock(NOW)) as logs:
+        opened = logs["t", 0]
+        assert opened.view.log_end_offset == 40
+        write_segments(root / "t-0", {40: [records(40, 50)], 50: [records(50, 52)]}, 100)
+        compact(root)
+        with contextlib.closing(CompactedLog(opened)) as compacted:
+            assert compacted.view.log_end_offset == 52
+            assert compacted.log_start_offset < 40
 
 
 def test_segments_below_the_horizon_are_not_needed(root: Path) -> None:

@@ -1,1 +1,1 @@
-"""What every room stands on: records (bytes and columns), config, files, the clock, errors."""
+"""What all other packages build on: the record format, settings, file access, the clock, errors."""

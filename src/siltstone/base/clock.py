@@ -1,4 +1,4 @@
-"""The clock that is handed to whatever depends on the time, so that tests and ``--now-ms`` can set it.
+"""The clock. It is passed to all code that depends on the time, so that tests and ``--now-ms`` can set it.
 
 No other module reads the wall clock.
 """
@@ -15,8 +15,9 @@ from siltstone.base.errors import UsageError
 
 LATEST_MS = 253_402_300_799_999
 """The last ms of the year 9999. A larger number is most likely a time in micro- or nanoseconds."""
-_SECONDS = range(1_000_000_000, 10_000_000_000)
-"""From September 2001 to the year 2286 in seconds. In ms it is a part of the first four months of 1970."""
+_LIKELY_SECONDS = range(1_000_000_000, 10_000_000_000)
+"""Numbers that are most likely seconds: as seconds they are times from September 2001 to the year 2286, as ms
+times in the first four months of 1970."""
 
 
 class Clock(Protocol):
@@ -58,7 +59,7 @@ def checked_ms(value: SupportsIndex, name: str) -> int:
     except TypeError:
         advice = "pass a whole number of ms since 1970, such as int(1000 * when.timestamp())"
         raise UsageError(f"{name}={value!r} is not a time in ms", advice=advice) from None
-    if time_ms in _SECONDS:
+    if time_ms in _LIKELY_SECONDS:
         advice = f"pass ms, such as {1000 * time_ms}"
         raise UsageError(f"{name}={time_ms} is in seconds: as ms it would be early in 1970", advice=advice)
     return time_ms
@@ -81,7 +82,7 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
 
 
 def time_text(at_ms: int) -> str:
-    """A time for people, in UTC to the second; the number of ms if it is out of range."""
+    """A time as text, in UTC to the second; the number of ms if it is out of range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
@@ -89,14 +90,14 @@ def time_text(at_ms: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
+    """A duration as text: ``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
     whole = round(seconds)
-    for limit, unit, name, parts, part in (
+    for minimum, unit_seconds, unit, subunit_seconds, subunit in (
         (48 * 3600, 86_400, "d", 3600, "h"),
         (2 * 3600, 3600, "h", 60, "min"),
         (120, 60, "min", 0, ""),
     ):
-        if whole >= limit:
-            rest = whole % unit // parts if parts else 0
-            return f"{whole // unit:,} {name}{f' {rest} {part}' if rest else ''}"
+        if whole >= minimum:
+            rest = whole % unit_seconds // subunit_seconds if subunit_seconds else 0
+            return f"{whole // unit_seconds:,} {unit}{f' {rest} {subunit}' if rest else ''}"
     return f"{whole} s"

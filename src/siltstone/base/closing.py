@@ -1,4 +1,4 @@
-"""What has a ``close`` is a context manager: the end of a ``with`` block closes it."""
+"""``Closing``: makes every class with a ``close`` method a context manager, which calls it at the end."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-"""The codecs' numbers, as kernels compare them."""
+"""The numbers of the codecs in a batch's attributes. They are plain ints, since kernels compare them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,15 @@ CODECS = (
 CODEC_NAMES = tuple(codec.name for codec in CODECS)
 
 
-# Values of ``compression.type`` that are no codec.
-_PLAIN = ("uncompressed", "producer")
-COMPRESSION_TYPES = (_PLAIN[0], *reversed(CODEC_NAMES[1:]), _PLAIN[1])
+# Values of ``compression.type`` that name no codec. With "producer" each batch keeps its own.
+_WITHOUT_CODEC = ("uncompressed", "producer")
+COMPRESSION_TYPES = (_WITHOUT_CODEC[0], *reversed(CODEC_NAMES[1:]), _WITHOUT_CODEC[1])
 """What ``compression.type`` can be, in Kafka's order."""
 
 
 def codec_number(name: str) -> int:
     """The codec number of a ``compression.type``, NONE for "uncompressed" and "producer"."""
-    return NONE if name in _PLAIN else CODEC_NAMES.index(name)
+    return NONE if name in _WITHOUT_CODEC else CODEC_NAMES.index(name)
 
 
 def codec_name(number: int) -> str:

@@ -30,7 +30,7 @@ from typing import Any
 import javaproperties
 
 from siltstone.base.config_table import ALL_KEYS, Key, Kind, Synonym, Value
-from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - offered here, too
+from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - for users of this module
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UsageError
 
@@ -47,8 +47,8 @@ def find_key(name: str) -> Key:
 
 
 def find_topic_key(name: str) -> Key:
-    """The key with this name of a topic's setting. Raises UsageError; for a broker's name it says the
-    topic's."""
+    """The key of the topic's setting ``name``. Raises UsageError; if ``name`` is a broker's, its advice has
+    the topic's name."""
     if name in TOPIC_NAMES or name not in _BY_NAME:
         return _find(name, TOPIC_NAMES)
     key = _BY_NAME[name]
@@ -57,8 +57,8 @@ def find_topic_key(name: str) -> Key:
 
 
 def find_broker_key(name: str) -> Key:
-    """The key with this name of a broker's setting. Raises UsageError; for a topic's name it says the
-    broker's."""
+    """The key of the broker's setting ``name``. Raises UsageError; if ``name`` is a topic's, its advice has
+    the broker's name."""
     if name in BROKER_NAMES or name not in _BY_NAME:
         return _find(name, BROKER_NAMES)
     names = _BY_NAME[name].broker_names
@@ -149,9 +149,8 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
     allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
-    is_in_bounds = (minimum is None or number >= minimum) and (
-        maximum is None or number <= maximum
-    )  # never NaN
+    # NaN compares as False, so it is never in bounds.
+    is_in_bounds = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
     if is_in_bounds and number not in key.refused:
         return number if synonym is None else number * synonym.unit
     bounds = [
@@ -180,7 +179,7 @@ class ConfigSource(Enum):
 class Setting:
     """A value and where it came from.
 
-    ``value``: in the unit of the key's own name. ``source``: where it was set, for people ("DEFAULT_CONFIG",
+    ``value``: in the unit of the key's own name. ``source``: where it was set, as text ("DEFAULT_CONFIG",
     "--config", "file:line"). ``config_source``: the same by Kafka's names. ``name``: the name under which it
     was set.
     """
@@ -266,10 +265,10 @@ def parse_stored_config(
     change at run time, and bad values of settings that it does not use. Raises UsageError for a bad value of
     a setting that it uses.
     """
-    known = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
+    known_names = TOPIC_NAMES if config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG else BROKER_NAMES
     settings = {}
     for name, text in texts.items():
-        if name not in known or (
+        if name not in known_names or (
             config_source in _DYNAMIC_SOURCES and not _BY_NAME[name].changes_at_run_time(name)
         ):
             continue

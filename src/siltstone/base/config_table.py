@@ -1,8 +1,7 @@
 """The table of settings: name, synonyms, type, default, range and one line of documentation for each.
 
-    topic's names    ``aliases`` and ``name``: ``internal.segment.bytes`` takes precedence over
-    ``segment.bytes`` broker's names   ``synonyms``, each with its unit: one ``log.retention.hours`` is
-    3,600,000 ms
+    a topic's names    ``aliases``, then ``name``     internal.segment.bytes, then segment.bytes
+    a broker's names   ``synonyms``, with their unit  one of log.retention.hours is 3,600,000 ms
 
 Names are in their order of precedence. The settings of topics are those of Kafka 4's ``TopicConfig`` and
 Siltstone's own. The settings of brokers are those of Kafka 4 for its logs, and others that Siltstone accepts
@@ -41,7 +40,7 @@ class Kind(Enum):
 class Synonym:
     """A broker's name for a setting, perhaps in a larger unit.
 
-    ``unit``: how many of the setting's own units one of this name is (hours of a setting in ms: 3,600,000).
+    ``unit``: the size of its unit, in the setting's own unit (an hour, for a setting in ms: 3,600,000).
     ``kind``: its type if that is not the setting's. ``minimum``: its smallest value, in its own unit.
     ``is_dynamic``: whether it can change at run time.
     """
@@ -112,7 +111,7 @@ _MINUTE_MS = 60_000
 def _topic_key(
     name: str, kind: Kind, default: Value, doc: str, *broker_names: str | Synonym, **more: Any
 ) -> Key:
-    synonyms = tuple(Synonym(name=other) if isinstance(other, str) else other for other in broker_names)
+    synonyms = tuple(Synonym(name=item) if isinstance(item, str) else item for item in broker_names)
     return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=True, synonyms=synonyms, **more)
 
 
@@ -121,6 +120,7 @@ def _broker_key(name: str, kind: Kind, default: Value, doc: str, *synonyms: Syno
     return Key(name=name, kind=kind, default=default, doc=doc, is_topic_key=False, synonyms=synonyms, **more)
 
 
+# Settings that Siltstone accepts but does not use.
 _accepted_topic_key = partial(_topic_key, is_used=False)
 _accepted_broker_key = partial(_broker_key, is_used=False)
 
@@ -145,7 +145,7 @@ _ROWS = (
     _topic_key("compactionThreshold", Kind.LONG, 0, "More bytes than this above the compaction horizon start a side-by-side compaction; 0: never.", "brokerServiceCompactionThresholdInBytes", minimum=0,
          kafka="Pulsar's. A namespace's policy of this name is used where neither the topic nor the broker sets it."),
     *(_compression_level_key(codec.name, codec.levels) for codec in CODECS if codec.levels is not None),
-    _topic_key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: as they came.", "compression.type", choices=COMPRESSION_TYPES),
+    _topic_key("compression.type", Kind.STRING, "producer", "Codec that batches are stored with; producer: that of the producer.", "compression.type", choices=COMPRESSION_TYPES),
     _topic_key("delete.retention.ms", Kind.LONG, 86_400_000, "How long a tombstone is retained after the first cleaning that has seen it.", "log.cleaner.delete.retention.ms", minimum=0),
     _accepted_topic_key("errors.deadletterqueue.group.enable", Kind.BOOLEAN, False, "For share groups."),
     _topic_key("file.delete.delay.ms", Kind.LONG, 60_000, "How long the files of a deleted segment stay on disk, named .deleted.", "log.segment.delete.delay.ms", minimum=0),
@@ -181,7 +181,7 @@ _ROWS = (
          _hours_synonym("log.retention.hours", 1),
          minimum=-1),
     _topic_key("segment.bytes", Kind.INT, 1 << 30, "Size at which a segment is full, and largest size of a segment group that is cleaned into one.", "log.segment.bytes", aliases=("internal.segment.bytes",), minimum=1,
-         kafka="Kafka refuses less than 1 MiB here and takes small sizes only as internal.segment.bytes. Tests and small machines want small segments, so both names take them; where both are given, internal.segment.bytes wins, as in Kafka."),
+         kafka="Kafka refuses less than 1 MiB here and takes small sizes only as internal.segment.bytes. Tests and small machines want small segments, so both names take them; where both are set, internal.segment.bytes takes precedence, as in Kafka."),
     _topic_key("segment.index.bytes", Kind.INT, 10 << 20, "Largest size of an index; a full one rolls the segment.", "log.index.size.max.bytes", minimum=4),
     _topic_key("segment.jitter.ms", Kind.LONG, 0, "Largest random time that is subtracted from segment.ms, so that logs do not all roll at once.", "log.roll.jitter.ms", _hours_synonym("log.roll.jitter.hours", 0), minimum=0),
     _topic_key("segment.ms", Kind.LONG, 7 * 24 * _HOUR_MS, "Age at which a segment is rolled although it is not full.", "log.roll.ms", _hours_synonym("log.roll.hours", 1), minimum=1),
@@ -192,7 +192,7 @@ _ROWS = (
 )  # fmt: skip
 
 TOPIC_KEYS = tuple(sorted(_ROWS, key=lambda key: key.name))
-"""By name."""
+"""Topics' settings, sorted by name."""
 
 BROKER_KEYS = (
     _broker_key("brokerServiceCompactionMonitorIntervalInSeconds", Kind.INT, 60, "How often logs are checked against their compactionThreshold, in seconds.", minimum=1, kafka="Pulsar's."),
@@ -230,7 +230,7 @@ BROKER_KEYS = (
     _accepted_broker_key("node.id", Kind.INT, -1, "This broker's number.", minimum=-1, kafka="Kafka has no default and wants 0 or more."),
     _accepted_broker_key("num.io.threads", Kind.INT, 8, "Threads that process requests.", minimum=1, is_dynamic=True),
     _accepted_broker_key("num.network.threads", Kind.INT, 3, "Threads that read requests.", minimum=1, is_dynamic=True),
-    _accepted_broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic, unless given.", minimum=1),
+    _accepted_broker_key("num.partitions", Kind.INT, 1, "Partitions of a new topic that names no number of its own.", minimum=1),
     _accepted_broker_key("offsets.topic.num.partitions", Kind.INT, 50, "Partitions of the topic of committed offsets.", minimum=1),
     _accepted_broker_key("offsets.topic.replication.factor", Kind.INT, 3, "Replicas of the topic of committed offsets.", minimum=1, maximum=32_767),
     _accepted_broker_key("process.roles", Kind.LIST, (), "Roles of the process.", choices=("broker", "controller")),

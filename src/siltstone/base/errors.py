@@ -5,7 +5,7 @@
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
     │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
-    │   └── ReadOnlyError        (and AttributeError) a change of logs that are open to be read
+    │   └── ReadOnlyError        (and AttributeError) a change of logs that are open for reading
     ├── NotALogDirectoryError    the path is no Kafka log or partition directory
     ├── DirectoryLockedError     a live broker (or another Siltstone) holds the directory's ``.lock``
     ├── DirectoryRefusedError    the directory is not in a state in which it may be changed
@@ -15,9 +15,11 @@
     ├── LedgerError              a file of a compacted ledger is missing or damaged
     ├── CheckFailedError         a written segment, or a count, is wrong: nothing is swapped
     ├── SourceChangedError       a source segment has changed since the cleaning was planned
-    ├── UndoStoppedError         an undo stopped half-way: the message says which originals are back
+    ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
-    ├── CompactionFailedError    a side-by-side compaction failed: the ledger is as it was
+    ├── UndecodableValueError    a key or value is not in the format that ``decode`` was passed
+    ├── TableChangedError        another writer has changed the table since an export into it began
+    ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
     ├── CleaningAbortedError     the cleaning of a log was aborted: nothing more is swapped
     └── LogError                 a refused call on a log, with Kafka's ``code`` and ``error_code``
@@ -97,7 +99,8 @@ class UsageError(SiltstoneError, code="USAGE"):
 
 
 class UnknownKeywordError(UsageError, TypeError, code="UNKNOWN_KEYWORD"):
-    """A function has no such keyword argument; Python's own error for it is a TypeError, too."""
+    """A call with a keyword argument that the function does not have. It is a TypeError too, since Python
+    raises that for such a call."""
 
 
 class ReadOnlyError(
@@ -106,7 +109,8 @@ class ReadOnlyError(
     code="READ_ONLY",
     advice="open them with mode='a', which locks the directory",
 ):
-    """Logs that are only read have no such method; to ``hasattr`` they have none, either."""
+    """A method that changes logs was called on logs that are open for reading. It is an AttributeError too,
+    so ``hasattr`` says that they have no such method."""
 
 
 class NotALogDirectoryError(
@@ -179,7 +183,8 @@ class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the 
 
 
 class UndoStoppedError(SiltstoneError, code="UNDO_STOPPED"):
-    """Some original segments were restored, others not. Every log is whole, and another undo goes on."""
+    """Some original segments were restored, others not. Every log is whole, and another ``siltstone undo``
+    restores the rest."""
 
 
 class EngineError(
@@ -188,8 +193,20 @@ class EngineError(
     """Spark or Java is missing, or a job could not be run."""
 
 
+class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):
+    """A record's key or value is not in the format that ``decode`` was passed. The path is the partition, and
+    the reason has the offset."""
+
+
+class TableChangedError(
+    SiltstoneError, code="TABLE_CHANGED", advice="export again: it begins with what the table has now"
+):
+    """Another export or writer has committed to the Delta or Iceberg table since this export began."""
+
+
 class CompactionFailedError(SiltstoneError, code="COMPACTION_FAILED"):
-    """A side-by-side compaction failed; the ledger, where there was one, is as it was."""
+    """A side-by-side compaction failed. The compacted ledger is unchanged; if the log had none, it has
+    none."""
 
 
 class CompactionInProgressError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -61,8 +62,8 @@ class DumpFlags(DumpOptions):
         }
         chosen = [decoder for decoder, is_chosen in decoders.items() if is_chosen]
         output.refuse_if(len(chosen) > 1, "the decoders exclude each other", "pass one of them")
-        both = "--verify-index-only and --index-sanity-check exclude each other"
-        output.refuse_if(self.verify_index_only and self.index_sanity_check, both, "pass one of them")
+        reason = "--verify-index-only and --index-sanity-check exclude each other"
+        output.refuse_if(self.verify_index_only and self.index_sanity_check, reason, "pass one of them")
         limits = (self.max_bytes, self.max_decompressed_message_bytes)
         for flag, limit in zip(("--max-bytes", "--max-decompressed-message-bytes"), limits, strict=True):
             output.refuse_if(
@@ -72,8 +73,10 @@ class DumpFlags(DumpOptions):
 
 
 def dump(
-    files: list[Path],
+    arguments: tuple[Path, ...] = (),
+    /,
     *,
+    files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
@@ -85,11 +88,13 @@ def dump(
 
     Parameters
     ----------
+    arguments
+        Files, or directories for all files in them and in their partitions.
     files
-        Files, or directories for all files in them and in their partitions; a,b are two, as in Kafka.
+        The same as in Kafka: a,b are two.
     """
     options = flags.with_decoder()
-    paths = [path for file in files for path in _split(os.fspath(file))]
+    paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
     output.refuse_if(not paths, "no file", "name the files to show")
     try:
         only_indexes = options.verify_index_only or options.index_sanity_check
@@ -100,8 +105,8 @@ def dump(
     except OSError as error:
         output.note(printable(f"{error.filename}: {error.strerror or error}"))
         return 1
-    what, advice = "index" if only_indexes else "file", "name a partition or a log directory"
-    output.refuse_if(not identified, f"no {what} of a log directory in {printable(', '.join(paths))}", advice)
+    kind, advice = "index" if only_indexes else "file", "name a partition or a log directory"
+    output.refuse_if(not identified, f"no {kind} of a log directory in {printable(', '.join(paths))}", advice)
     findings = [_dump_one(file, options, json_) for file in identified]
     return 1 if any(findings) else 0
 
@@ -121,8 +126,8 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
                 continue
             findings += 1
             if as_json:
-                place = {"file": part.path, "position": part.position, "reason": part.reason}
-                output.write_lines(json.dumps({"type": "finding", **place}))
+                finding = {"file": part.path, "position": part.position, "reason": part.reason}
+                output.write_lines(json.dumps({"type": "finding", **finding}))
             output.note(printable(str(part)))
     except BrokenPipeError:
         raise

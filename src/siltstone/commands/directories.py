@@ -31,6 +31,7 @@ from siltstone.base.errors import (
     UsageError,
 )
 from siltstone.base.records.codecs import DECOMPRESSION_LIMIT_SETTING
+from siltstone.base.records.metadata import Replicas
 from siltstone.commands.policies import read_server_properties
 from siltstone.compaction.inplace.planning import HIGH_WATERMARK_ADVICE, UNKNOWN_COMMITTED
 from siltstone.log.directory import LogDirectory, open_directories, refuse_network_file_system
@@ -104,7 +105,7 @@ def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Itera
 
 
 class Snapshot:
-    """Log directories, read once without a lock; ``notes`` says in which state each is shown.
+    """Log directories, read once without a lock; ``notes`` says in which state each one is shown.
     ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
     the broker's metadata and without deleted topics."""
 
@@ -174,19 +175,20 @@ class Snapshot:
 
     @property
     def _is_partial(self) -> bool:
+        """Were only some partitions of a log directory named?"""
         return any(directory.is_partition_subset for directory in self.directories)
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        entry, created_by_siltstone = self.registry.entry(name, self.partitions), name in self.registry.topics
-        if created_by_siltstone and self._is_partial:
+        entry, is_registered = self.registry.entry(name, self.partitions), name in self.registry.topics
+        if is_registered and self._is_partial:
             numbers = sorted(
                 topic_partition.partition
                 for topic_partition in self.partitions
                 if topic_partition.topic == name
             )
             entry = replace(entry, partitions=tuple(numbers))
-        return entry.describe(name, created_by_siltstone=created_by_siltstone)
+        return entry.describe(name, is_registered=is_registered)
 
     @cached_property
     def _metadata(self) -> ClusterSettings | str | None:
@@ -216,7 +218,7 @@ class Snapshot:
     def overrides(self, topic: TopicDescription) -> Mapping[str, str]:
         """A topic's own settings: Siltstone's, or all that its broker's metadata has."""
         cluster = self.settings_of(topic).cluster
-        if topic.created_by_siltstone or cluster is None:
+        if topic.is_registered or cluster is None:
             return topic.config
         return cluster.overrides(topic.name)
 
@@ -224,11 +226,17 @@ class Snapshot:
         """How many partitions a broker's topic has in its metadata, here and elsewhere; None if that is not
         known."""
         cluster = self.settings_of(topic).cluster
-        return None if topic.created_by_siltstone or cluster is None else cluster.partition_count(topic.name)
+        return None if cluster is None else cluster.partition_count(topic.name)
+
+    def replicas_of(self, topic: TopicDescription, partition: int) -> Replicas:
+        """The brokers that have a partition of a broker's topic; all fields None if that is not known."""
+        cluster = self.settings_of(topic).cluster
+        replicas = cluster and cluster.replicas_of(TopicPartition(topic.name, partition))
+        return replicas or Replicas()
 
     def notes_on(self, topics: Sequence[TopicDescription]) -> list[str]:
         """The source of the settings of a broker's topics, or why they are not shown; for display."""
-        metadata, of_broker = self._metadata, [topic for topic in topics if not topic.created_by_siltstone]
+        metadata, of_broker = self._metadata, [topic for topic in topics if not topic.is_registered]
         if metadata is None or not of_broker:
             return []
         if isinstance(metadata, str):
@@ -304,7 +312,7 @@ class Snapshot:
 
     def damage_of(self, topic_partition: TopicPartition) -> str | None:
         """Why a partition can only be read in part; None for one that a process is using."""
-        unreadable_logs = self.logs[topic_partition].unreadable_logs
-        if not unreadable_logs or self._is_in_use(topic_partition):
+        damage = self.logs[topic_partition].damage
+        if not damage or self._is_in_use(topic_partition):
             return None
-        return f"not all of it can be read: {'; '.join(unreadable_logs)}"
+        return f"not all of it can be read: {'; '.join(damage)}"

@@ -78,7 +78,7 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
             row_count += 1
             yield row
     if count_position >= 0 and count != str(row_count):
-        reason = f"the number of entries is given as {count[:40]!r}, but there are {row_count}"
+        reason = f"its number of entries is {count[:40]!r}, but there are {row_count}"
         raise CorruptFileError(path, count_position, reason)
 
 
@@ -131,7 +131,7 @@ def read_topic_id(partition: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        # What reading a directory, a device or a socket returns.
+        # The errors of reading a directory, a device or a socket.
         if error.errno in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
             raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise

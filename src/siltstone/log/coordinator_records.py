@@ -2,9 +2,9 @@
 ``__transaction_state``, which coordinators write, and values of ``__cluster_metadata``, which controllers
 write.
 
-The messages are Kafka's. Those of ``CoordinatorRecordType``: ``OffsetCommitKey``, ``GroupMetadataKey``,
-``ConsumerGroup…Key`` (KIP-848), ``TransactionLogKey``, and the ``…Value`` of each. Those of
-``MetadataRecordType``. And ``ConsumerProtocolAssignment``, a member's assignment::
+The messages are Kafka's: those of ``CoordinatorRecordType`` (``OffsetCommitKey``, ``GroupMetadataKey``,
+``ConsumerGroup…Key`` of KIP-848, ``TransactionLogKey``, and the ``…Value`` of every ``…Key``), those of
+``MetadataRecordType``, and ``ConsumerProtocolAssignment``, a member's assignment::
 
     key      type int16 | fields                 __consumer_offsets: 0, 1 offset commit · 2 group metadata ·
                                                  3 to 8, 16 of the consumer protocol
@@ -36,9 +36,9 @@ Fields = dict[str, Any]
 TRANSACTION_STATES = (
     "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
 ).split()
-"""By their number (``TransactionState``)."""
+"""The states of a transaction; the index is the number in the record (``TransactionState``)."""
 TOMBSTONE = "<DELETE>"
-"""In place of a null value."""
+"""Printed in place of a null value, as Kafka's tool does."""
 _ANY_VERSION = (1 << 15) - 1
 """The largest int16: the field has not been removed from the message."""
 
@@ -146,7 +146,8 @@ _REGEX_VALUE = (_Field("topics", "[string]"), _Field("version", "q"), _Field("ti
 
 
 def _of_consumer_group(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
-    """A record of KIP-848; ``key``: what the key has besides the group."""
+    """A record of KIP-848 with the fields ``value``; ``key``: the names of its key's strings after the group
+    id."""
     fields = (_Field(name, "string") for name in ("groupId", *key))
     return _RecordType(tuple(fields), value, largest_version=0, first_flexible_version=0)
 
@@ -177,7 +178,8 @@ _ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("
 
 
 def _fields(text: str) -> tuple[_Field, ...]:
-    """``name type``, separated by commas; ``1+`` after it: since version 1; ``#2``: tagged with 2."""
+    """The fields that a text defines: ``name type``, separated by commas. ``1+`` after the type: since
+    version 1; ``#2``: tagged with 2."""
     fields = []
     for part in text.split(","):
         name, field_type, *rest = part.split()
@@ -269,7 +271,7 @@ _METADATA_TYPES: dict[int, tuple[str, int, tuple[_Field, ...]]] = {
 
 
 class _FieldReader(MessageReader):
-    """Reads a message, given the fields of its definition."""
+    """Reads a message by the fields of its definition."""
 
     _is_flexible = False
 
@@ -329,7 +331,7 @@ DECODERS: dict[str, Decoder] = {"__consumer_offsets": "offsets", "__transaction_
 
 
 def describe_key(topic: str, key: bytes) -> str | None:
-    """A key of a coordinator's topic for people, ``group=billing topic=audit partition=0``; None for a key
+    """A key of a coordinator's topic as text, ``group=billing topic=audit partition=0``; None for a key
     that cannot be decoded, and for other topics."""
     decoder = DECODERS.get(topic)
     decoded = {} if decoder is None else decode_record(decoder, key, None).get("decodedKey", {})

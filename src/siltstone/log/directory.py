@@ -81,7 +81,7 @@ class Checkpoints:
 
 
 class LogDirectory(Closing):
-    """An opened, locked log directory: made by ``open`` or ``open_or_create``, closed by ``close``.
+    """An opened, locked log directory. ``open`` and ``open_or_create`` return one; ``close`` releases it.
 
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
     paths the caller passed; the others are not read or changed.
@@ -94,12 +94,13 @@ class LogDirectory(Closing):
         self.is_partition_subset = only is not None
         self._lock: files.Lock | None = None
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
+        # Entries of the cleaner checkpoint that threads wait to have written.
         self._pending: dict[TopicPartition, int | None] = {}
         self._pending_lock, self._writing_lock = threading.Lock(), threading.Lock()
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True) -> LogDirectory:
-        """Open a log directory, or the directory of one partition (see the module).
+        """Open a log directory, or the directory of one partition (see the module's docstring).
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -197,8 +198,8 @@ class LogDirectory(Closing):
             self._lock = files.Lock(self.path / names.LOCK)
         except BlockingIOError:
             holder = files.lock_holder(self.path / names.LOCK)
-            who = "another process" if holder is None else f"process {holder}"
-            raise DirectoryLockedError(f"{who} holds {names.LOCK}", path=self.path) from None
+            holder_text = "another process" if holder is None else f"process {holder}"
+            raise DirectoryLockedError(f"{holder_text} holds {names.LOCK}", path=self.path) from None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -232,8 +233,8 @@ class LogDirectory(Closing):
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
         """The entries of the offset checkpoint ``name``, from the cache if the file is the same.
 
-        The cache counts only while this process holds the directory's lock, since no other process writes the
-        file then. Otherwise a run would read the whole file once for each log.
+        The cache saves a run from reading the whole file once for each log. It is used only while this
+        process holds the directory's lock, since no other process writes the file then.
         """
         path = self.path / name
         try:
@@ -345,6 +346,17 @@ def resolve_directory(path: Path) -> Path:
     return path.resolve()
 
 
+def log_directories_of(path: Path) -> list[Path]:
+    """The log directories of the broker whose directory is ``path``: itself, or else those directly in it,
+    links excepted; none if neither is one. Raises OSError."""
+    listed = files.entries(path)
+    folders = [path / entry.name for entry in listed if entry.is_directory]
+    partitions = (folder for folder in folders if parse_partition(folder.name) is not None)
+    if _has_broker_files(path) or any(map(_has_segments, partitions)):
+        return [path]
+    return sorted(filter(_has_broker_files, folders))
+
+
 def refuse_network_file_system(directory: LogDirectory) -> None:
     """Raise DirectoryRefusedError for a directory on a network file system."""
     if files.file_system(directory.path) in files.NETWORK_FILE_SYSTEMS:
@@ -363,7 +375,7 @@ def require_one_broker(directories: list[LogDirectory]) -> None:
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
-        values = {of_directory[key] for of_directory in properties if key in of_directory}
+        values = {its_properties[key] for its_properties in properties if key in its_properties}
         if len(values) > 1:
             raise DirectoryRefusedError(
                 f"the directories belong to different brokers: {key} is {' and '.join(sorted(values))}",
@@ -414,7 +426,7 @@ def _find_partitions(directory: Path) -> tuple[dict[TopicPartition, Path], list[
 
 
 def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str, files.FileStat]:
-    """List the regular files of a partition directory, by name; the module explains the rules.
+    """List the regular files of a partition directory, by name; the module's docstring has the rules.
 
     ``require_owner``: Kafka's and Siltstone's files must belong to the directory's owner. Raises
     UnsafeFileError, OSError.

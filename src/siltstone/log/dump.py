@@ -53,11 +53,11 @@ from siltstone.log.segments import Window, windows
 Row = dict[str, Any]
 RowsAndFindings = Iterator[Row | CorruptFileError]
 MAX_FINDINGS = 100
-"""The maximum number of findings of one check that are listed; one more finding counts the others."""
+"""The maximum number of findings of one check that are listed; one more finding counts the rest."""
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
-"""By their number (``ControlRecordType``)."""
+"""The types of control records; the index is the number in the key (``ControlRecordType``)."""
 _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 
@@ -120,22 +120,22 @@ def identify(path: str) -> NamedFile:
 
 
 def files_below(path: str, *, only_indexes: bool = False) -> list[NamedFile]:
-    """The file itself; of a directory the files of known kinds in it, and those in partitions below it, or
-    ``only_indexes`` of these.
+    """The file ``path`` itself; for a directory the files of known kinds in it and in the partitions below
+    it. ``only_indexes``: of these only the indexes.
 
     Links, and files of other kinds, are left out. Raises UsageError, OSError.
     """
     if not files.is_directory(path):
         return [identify(path)]
-    found: list[NamedFile] = []
+    named_files: list[NamedFile] = []
     for entry in files.entries(path):
-        inner = os.path.join(path, entry.name)
+        entry_path = os.path.join(path, entry.name)
         if entry.is_directory and names.parse_partition(entry.name) is not None:
-            found += files_below(inner, only_indexes=only_indexes)
+            named_files += files_below(entry_path, only_indexes=only_indexes)
         elif entry.is_file:
             with contextlib.suppress(UsageError, FileNotFoundError):
-                found.append(identify(inner))
-    return [file for file in found if not only_indexes or file.kind in names.SEGMENT_KINDS[1:]]
+                named_files.append(identify(entry_path))
+    return [file for file in named_files if not only_indexes or file.kind in names.SEGMENT_KINDS[1:]]
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:
@@ -368,8 +368,8 @@ def _producer_row(producer: ProducerEntry) -> Row:
     }
     if producer.last_offset < 0:
         return row
-    # ``offset_delta``: the batch's last offset less its first one. The first sequence number is as far below
-    # the last one; sequence numbers repeat after the largest, so steps forward lead there.
+    # ``offset_delta`` is the batch's last offset less its first one. Its first sequence number is as far
+    # below its last one, modulo 2**31: which is 2**31 - ``offset_delta`` steps after it.
     return row | {
         "firstSequence": _sequence_after(last_sequence, _LARGEST_SEQUENCE + 1 - producer.offset_delta),
         "lastSequence": last_sequence,
@@ -436,7 +436,7 @@ def render(row: Row) -> str:
     """One row as Kafka's tool prints it: a line, or two for the start of a log.
 
     Characters that are not printable are escaped, so that a record cannot control the terminal. Backslashes
-    are not escaped; who needs the exact bytes takes the JSON output.
+    are not escaped: only the JSON output has the exact bytes.
     """
     match row["type"]:
         case "file":

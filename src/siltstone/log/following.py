@@ -11,10 +11,11 @@
         bill(record)
         consumer.commit()
 
-A stream looks for new records after 5 ms, and ever less often up to every 100 ms; of logs that another
-process writes it looks at the files then. Records of one partition come in their order, partitions take
-turns. New partitions of a topic are read from their beginning. Answers to ``KafkaConsumer`` (``seek``,
-``position``, ``commitSync``) without its groups: nothing shares partitions out among consumers of one name.
+A stream that has returned all records looks for new ones after 5 ms, then after 10 ms and so on, up to every
+100 ms. It also lists the files again then, since another process may write the log. Records of one partition
+come in their order; partitions take turns. New partitions of a topic are read from their beginning.
+Corresponds to ``KafkaConsumer`` (``seek``, ``position``, ``commitSync``) without its groups: every consumer
+reads all partitions, also if several have the same name.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from siltstone.log.names import TopicPartition
 from siltstone.log.positions import check_name, forget_positions, read_positions, write_positions
 from siltstone.log.reading import EARLIEST, LogReader, Record, Start, records_of
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.1
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 0.1
 _SHOWN_POSITIONS = 10
+"""Partitions that ``repr`` lists at most."""
 _TRIES = 50
 """Consecutive attempts at reading files that another process swaps, before the error is raised."""
 
@@ -74,12 +76,13 @@ class StreamOptions(ConsumerOptions, total=False):
 
 
 class RecordStream(Iterator[Record], AsyncIterator[Record]):
-    """The records of some logs, from a start on, as they come: for one thread or one task.
+    """The records of some logs, from a start on, as they are appended: for one thread or one asyncio task.
 
-    ``timeout``: seconds without a new record after which it ends; 0: at the current end; None: never. It can
-    be iterated again then, and continues. ``logs`` returns the logs whenever all were read to their ends.
-    ``start``: where a log begins that has no entry in ``positions``; one that appears later begins at its own
-    start. ``isolation``, ``reset``: as ``LogReader``.
+    ``timeout``: seconds without a new record after which the stream ends; 0: at the current end; None: never.
+    A stream that has ended can be iterated again, and continues. ``logs`` is called for the current list of
+    logs whenever all of them were read to their ends. ``start``: where the stream begins in a log that has no
+    entry in ``positions``; a log that appears later is read from its own start. ``isolation``, ``reset``: as
+    ``LogReader``.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
     ) -> None:
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
             advice = "pass seconds, 0 to end at the current end, or None for no end"
-            raise UsageError(f"timeout={timeout!r} is no number of seconds", advice=advice)
+            raise UsageError(f"timeout={timeout!r} is not a number of seconds", advice=advice)
         self._logs, self._timeout, self._isolation, self._reset = logs, timeout, isolation, reset
         self._readers: dict[TopicPartition, LogReader] = {}
         self._turns: collections.deque[TopicPartition] = collections.deque()
@@ -117,7 +120,8 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
                 log.refresh()
 
     def __repr__(self) -> str:
-        shown = [f"{at} at {offset}" for at, offset in sorted(self._positions.items())[:_SHOWN_POSITIONS]]
+        positions = sorted(self._positions.items())[:_SHOWN_POSITIONS]
+        shown = [f"{partition} at {offset}" for partition, offset in positions]
         more = len(self._positions) - len(shown)
         return f"<{self._title()}: {', '.join(shown) or 'no partition'}{f' and {more} more' if more else ''}>"
 
@@ -146,25 +150,25 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
         return self
 
     def __next__(self) -> Record:
-        wait, waited = _FIRST_WAIT, 0.0
+        wait, waited = _FIRST_WAIT_SECONDS, 0.0
         while not self._pending and not self._poll(is_last=self._ends_at(waited)):
             if self._ends_at(waited):
                 raise StopIteration
             time.sleep(wait)
-            wait, waited = min(2 * wait, _LONGEST_WAIT), waited + wait
+            wait, waited = min(2 * wait, _LONGEST_WAIT_SECONDS), waited + wait
         return self._take()
 
     def __aiter__(self) -> RecordStream:
         return self
 
     async def __anext__(self) -> Record:
-        wait, waited = _FIRST_WAIT, 0.0
-        # Files are read in a thread: the event loop goes on meanwhile.
+        wait, waited = _FIRST_WAIT_SECONDS, 0.0
+        # Files are read in a thread, so that the event loop can run other tasks meanwhile.
         while not self._pending and not await asyncio.to_thread(self._poll, is_last=self._ends_at(waited)):
             if self._ends_at(waited):
                 raise StopAsyncIteration
             await asyncio.sleep(wait)
-            wait, waited = min(2 * wait, _LONGEST_WAIT), waited + wait
+            wait, waited = min(2 * wait, _LONGEST_WAIT_SECONDS), waited + wait
         return self._take()
 
     def _ends_at(self, waited: float) -> bool:
@@ -173,25 +177,27 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
     def _take(self) -> Record:
         record = self._pending.popleft()
         partition = _partition_of(record)
-        # After the last record of a poll also what follows it without records: markers, cleaned offsets.
+        # After the last record of a poll the position also passes the offsets after it that have no record:
+        # transaction markers, and offsets that a cleaning discarded.
         self._positions[partition] = record.offset + 1 if self._pending else self._readers[partition].offset
         return record
 
     def _poll(self, *, is_last: bool) -> bool:
         """Read more records into ``_pending``; False if there are none. Raises what reading raises.
 
-        A swap that another process does makes files vanish for a moment; only a series of such errors is
-        raised, and that of the last attempt.
+        While another process swaps segments, files are missing for a moment. That error is raised only after
+        ``_TRIES`` consecutive failures, or if the stream is about to end (``is_last``).
         """
-        # A cancelled task leaves its thread reading: the next one waits for it, and returns what it has read.
+        # A cancelled asyncio task leaves its thread reading. The next call waits for that thread, and returns
+        # the records that it has read.
         with self._reading:
             try:
-                found = bool(self._pending) or self._read()
-                if not found:
+                has_records = bool(self._pending) or self._read()
+                if not has_records:
                     self._add_new(EARLIEST, {})
-                    found = self._read()
+                    has_records = self._read()
                 self._failures = 0
-                return found
+                return has_records
             except (FileNotFoundError, DirectoryRefusedError):
                 self._failures += 1
                 if is_last or self._failures >= _TRIES:
@@ -218,9 +224,10 @@ def _partition_of(record: Record) -> TopicPartition:
 class Consumer(RecordStream):
     """A stream with a name, whose positions are durable once they are committed.
 
-    It begins where the last commit of its name was; a partition without one, or whose offset does not exist
-    any more, as ``reset`` says: "earliest", "latest", or "none" to raise OffsetOutOfRangeError. Records that
-    were returned after the last commit come again after a restart (at least once).
+    It begins at the position of the last commit of its name. If a partition has no such position, or its
+    offset does not exist any more, it begins as ``reset`` says: "earliest", "latest", or "none" to raise
+    OffsetOutOfRangeError. Records that were returned after the last commit are returned again after a restart
+    (at least once).
     """
 
     def __init__(
@@ -248,7 +255,9 @@ class Consumer(RecordStream):
             )
         start = EARLIEST if reset == "none" else reset
         super().__init__(logs, start, positions=positions, timeout=timeout, isolation=isolation, reset=reset)
-        self._committed = {at: offset for at, offset in positions.items() if at in self._readers}
+        self._committed = {
+            partition: offset for partition, offset in positions.items() if partition in self._readers
+        }
 
     def _title(self) -> str:
         return f"{type(self).__name__} {self.name!r}"
@@ -272,7 +281,8 @@ class Consumer(RecordStream):
             self._committed |= moved
 
     def forget(self) -> None:
-        """Remove the name's positions, durably; the stream goes on. Raises CorruptFileError, OSError."""
+        """Remove the name's positions, durably; the stream continues from where it is. Raises
+        CorruptFileError, OSError."""
         for path in {self._file_of(partition) for partition in self._readers}:
             forget_positions(path, self.name)
         self._committed = {}

@@ -198,7 +198,7 @@ class IndexBuilder:
 def read_entries(data: bytes, kind: str, path: str = "") -> Entries:
     """Decode an index file's entries, without preallocated zeros at the end.
 
-    ``kind`` is "index", "timeindex" or "txnindex"; the module draws the entries of each. Raises
+    ``kind`` is "index", "timeindex" or "txnindex"; the module's docstring draws their entries. Raises
     CorruptFileError for a size that is not a whole number of entries, for another version of a transaction
     index, for an offset index that does not increase or begins below 0, and for a time index that decreases.
     """

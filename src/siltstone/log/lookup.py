@@ -95,13 +95,13 @@ def read_batch(reader: files.Reader, batch: BatchHeaders) -> tuple[Bytes, BatchH
     ``batch`` is its header with the position in the file. Raises CorruptRecordError if the file ends within
     the batch, or its checksum does not match.
     """
-    origin, moved = batch["position"].item(), batch.copy()
-    moved["position"] = 0
+    origin, header = batch["position"].item(), batch.copy()
+    header["position"] = 0
     data = np.empty(batch["size"].item(), np.uint8)
     if reader.read_into(data, origin) < len(data):
         raise CorruptRecordError(reader.path, origin, SCAN_REASON[ScanEnd.TRUNCATED])
-    refuse_bad_checksum(data, moved, path=reader.path, origin=origin)
-    return data, moved
+    refuse_bad_checksum(data, header, path=reader.path, origin=origin)
+    return data, header
 
 
 def position_of_offset(

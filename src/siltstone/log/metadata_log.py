@@ -18,7 +18,7 @@ changes that a majority of the controllers had not confirmed when the broker sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,10 @@ from siltstone.base.records.metadata import (
     ConfigRecord,
     EndTransactionRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
+    Replicas,
     TopicRecord,
     UndecodableMessageError,
     decode_metadata,
@@ -54,15 +56,16 @@ ALL_BROKERS = ""
 class MetadataImage:
     """A cluster's topics and settings below ``end_offset`` (``MetadataImage``, ``MetadataBatchLoader``).
 
-    ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``settings``:
-    (resource type, resource name) → name of a setting → its text. Call ``apply`` with the records in the
-    order of the log. The records of a metadata transaction (KIP-868) wait in ``_pending_records`` and are
-    applied when it ends. Those of a transaction that was aborted, or is still open at the log's end, are
-    never applied. ``_topic_names``: id → name.
+    ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
+    a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
+    setting → its text. Call ``apply`` with the records in the order of the log. The records of a metadata
+    transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction
+    that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
     partition_counts: dict[str, int] = field(default_factory=dict)
+    replicas: dict[str, dict[int, Replicas]] = field(default_factory=dict)
     settings: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     end_offset: int = 0
     _topic_names: dict[str, str] = field(default_factory=dict)
@@ -89,14 +92,21 @@ class MetadataImage:
                 self._pending_records.append(record)
             case TopicRecord(name, topic_id):
                 self._topic_names[topic_id], self.topics[name] = name, topic_id
-            case PartitionRecord(partition, topic_id):  # they are numbered from 0 on
+            case PartitionRecord(partition, topic_id, replicas):  # they are numbered from 0 on
                 count = self.partition_counts.get(topic_id, 0)
                 self.partition_counts[topic_id] = max(count, partition + 1)
+                if replicas is not None:
+                    self.replicas.setdefault(topic_id, {})[partition] = replicas
+            case PartitionChangeRecord(partition, topic_id, change):
+                by_partition = self.replicas.get(topic_id, {})
+                if partition in by_partition:
+                    by_partition[partition] = _changed(by_partition[partition], change)
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
                     raise ValueError(f"the topic with id {topic_id} is removed, but does not exist")
                 name = self._topic_names.pop(topic_id)
                 self.partition_counts.pop(topic_id, None)
+                self.replicas.pop(topic_id, None)
                 self.topics.pop(name, None)
                 self.settings.pop((TOPIC_RESOURCE, name), None)
             case ConfigRecord(resource_type, resource_name, name, None):
@@ -104,6 +114,12 @@ class MetadataImage:
             case ConfigRecord(resource_type, resource_name, name, str(value)):
                 if resource_type in (TOPIC_RESOURCE, BROKER_RESOURCE):
                     self.settings.setdefault((resource_type, resource_name), {})[name] = value
+
+
+def _changed(before: Replicas, change: Replicas) -> Replicas:
+    """The replicas after a change; a field that is None in ``change`` keeps its value."""
+    changes = {field.name: getattr(change, field.name) for field in fields(Replicas)}
+    return replace(before, **{name: value for name, value in changes.items() if value is not None})
 
 
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
@@ -124,11 +140,11 @@ class MetadataBatch(NamedTuple):
 def read_cluster_metadata(
     partition: Path, *, high_watermark: int | None = None, may_have_torn_tail: bool = False
 ) -> MetadataImage:
-    """The image from the metadata log in the directory ``partition``, below ``high_watermark`` if given.
+    """The image from the metadata log in the directory ``partition``.
 
-    ``may_have_torn_tail``: the broker was not stopped cleanly. Then the log is read up to its first damaged
-    batch, where the broker's next start would truncate it. Raises CorruptFileError with path and position,
-    OSError.
+    ``high_watermark``: batches at or above it are not read; None: all are. ``may_have_torn_tail``: the broker
+    was not stopped cleanly. Then the log is read up to its first damaged batch, where the broker's next start
+    would truncate it. Raises CorruptFileError with path and position, OSError.
     """
     segments = list_segments(partition)
     snapshots = _snapshots(partition)
@@ -152,7 +168,7 @@ def read_cluster_metadata(
             raise failure
         _apply_log(image, segments, offset, high_watermark, may_have_torn_tail)
         return image
-    raise AssertionError("the loop ends with the log without a snapshot")
+    raise AssertionError("the last round, without a snapshot, returns or raises")
 
 
 def _snapshots(partition: Path) -> list[tuple[int, Path]]:
@@ -197,7 +213,7 @@ def _apply_log(
                 next_offset = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                records = [placed for placed in batch.records if placed[0] >= start]  # by offset
+                records = [record for record in batch.records if record[0] >= start]  # by offset
                 _apply_records(image, segment.path, records)
                 image.end_offset = max(image.end_offset, next_offset)
         except CorruptRecordError:
@@ -233,6 +249,7 @@ def _decode_batch(path: str, window: Window, row: int) -> MetadataBatch:
     for record in range(len(columns)):
         if header["attributes"] & CONTROL_BIT:
             key = columns.key(record)
+            # The key is two int16: its version and the type of the control record.
             if key is None or len(key) < 4:
                 raise CorruptFileError(path, batch_position, "the key of a control record is too short")
             batch.control_types.append(int.from_bytes(key[2:4], "big", signed=True))
@@ -264,7 +281,7 @@ class ClusterSettings:
         DYNAMIC_DEFAULT_BROKER_CONFIG  those of all brokers
         STATIC_BROKER_CONFIG           the broker's ``server.properties``, if the caller has read it
 
-    If one of a topic's own settings has a bad value, no settings of that topic can be got.
+    If one of a topic's own settings has a bad value, ``config_of`` raises UsageError for that topic.
     """
 
     path: Path
@@ -278,6 +295,11 @@ class ClusterSettings:
     def partition_count(self, topic: str) -> int | None:
         """How many partitions the topic has in the cluster, None if that is not known."""
         return self.image.partition_counts.get(self.image.topics.get(topic, ""))
+
+    def replicas_of(self, topic_partition: TopicPartition) -> Replicas | None:
+        """The brokers that have a partition, None if that is not known."""
+        topic_id = self.image.topics.get(topic_partition.topic, "")
+        return self.image.replicas.get(topic_id, {}).get(topic_partition.partition)
 
     def mismatch_reason(self, topic: str, directory: Path) -> str | None:
         """Why a directory does not belong to the topic that has this name now; None if it does.
@@ -313,7 +335,7 @@ class ClusterSettings:
         return config
 
     def config_of(self, topic: str, broker: Config | None = None) -> Config:
-        """The settings of a topic; ``broker``, if given, replaces the broker's settings.
+        """The settings of a topic; ``broker``: the broker's settings, by default those of this object.
 
         Raises UsageError for a bad value of a setting that Siltstone uses.
         """

@@ -161,7 +161,7 @@ class SegmentList:
         closed = tuple(segment for segment in self.segments[:-1] if segment.base_offset in base_offsets)
         if len(closed) != len(base_offsets):
             raise SourceChangedError(
-                f"the closed segments {sorted(base_offsets)} do not all exist any more; nothing was swapped",
+                f"not all of the closed segments {sorted(base_offsets)} exist any more; nothing was swapped",
                 path=self.directory,
             )
         return closed
@@ -186,8 +186,8 @@ class SegmentList:
         """Replace the old segments in ``segments`` by the new ones."""
         for segment in old:
             segment.close_for_append()
-        others = [segment for segment in self.segments if segment not in old]
-        self.segments = tuple(sorted((*others, *new), key=lambda segment: segment.base_offset))
+        unchanged = [segment for segment in self.segments if segment not in old]
+        self.segments = tuple(sorted((*unchanged, *new), key=lambda segment: segment.base_offset))
 
 
 TaskRunner = Callable[[Callable[[], None]], object]
@@ -217,6 +217,7 @@ class AppendResult(NamedTuple):
 
 
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+"""After one of these, a failed write is undone and the log stays online."""
 
 
 class PartitionLog(ReadableLog):
@@ -594,15 +595,15 @@ def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
     """A writable array over the buffer, or a copy where it is not writable. Raises UsageError."""
     if not isinstance(data, (np.ndarray, bytes, bytearray, memoryview)):
         raise UsageError(
-            f"a {type(data).__name__} is no record batch in Kafka's format",
-            advice="st.append(log, [st.NewRecord(key=…, value=…)]) makes one",
+            f"a {type(data).__name__} is not a record batch in Kafka's format",
+            advice="call st.append(log, [st.NewRecord(key=…, value=…)]), which makes one",
         )
     array: Bytes = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     return array if array.flags.writeable else array.copy()
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """The partition of a directory, by its name. Raises DirectoryRefusedError for no ``topic-N``."""
+    """The partition of a directory, by its name. Raises DirectoryRefusedError unless that is ``topic-N``."""
     topic_partition = parse_partition(directory.absolute().name)
     if topic_partition is None:
         raise DirectoryRefusedError(

@@ -4,10 +4,10 @@
 
     {"version": 1, "positions": {"billing": {"users": {"0": 1500}}}}
 
-A position is the offset of the next record to read. An open log directory has such a file in each partition's
-directory, so that a position goes where its log goes, and goes when it is deleted; a program that reads
-without changing a log directory names a file of its own. The file is replaced as a whole: after a crash it is
-the old or the new one. One process may write it at a time, any number of its threads.
+A position is the offset of the next record to read. Consumers of an open log directory have such a file in
+each partition's directory, so it moves with its log and is deleted with it. A program that reads a log
+directory without changing it names a file elsewhere. The file is replaced as a whole: after a crash it is the
+old or the new one. One process may write it at a time, with any number of threads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.log.names import TopicPartition
 
 BYTES_MAX = 16 << 20
-"""A larger file is refused, and none is written."""
+"""Bytes of the largest file that is read or written."""
 _NAME_MAX = 255
+"""Characters of the longest name."""
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 _writing = threading.Lock()
 
@@ -36,10 +37,10 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", t
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for what cannot name a consumer."""
+    """Raise UsageError unless ``name`` can be the name of a consumer."""
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or not name.isprintable():
         advice = f"pass 1 to {_NAME_MAX} printable characters, such as 'billing'"
-        raise UsageError(f"{str(name)[:_NAME_MAX]!r} is no name of a consumer", advice=advice)
+        raise UsageError(f"{str(name)[:_NAME_MAX]!r} is not the name of a consumer", advice=advice)
 
 
 def read_positions(path: Path, name: str) -> dict[TopicPartition, int]:
@@ -52,14 +53,14 @@ def read_positions(path: Path, name: str) -> dict[TopicPartition, int]:
 
 
 def write_positions(path: Path, name: str, positions: Mapping[TopicPartition, int]) -> None:
-    """Set some positions of one name, durably; its others, and other names', stay.
+    """Set some positions of one name, durably; all other positions in the file stay.
 
     Raises CorruptFileError for a damaged file, UsageError where the file would be too large, OSError.
     """
     for topic_partition, offset in positions.items():
         if not 0 <= offset <= LONG_MAX:
             advice = "seek to an offset of the log"
-            raise UsageError(f"{offset} is no offset", path=str(topic_partition), advice=advice)
+            raise UsageError(f"{offset} is not an offset", path=str(topic_partition), advice=advice)
     with _writing:
         content = _read(path)
         topics = content.setdefault(name, {})
@@ -69,7 +70,7 @@ def write_positions(path: Path, name: str, positions: Mapping[TopicPartition, in
 
 
 def forget_positions(path: Path, name: str) -> bool:
-    """Remove all positions of one name, durably; False for none. Raises CorruptFileError, OSError."""
+    """Remove all positions of one name, durably; False if it has none. Raises CorruptFileError, OSError."""
     with _writing:
         content = _read(path)
         if content.pop(name, None) is None:
@@ -94,9 +95,11 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, int]]]:
         for topics in content.values():
             for partition in (partition for offsets in topics.values() for partition in offsets):
                 if not (partition.isascii() and partition.isdecimal() and str(int(partition)) == partition):
-                    raise ValueError("a partition is no number")
+                    raise ValueError("a partition is not a number")
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(str(path), 0, f"it is no file of positions: {error}", advice=advice) from None
+        raise CorruptFileError(
+            str(path), 0, f"it is not a file of positions: {error}", advice=advice
+        ) from None
     return content
 
 

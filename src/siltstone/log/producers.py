@@ -106,12 +106,12 @@ def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> lis
     entries = [ProducerEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEADER.size :])]
     if offset is None:
         return entries
-    seen: set[int] = set()
+    producer_ids: set[int] = set()
     for number, entry in enumerate(entries):
         position, producer_id = _HEADER.size + number * _ENTRY.size, entry.producer_id
-        if producer_id < 0 or producer_id in seen:
+        if producer_id < 0 or producer_id in producer_ids:
             raise CorruptFileError(path, position, f"producer id {producer_id} is negative or repeated")
-        seen.add(producer_id)
+        producer_ids.add(producer_id)
         for value in (entry.last_offset, entry.open_transaction_offset):
             if not -1 <= value < offset:
                 reason = f"producer {producer_id} has offset {value} in a snapshot taken at offset {offset}"
@@ -391,7 +391,9 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Remove the expired producers; returns their number (Kafka's ``removeExpiredProducers``)."""
         producers = self._producers.values()
-        expired = [one.producer_id for one in producers if is_expired(one, now_ms, expiration_ms)]
+        expired = [
+            producer.producer_id for producer in producers if is_expired(producer, now_ms, expiration_ms)
+        ]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
@@ -420,7 +422,7 @@ def _marker_of_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransa
 def newest_snapshots(
     directory: Path, offsets: Iterable[int]
 ) -> Iterator[tuple[int, list[ProducerEntry] | None]]:
-    """Read the snapshots at ``offsets``, the newest first: (offset, producers, None for a corrupt file).
+    """Read the snapshots at ``offsets``, the newest first: (offset, producers or, of a corrupt file, None).
 
     Raises OSError.
     """
@@ -466,8 +468,8 @@ def load_producers(
     the batches must check that (``transactions.refuse_unexpected_markers``). No producer expires.
     """
     first_base = segments[0].base_offset if segments else 0
-    named = (parse_segment_file(entry.name) for entry in files.entries(directory))
-    offsets = (name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix)
+    parsed = (parse_segment_file(entry.name) for entry in files.entries(directory))
+    offsets = (name.base_offset for name in parsed if name and name.kind == SNAPSHOT and not name.suffix)
     in_log = (offset for offset in offsets if first_base <= offset <= end_offset)
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:

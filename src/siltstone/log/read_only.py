@@ -124,7 +124,8 @@ class ReadableLog:
         return RecordStream(lambda: [self], start, **options)
 
     def refresh(self) -> None:
-        """Look at the files for what another process has written; an open log has nothing to look for."""
+        """Update the view with what another process has written. A log that is open for appends needs no
+        update: no other process writes it."""
 
 
 SomeLog_co = TypeVar("SomeLog_co", bound=ReadableLog, covariant=True)
@@ -142,7 +143,7 @@ class LogsByPartition(Protocol[SomeLog_co]):
         ...
 
     def refresh(self) -> None:
-        """Look for new partitions that another process has made."""
+        """Look for new partitions that another process has created."""
         ...
 
 
@@ -172,8 +173,8 @@ class TopicLogs(Generic[SomeLog_co]):
         return [self[number] for number in self.partitions]
 
     def newest(self) -> list[SomeLog_co]:
-        """The logs of all partitions, also of those that another process has made meanwhile. Raises as
-        ``logs``."""
+        """The logs of all partitions, also of those that another process has created meanwhile. Raises what
+        ``logs`` raises."""
         self._logs.refresh()
         return self.logs()
 
@@ -200,7 +201,7 @@ PartitionKey = TopicPartition | tuple[str, int]
 
 
 def partition_of_key(key: object) -> TopicPartition:
-    """The partition that ``logs[key]`` means. Raises UsageError for what is no topic and partition."""
+    """The partition that ``logs[key]`` means. Raises UsageError if ``key`` is not a topic and a number."""
     match key:
         case TopicPartition():
             return key
@@ -219,7 +220,8 @@ def topic_views(topics: Sequence[str], logs: LogsByPartition[SomeLog_co]) -> lis
 
 
 def logs_of_topic(topic: str, logs: LogsByPartition[SomeLog_co]) -> TopicLogs[SomeLog_co]:
-    """``logs[topic]``. Raises UnknownTopicError that tells a partition's name from a topic's."""
+    """``logs[topic]``. Raises UnknownTopicError; if ``topic`` is a partition's name, such as ``users-0``, its
+    advice says how to get the partition."""
     try:
         logs.partitions_of(topic)
     except UnknownTopicError as error:
@@ -231,24 +233,25 @@ def logs_of_topic(topic: str, logs: LogsByPartition[SomeLog_co]) -> TopicLogs[So
 
 
 def _refuse_change(owner: object, name: str, changes: frozenset[str]) -> AttributeError:
-    """The error for an attribute that ``owner`` has not: it is only read, or nothing has it."""
+    """The error for the missing attribute ``name`` of ``owner``. ``changes``: the methods that a log which is
+    open for appends would have; for these it is a ReadOnlyError."""
     kind = type(owner).__name__
     if name in changes:
-        return ReadOnlyError(f"a {kind} is open to be read, and has no {name!r}")
+        return ReadOnlyError(f"a {kind} is open for reading, and has no {name!r}")
     return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
 
 
 LOG_CHANGES = frozenset("append roll flush delete_records truncate_to truncate_fully_and_start_at".split())
-"""Methods of a ``PartitionLog`` that a log has not while it is only read."""
+"""Methods of a ``PartitionLog`` that a ``ReadOnlyLog`` does not have."""
 LOGS_CHANGES = frozenset("send send_many producer topics flush delete_records truncate_to".split())
-"""The same of a ``LogManager``."""
+"""Methods of a ``LogManager`` that ``ReadOnlyLogs`` does not have."""
 
 
 @dataclass(eq=False, repr=False)
 class ReadOnlyLog(ReadableLog):
     """One partition as it was when it was opened.
 
-    ``unreadable_logs``: the damage in it, a line each, and what was left out at its end; empty without
+    ``damage``: one line for every damage, and for bytes at the log's end that are not read; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
     ``refresh`` and ``follow`` bring all of it up to date.
@@ -257,7 +260,7 @@ class ReadOnlyLog(ReadableLog):
     topic_partition: TopicPartition
     directory: Path
     view: LogView
-    unreadable_logs: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
     first_dirty_offset: int = 0
     open_transactions: Mapping[int, int] = field(default_factory=dict)
     _state: object = None
@@ -267,20 +270,20 @@ class ReadOnlyLog(ReadableLog):
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
-            self.view, self.unreadable_logs = newest.view, newest.unreadable_logs
+            self.view, self.damage = newest.view, newest.damage
             self.first_dirty_offset = newest.first_dirty_offset
             self.open_transactions = newest.open_transactions
             self._state = state
 
-    if not TYPE_CHECKING:  # type checkers report the name
+    if not TYPE_CHECKING:  # with it, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
             raise _refuse_change(self, name, LOG_CHANGES)
 
 
 def _file_state(partition: Path) -> object:
-    """What an append, a roll, a cleaning or a higher high watermark changes: sizes and names of the segments,
-    the checkpoints of the directory."""
+    """A value that differs after an append, a roll, a cleaning or a move of the high watermark: the sizes and
+    names of the segments, and the checkpoints of the directory."""
     checkpoints = []
     for name in (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT):
         try:
@@ -289,7 +292,9 @@ def _file_state(partition: Path) -> object:
         except FileNotFoundError:
             checkpoints.append((0, 0))
     listed = files.list_files(partition)
-    return checkpoints, {name: (at.inode, at.size) for name, at in listed.items() if ".log" in name}
+    return checkpoints, {
+        name: (status.inode, status.size) for name, status in listed.items() if ".log" in name
+    }
 
 
 class ReadOnlyLogs(Closing):
@@ -321,7 +326,7 @@ class ReadOnlyLogs(Closing):
     def __repr__(self) -> str:
         return describe_logs(self, self._paths, f"{len(self)} partitions")
 
-    if not TYPE_CHECKING:  # type checkers report the name
+    if not TYPE_CHECKING:  # with it, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
             raise _refuse_change(self, name, LOGS_CHANGES)
@@ -341,9 +346,9 @@ class ReadOnlyLogs(Closing):
 
     def partitions_of(self, topic: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions in these directories. Raises UnknownTopicError."""
-        numbers = tuple(at.partition for at in sorted(self._directories) if at.topic == topic)
+        numbers = tuple(listed.partition for listed in sorted(self._directories) if listed.topic == topic)
         if not numbers:
-            topics = sorted({at.topic for at in self._directories})
+            topics = sorted({listed.topic for listed in self._directories})
             advice = f"there is {', '.join(topics[:10])}" if topics else "they have no partition at all"
             raise UnknownTopicError(f"the log directories have no topic {topic!r}", advice=advice)
         return numbers
@@ -366,7 +371,7 @@ class ReadOnlyLogs(Closing):
         """The log of a partition, opened at the first call. Raises UnknownTopicError, what opening raises."""
         if topic_partition not in self._opened:
             path = self.directory_of(topic_partition)
-            # Listed before it is opened: what changes in between is noticed by the next refresh.
+            # Before the log is opened: the next refresh then notices a change in between.
             state = _file_state(path)
             log = self._open(topic_partition, path, *self._directories[topic_partition])
             log._state = state
@@ -376,8 +381,9 @@ class ReadOnlyLogs(Closing):
     def consumer(
         self, name: str, *topics: str, positions: Path | str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of some topics, whose positions are in the file ``positions``, which must be named: the
-        directories stay as they are. Raises UnknownTopicError, CorruptFileError, UsageError, OSError."""
+        """A consumer of some topics. ``positions``: the file of its positions, which must be outside of the
+        log directories, since these are not changed. Raises UnknownTopicError, CorruptFileError, UsageError,
+        OSError."""
         if positions is None:
             advice = "pass positions='billing.json', or open the logs with mode='a', which keeps them there"
             reason = "logs that are only read have no place for a consumer's positions"
@@ -407,12 +413,12 @@ class ReadOnlyLogs(Closing):
         )
         high_watermark = checkpoints.high_watermark.get(topic_partition, recovered.log_end_offset)
         reasons = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
-        unreadable_logs = tuple(f"{path}: {reason}" for reason in reasons)
+        damage = tuple(f"{path}: {reason}" for reason in reasons)
         return ReadOnlyLog(
             topic_partition,
             path,
             _view(recovered, high_watermark),
-            unreadable_logs,
+            damage,
             checkpoints.cleaner.get(topic_partition, 0),
             {
                 producer.producer_id: producer.open_transaction_offset

@@ -69,7 +69,8 @@ class AtTime:
 
 
 Start = int | str | AtTime
-"""Where a reader starts: at an offset, at the "earliest" or "latest" one (when it is made), or at a time."""
+"""Where a reader starts: at an offset, at the "earliest" or "latest" offset that the log has when the reader
+is created, or at a time."""
 
 
 class ReaderSettings(TypedDict, total=False):
@@ -88,8 +89,8 @@ class ReaderSettings(TypedDict, total=False):
 class PolledRecords:
     """The records of one poll, at least one (Kafka's ``ConsumerRecords``).
 
-    ``columns``: one row a record; ``columns.batch`` has for each the row of its batch in ``batches``, the
-    batch headers. The next poll makes new arrays.
+    ``columns``: one row a record; ``columns.batch`` has the row of each record's batch in ``batches``, the
+    batch headers. The next poll does not change these arrays.
     """
 
     columns: RecordColumns
@@ -103,7 +104,7 @@ class PolledRecords:
 class Record:
     """One record as an object; ``timestamp`` in ms, -1 where the format has none.
 
-    ``topic`` and ``partition`` are those of the log, "" and -1 from a reader of something else.
+    ``topic`` and ``partition`` are those of the log; "" and -1 if the reader was not told them.
     """
 
     offset: int

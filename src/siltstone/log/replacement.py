@@ -116,7 +116,7 @@ def drop_cleaned(directory: Path, base_offset: int) -> None:
 
 
 def swap_leftovers(directory: Path) -> list[str]:
-    """The names of an interrupted swap's files, in order; none if only ``.deleted`` are left, since then the
+    """The names of an interrupted swap's files, in order; empty if only ``.deleted`` are left, since then the
     swap was complete."""
     leftovers = [(entry.name, name.suffix) for entry, name in _files(directory) if name.suffix]
     return [] if all(suffix == DELETED for _, suffix in leftovers) else [name for name, _ in leftovers]
@@ -124,8 +124,8 @@ def swap_leftovers(directory: Path) -> list[str]:
 
 def removed_at_startup(directory: Path) -> set[str]:
     """The names of files that ``finish_replacement`` only removes: ``.cleaned``, ``.deleted``, and what
-    belongs to a log that is ``.deleted``. None if a ``.swap`` is there: then they tell how far its swap had
-    come."""
+    belongs to a log that is ``.deleted``. Empty if there is a ``.swap``: then these files show how far its
+    swap had come."""
     parsed = _files(directory)
     if any(name.suffix == SWAP for _, name in parsed):
         return set()

@@ -32,7 +32,7 @@ from siltstone.log.fetch import LogView
 KAFKA = "kafka"
 """The name of the default policy, which is Kafka's."""
 NOT_READ = -1
-"""In place of a segment's largest timestamp, where it was not asked for."""
+"""In place of a segment's largest timestamp if ``segment_metadata`` is called without ``with_times``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ def segments_to_delete(
     deletions = deletions_below_log_start(segments, log_start_offset)
     count_below_start = len(deletions)
     if config.deletes:
-        others = segments[count_below_start:]
-        deletions += _apply_policy(find_policy(config.retention_policy), others, now_ms, config)
+        remaining = segments[count_below_start:]
+        deletions += _apply_policy(find_policy(config.retention_policy), remaining, now_ms, config)
     count = 0
     for number, segment in enumerate(segments[: len(deletions)]):
         # Only replicated records are deleted (``UnifiedLog.deletableSegments``).
@@ -179,10 +179,10 @@ def _apply_policy(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
 ) -> list[Deletion]:
     """The oldest segments, up to the first that the policy does not delete."""
-    answer = policy(segments, now_ms, config)
-    if isinstance(answer, int):
-        return _deletions(segments[: max(answer, 0)], f"policy {config.retention_policy}")
-    deletions = {deletion.base_offset: deletion for deletion in answer}
+    chosen = policy(segments, now_ms, config)
+    if isinstance(chosen, int):
+        return _deletions(segments[: max(chosen, 0)], f"policy {config.retention_policy}")
+    deletions = {deletion.base_offset: deletion for deletion in chosen}
     oldest = takewhile(lambda segment: segment.base_offset in deletions, segments)
     return [deletions[segment.base_offset] for segment in oldest]
 

@@ -50,8 +50,8 @@ class IndexFile:
     entries in the file, and the list of those in memory. A search in the file reads one entry at a time, so
     an open log needs no memory for its indexes. (Kafka maps its index files.)
 
-    ``size_limit`` is ``segment.index.bytes``; ``is_full``: no further entry fits. Recovery has checked the
-    file before, or has built it again.
+    ``size_limit`` is ``segment.index.bytes``; ``is_full``: no further entry fits. Recovery has checked or
+    rebuilt the file before the log was opened.
     """
 
     __slots__ = (
@@ -187,9 +187,9 @@ Result = TypeVar("Result")
 class LiveSegment:
     """One segment of an open log (Kafka's ``LogSegment``).
 
-    ``size``: bytes of the ``.log``. ``created_ms``: when this object was made. ``jitter_ms``: the log rolls
-    so much earlier than after ``segment.ms``. Only ``PartitionLog`` calls the methods that change a segment,
-    under its lock.
+    ``size``: bytes of the ``.log``. ``created_ms``: when this object was created. ``jitter_ms``: the log
+    rolls so much earlier than after ``segment.ms``. Only ``PartitionLog`` calls the methods that change a
+    segment, under its lock.
     """
 
     def __init__(self, segment: Segment, config: LogConfig, *, created_ms: int, jitter_ms: int = 0) -> None:
@@ -217,14 +217,14 @@ class LiveSegment:
     def create(
         cls, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int, jitter_ms: int = 0
     ) -> LiveSegment:
-        """Make a new, empty segment and its files; the caller syncs the directory.
+        """Create a new, empty segment and its files; the caller syncs the directory.
 
         Files that an earlier attempt left when the disk was full are replaced.
         """
         written_ns = now_ms * 1_000_000
         empty = Segment(directory=str(directory), base_offset=base_offset, size=0, modified_ns=written_ns)
         segment = cls(empty, config, created_ms=now_ms, jitter_ms=jitter_ms)
-        for kind in SEGMENT_KINDS[:3]:
+        for kind in ("log", "index", "timeindex"):  # a transaction index begins with its first entry
             if files.exists(segment.path(kind)):
                 files.unlink(segment.path(kind))
             files.write_new(segment.path(kind), b"")

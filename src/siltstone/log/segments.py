@@ -221,6 +221,7 @@ def has_message_sets(segment: Segment) -> bool:
     Raises OSError.
     """
     with files.Reader(segment.path) as reader:
+        # Bytes that are not read are 2, so an empty segment counts as one with v2 batches.
         head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
         reader.read_into(head, 0)
     return int(head[MAGIC_POSITION]) < 2

@@ -214,8 +214,9 @@ class _Index(NamedTuple):
     bounds: Int64
 
 
-class _EntriesMet(NamedTuple):
-    """One bool an aborted transaction: its data was read; its marker was read; it was read after the data."""
+class _EntriesRead(NamedTuple):
+    """One bool an aborted transaction: its data was read; its marker was read; the marker was read after
+    data."""
 
     has_data: Flags
     has_marker: Flags
@@ -227,19 +228,19 @@ def _follow(
     batches: _Batches,
     producers: _Producers,
     index: _Index,
-    entries_met: _EntriesMet,
+    entries_read: _EntriesRead,
     aborted: Flags,
     empty: Flags,
 ) -> tuple[int, int]:
     """Apply transactional and control batches in log order (``CleanedTransactionMetadata.onBatchRead`` and
     ``onControlBatchRead``). Returns the first batch that contradicts the index (-1: none), and how it does.
 
-    Updates ``producers`` and ``entries_met``; fills ``aborted`` and ``empty``, one a batch of the window.
+    Updates ``producers`` and ``entries_read``; fills ``aborted`` and ``empty``, one a batch of the window.
     """
     rows, kinds, producer_rows, base_offsets, last_offsets = batches
     has_open, was_seen, first_unlisted, first_listed = producers
     first_aborted, last_aborted, bounds = index
-    has_data, has_marker, has_marker_after_data = entries_met
+    has_data, has_marker, has_marker_after_data = entries_read
     for i in range(len(rows)):
         row, producer, kind = rows[i], producer_rows[i], kinds[i]
         if kind >= OTHER:
@@ -314,7 +315,7 @@ def read_transaction_indexes(segments: Sequence[Segment], end_offset: int | None
 
 
 def _refuse_impossible_entries(entries: Entries, path: str, base_offset: int, end: int | None) -> None:
-    """Raises CorruptFileError for entries that a segment with offsets [base_offset, end) cannot have."""
+    """Raise CorruptFileError for entries that a segment with offsets [base_offset, end) cannot have."""
     first, last = entries["first_offset"].astype(np.int64), entries["last_offset"].astype(np.int64)
     outside = (last < base_offset) | (False if end is None else last >= end)
     last_stable = entries["last_stable_offset"].astype(np.int64)
@@ -322,7 +323,7 @@ def _refuse_impossible_entries(entries: Entries, path: str, base_offset: int, en
         (first >= last, "a transaction ends before it begins"),
         ((first < 0) | (entries["producer_id"] < 0), "a transaction without a producer, or below offset 0"),
         (outside, "a transaction ends in another segment, or beyond the log's end"),
-        ((last_stable < 0) | (last_stable > last + 1), "a last stable offset that cannot have been"),
+        ((last_stable < 0) | (last_stable > last + 1), "an impossible last stable offset"),
     ):
         if impossible.any():
             raise _index_error(path, int(np.argmax(impossible)) * entries.itemsize, reason)
@@ -337,7 +338,7 @@ class TransactionScan:
         has_open = np.ones(len(self._producer_ids), np.bool_)
         self._producers = _Producers(has_open, *np.zeros((3, len(self._producer_ids)), np.bool_))
         has_data = np.isin(aborted.last_offset, np.array(start_state.aborts_with_data, np.int64))
-        self._entries_met = _EntriesMet(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
+        self._entries_read = _EntriesRead(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
         self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
@@ -369,9 +370,9 @@ class TransactionScan:
             rows, kinds, producer_rows, selected["base_offset"].copy(), selected["last_offset"].copy()
         )
         index = _Index(self._aborted.first_offset, self._aborted.last_offset, bounds)
-        wrong, contradiction = _follow(arguments, self._producers, index, self._entries_met, aborted, empty)
-        if wrong >= 0:
-            producer_id, position = selected["producer_id"][wrong], origin + int(selected["position"][wrong])
+        bad, contradiction = _follow(arguments, self._producers, index, self._entries_read, aborted, empty)
+        if bad >= 0:
+            producer_id, position = selected["producer_id"][bad], origin + int(selected["position"][bad])
             raise contradiction_error(contradiction, producer_id, path, position)
         return aborted, empty
 
@@ -384,9 +385,9 @@ class TransactionScan:
             grown = np.zeros((len(self._producers), len(table)), np.bool_)
             grown[:, np.searchsorted(table, self._producer_ids)] = self._producers
             self._producer_ids, self._producers = table, _Producers(*grown)
-        left = np.searchsorted(self._aborted.producer_id, table)
-        right = np.searchsorted(self._aborted.producer_id, table, side="right")
-        return np.searchsorted(table, producer_ids), np.column_stack((left, right))
+        starts = np.searchsorted(self._aborted.producer_id, table)
+        ends = np.searchsorted(self._aborted.producer_id, table, side="right")
+        return np.searchsorted(table, producer_ids), np.column_stack((starts, ends))
 
     @property
     def open_producers(self) -> tuple[int, ...]:
@@ -394,11 +395,11 @@ class TransactionScan:
         return tuple(self._producer_ids[self._producers.has_open].tolist())
 
     def refuse_missing_markers(self, first_offset: int, end_offset: int, path: str) -> None:
-        """Raises CorruptFileError, with ``path``, for an entry whose marker should be in [first, end) and is
-        not. Call it after ``follow`` has got all batches of that range."""
+        """Raise CorruptFileError, with ``path``, for an entry whose marker should be at an offset in
+        [``first_offset``, ``end_offset``) and is not. Call it after ``follow`` has read all batches there."""
         last_offset = self._aborted.last_offset
         is_missing = (
-            (last_offset >= first_offset) & (last_offset < end_offset) & ~self._entries_met.has_marker
+            (last_offset >= first_offset) & (last_offset < end_offset) & ~self._entries_read.has_marker
         )
         if is_missing.any():
             producer_id = int(self._aborted.producer_id[np.argmax(is_missing)])
@@ -415,13 +416,13 @@ class TransactionScan:
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
 
     def summary(self, first_offset: int) -> Int64:
-        """The summary of the input split that begins at ``first_offset``, after ``follow`` has got all of it:
-        int64[n, 3], rows as ``CLOSED_PRODUCER`` describes them."""
+        """The summary of the input split that begins at ``first_offset``, after ``follow`` has read all of
+        it: int64[n, 3], rows as ``CLOSED_PRODUCER`` describes them."""
         producers = self._producers
         parts = (
             (CLOSED_PRODUCER, self._producer_ids[producers.was_seen & ~producers.has_open]),
             (OPEN_PRODUCER, self._producer_ids[producers.was_seen & producers.has_open]),
-            (ABORT_WITH_DATA, self._aborted.last_offset[self._entries_met.has_data]),
+            (ABORT_WITH_DATA, self._aborted.last_offset[self._entries_read.has_data]),
             (FIRST_UNLISTED, self._producer_ids[producers.first_unlisted]),
             (FIRST_LISTED, self._producer_ids[producers.first_listed]),
         )
@@ -431,7 +432,7 @@ class TransactionScan:
     def completed_index(self) -> bytes:
         """The new ``.txnindex`` for the batches that were followed: the entries of which first data and then
         the marker was read, sorted by the marker's offset."""
-        completed = self._aborted.entries[self._entries_met.has_marker_after_data]
+        completed = self._aborted.entries[self._entries_read.has_marker_after_data]
         return completed[np.argsort(completed["last_offset"], kind="stable")].tobytes()
 
 
@@ -474,8 +475,8 @@ def expected_markers(
 ) -> dict[int, int | None]:
     """The markers that must be at or above offset ``end``, where the input splits of ``summaries`` end.
 
-    Producer id, for each with data below ``end`` and its marker above → the offset of its ABORT in the index;
-    None without an entry: the marker must be a COMMIT.
+    The keys are the ids of the producers with data below ``end`` and its marker above. The value is the
+    offset of the ABORT in the index; without an entry it is None, since the marker must be a COMMIT.
     """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
     ends_above = np.isin(aborted.last_offset, rows[rows[:, 1] == ABORT_WITH_DATA, 2]) & (
@@ -519,8 +520,8 @@ def refuse_unexpected_markers(
 
 
 def _remove_ended(pending: dict[int, int | None], reader: files.Reader, headers: BatchHeaders) -> None:
-    """Remove the producers whose marker is among the batches from ``pending``. Raises CorruptFileError for a
-    marker other than the expected one."""
+    """Remove from ``pending`` the producers whose marker is among the batches of ``headers``. Raises
+    CorruptFileError for a marker other than the expected one."""
     control = ((headers["attributes"] & CONTROL_BIT) != 0) & (headers["magic"] == 2) & (headers["count"] > 0)
     is_marker = control & np.isin(headers["producer_id"], np.array(list(pending), np.int64))
     for row in np.flatnonzero(is_marker).tolist():

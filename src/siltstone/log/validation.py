@@ -24,8 +24,9 @@ table, ``tests/kafka/test_twin_appends.py`` compares with a broker):
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
 - A delete horizon in a batch is removed, where Kafka keeps it: with it a producer could have tombstones
   removed before any consumer has read them.
-- A batch with the attribute for log-append time is accepted with its records' own timestamps, as by Kafka.
-  But these timestamps are checked, and the largest one is written into the header; Kafka trusts the header.
+- A batch with the attribute for log-append time is accepted with its records' own timestamps, as by Kafka,
+  unless the topic itself assigns that time. But these timestamps are checked, and the largest one is written
+  into the header; Kafka trusts the header.
 - A decompressed batch must fit ``max.decompressed.message.bytes`` (10).
 - An error lists at most 10,000 records.
 - Where Kafka fails with an unexpected error (-1) on a damaged record or size, the batch is refused (87, 2).
@@ -135,7 +136,7 @@ def _rebuild_batch(data: Bytes, batch: BatchHeaders, codec: int, config: LogConf
     own_times["attributes"] &= ~TIMESTAMP_TYPE_BIT
     columns = decode_records(data, own_times, limit=config.max_decompressed_message_bytes)
     level = getattr(config, f"compression_{config.compression_type}_level") if CODECS[codec].levels else None
-    shape = NewBatchHeader(
+    header = NewBatchHeader(
         base_offset=int(old["base_offset"]),
         leader_epoch=int(old["leader_epoch"]),
         codec=codec,
@@ -150,7 +151,7 @@ def _rebuild_batch(data: Bytes, batch: BatchHeaders, codec: int, config: LogConf
     headers = columns.value_start.astype(np.int64) + np.maximum(columns.value_size, 0)
     headers_size = (columns.start.astype(np.int64) + columns.size - headers).astype(np.int32)
     return build_batch(
-        shape,
+        header,
         offset=columns.offset,
         timestamp=columns.timestamp,
         keys=Spans(data=columns.data, start=columns.key_start.astype(np.int64), size=columns.key_size),
@@ -339,14 +340,15 @@ def _whole_batch_size(data: Bytes, position: int) -> int:
     return size + LOG_OVERHEAD if size + LOG_OVERHEAD <= available else 0
 
 
-def _run(
+def _run_check(
     data: Bytes, capacity: int, check: Callable[..., tuple[int, int, int, int]], *arguments: object
 ) -> tuple[BatchHeaders, Int64, int, ScanEnd, int]:
     """Run a kernel of ``records.check`` with enough rows: (batches, findings, end, outcome, flags).
 
     ``capacity``: the number of rows of the first try. Each batch has a row in ``batches`` and one in
     ``findings``. ``end``: the position after the last whole batch; ``outcome``: why it ends there. ``flags``:
-    bits of what is left to do (``ANY_REFUSED``, ``UNCHECKED``, ``COMPRESSED``, ``APPEND_TIMED``).
+    what holds for at least one batch (``ANY_REFUSED``, ``ANY_CHECKSUM_PENDING``, ``ANY_COMPRESSED``,
+    ``ANY_LOG_APPEND_TIME``).
     """
     while True:
         rows, findings = np.empty(capacity, BATCH), np.empty((capacity, FINDING_COLUMNS), np.int64)
@@ -364,7 +366,9 @@ def _check_batches(
     Raises a LogError for the first fault in Kafka's order.
     """
     is_client, _, timestamp_min, timestamp_max = rules
-    rows, findings, end, outcome, flags = _run(data, 1 if is_client else 2, check_batches, checksum, rules)
+    rows, findings, end, outcome, flags = _run_check(
+        data, 1 if is_client else 2, check_batches, checksum, rules
+    )
     if outcome or len(rows) == 0:
         raise _incomplete_data_error(data, end, outcome)
     if flags & ANY_REFUSED:
@@ -512,25 +516,26 @@ def _refuse_records(
         return
     row = int(wrong.argmax())
     records, start, end = _decompressed_records(data, rows, row, config, Scratch(_SCRATCH_SIZE))
-    named = np.empty((min(NAMED_RECORDS_MAX, int(rows["count"][row])), 2), np.int64)
-    does_claim = bool(claims_append_time[row])
-    count, keyless, untimely = refused_records(records, start, end, rows[row], rules, does_claim, named)
+    refused = np.empty((min(NAMED_RECORDS_MAX, int(rows["count"][row])), 2), np.int64)
+    is_claim = bool(claims_append_time[row])
+    count, keyless, bad_time = refused_records(records, start, end, rows[row], rules, is_claim, refused)
     bounds = (
         f"has a timestamp outside [{timestamp_min}, {timestamp_max}], which message.timestamp.before.max.ms="
         f"{config.message_timestamp_before_max_ms} and message.timestamp.after.max.ms="
         f"{config.message_timestamp_after_max_ms} allow"
     )
-    reasons = (NO_KEY, CLAIMS_APPEND_TIME if does_claim else bounds)
-    errors = [RecordError(index=index, message=reasons[is_time]) for index, is_time in named[:count].tolist()]
-    is_time = untimely >= 0
-    error_type, record = (InvalidTimestampError, untimely) if is_time else (InvalidRecordError, keyless)
+    reasons = (NO_KEY, CLAIMS_APPEND_TIME if is_claim else bounds)
+    listed = refused[:count].tolist()  # a kernel's rows: (index, 1 for a bad timestamp, 0 for a missing key)
+    errors = [RecordError(index=index, message=reasons[is_time]) for index, is_time in listed]
+    is_time = bad_time >= 0
+    error_type, record = (InvalidTimestampError, bad_time) if is_time else (InvalidRecordError, keyless)
     reason = f"record {record} {reasons[is_time]} ({count} of {rows['count'][row]} records are refused)"
     raise at_position(error_type(reason, record, errors), int(rows["position"][row]))
 
 
 def _validate_replicated(data: Bytes, config: LogConfig, next_offset: int) -> ValidatedBatches:
     """Check a leader's batches, which keep offsets and epochs; an incomplete one at the end is left out."""
-    rows, findings, end, outcome, flags = _run(data, 2, check_replicated_batches, next_offset)
+    rows, findings, end, outcome, flags = _run_check(data, 2, check_replicated_batches, next_offset)
     if len(rows) == 0 and outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
         raise InvalidRecordError("no complete batch was fetched", advice="fetch more bytes")
     if outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):

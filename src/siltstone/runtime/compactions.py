@@ -70,7 +70,7 @@ ERROR: Status = "ERROR"
 INTERRUPTED = "the compaction was interrupted: its process ended before it was done; the ledger is unchanged"
 STATUS_FILE, LOCK_FILE = "status.json", "running"
 _SUMMED = ("succeeded", "failed", "removed", "entries", "size", "read_bytes", "written_bytes", "seconds")
-"""Fields that ``topic_status`` adds up over the partitions of a topic."""
+"""Fields of ``CompactionStatus`` that ``topic_status`` adds up over the partitions of a topic."""
 
 
 class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -102,7 +102,7 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     def ended(self, now_ms: int, outcome: CompactionResult | str) -> CompactionStatus:
         """The status after a success, or after a failure for which ``outcome`` is the reason.
 
-        A success that found nothing new keeps the figures of the last one that did.
+        A success without new records keeps the figures of the last one that had some.
         """
         if isinstance(outcome, str):
             return replace(self, status=ERROR, last_error=outcome, ended_ms=now_ms, failed=self.failed + 1)
@@ -130,7 +130,7 @@ class _StatusFile(CompactionStatus, frozen=True, kw_only=True):
 def read_status(partition: Path, *, running: bool | None = None) -> CompactionStatus:
     """The status of the compactions of the partition in directory ``partition``. Raises OSError.
 
-    ``running``: is a compaction in progress? None: the lock on the file ``running`` tells.
+    ``running``: is a compaction in progress? None: look whether the file ``running`` is locked.
     """
     path = partition / COMPACTED / STATUS_FILE
     try:
@@ -186,9 +186,9 @@ def topic_status(partitions: list[CompactionStatus]) -> CompactionStatus:
     if len(partitions) == 1:
         return partitions[0]
     order = (RUNNING, ERROR, SUCCESS, NOT_RUN)
-    first = min(partitions, key=lambda partition: order.index(partition.status), default=CompactionStatus())
+    shown = min(partitions, key=lambda partition: order.index(partition.status), default=CompactionStatus())
     sums = {name: sum(getattr(partition, name) for partition in partitions) for name in _SUMMED}
-    return replace(first, **sums)
+    return replace(shown, **sums)
 
 
 # One compaction of one partition: its lock, its claim if the log is open, and its status.
@@ -218,7 +218,7 @@ class Attempt:
             self._release = stack.pop_all()
 
     def withdraw(self) -> None:
-        """Undo an attempt that nothing was done for: the status is again what it was. Raises OSError."""
+        """End the attempt before any work was done: the status is again the one before. Raises OSError."""
         with self._release:
             write_status(self.log.directory, self._before)
 
@@ -445,7 +445,8 @@ class Compactions(LogService[CompactionEngine]):
     # Requests
 
     def trigger(self, topic: str) -> list[TopicPartition]:
-        """Begin to compact the partitions of ``topic`` (its name here or in Pulsar), and return them.
+        """Begin to compact the partitions of ``topic`` (its name in the log directories, or Pulsar's), and
+        return them.
 
         If one of them cannot begin, none does. Raises CompactionInProgressError if one of them is being
         compacted or is paused, EngineError if the service is closed, UnknownTopicError, UsageError,
@@ -551,7 +552,7 @@ class Compactions(LogService[CompactionEngine]):
     # A compaction
 
     def _claimed_attempt(self, log: PartitionLog) -> tuple[Claim, Attempt]:
-        """Claim a log, and make the attempt to compact it. The caller holds ``_condition``.
+        """Claim a log, and begin an attempt to compact it. The caller holds ``_condition``.
 
         Raises CompactionInProgressError, EngineError, OSError; the log is not claimed then.
         """

@@ -2,10 +2,10 @@
 
 ::
 
-    with st.Log("/data/events-0") as log:                     # created where it is missing
+    with st.Log("/data/events-0") as log:                     # created if it is missing
         log.append(key=b"k", value=b"v", sync=True)
 
-Records become one batch for each call, compressed as ``compression.type`` says.
+The records of one call become one batch, compressed as ``compression.type`` says.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Log(ReadableLog, Closing):
     """One partition directory, open for appending and reading, by itself.
 
     Its parent is the log directory, which is locked and gets the checkpoints; other partitions in it are not
-    changed. ``config``: settings by Kafka's names for a topic. ``log`` is the ``PartitionLog``.
-    Reading is that of every log: ``read``, ``reader``, ``fetch``, ``offset_for_time`` and the offsets.
+    changed. ``config``: settings by Kafka's names for a topic. ``log`` is the ``PartitionLog``. The methods
+    that read are those of every log (``ReadableLog``).
     """
 
     def __init__(
@@ -48,18 +48,19 @@ class Log(ReadableLog, Closing):
         clock: Clock | None = None,
         upkeep: bool = True,
     ) -> None:
-        """Open it, created where it is missing; ``upkeep``: a thread applies retention and flushes by time.
+        """Open the partition directory ``path``; it is created if it is missing. ``upkeep``: start a thread
+        that applies retention and flushes by time.
 
         Raises UsageError for a bad setting, NotALogDirectoryError, DirectoryRefusedError,
         DirectoryLockedError, StorageError, OSError.
         """
         self.directory = resolve_directory(Path(path))
         self.topic_partition = partition_of(self.directory)
-        own = parse_topic_config(config or {}, f"Log {path}")
+        settings = parse_topic_config(config or {}, f"Log {path}")
         self._clock = clock or SystemClock()
         self._manager = LogManager.open(
             [self.directory.parent],
-            config=refuse_contradictions(Config(own)),
+            config=refuse_contradictions(Config(settings)),
             clock=self._clock,
             only=self.topic_partition,
         )
@@ -82,9 +83,9 @@ class Log(ReadableLog, Closing):
         timestamp: int | None = None,
         sync: bool = False,
     ) -> int:
-        """Append one record; its offset. ``sync``: return only when it is durable.
+        """Append one record; returns its offset. ``sync``: return only when it is durable.
 
-        Raises LogError, UsageError for arguments that are no record's, or none at all.
+        Raises LogError; UsageError for arguments of a wrong type, and if value, key and headers are missing.
         """
         record = new_record(value, key, headers, timestamp)
         return self.append_many([record], sync=sync).first_offset
@@ -101,7 +102,7 @@ class Log(ReadableLog, Closing):
 
     @property
     def view(self) -> LogView:  # type: ignore[override]  # the log replaces it, so it is read only here
-        """What may be read now: ``siltstone.tables.arrow.to_arrow(log)`` reads it."""
+        """The log's current view; ``siltstone.tables.arrow.to_arrow(log)`` reads it."""
         return self.log.view
 
     def consumer(self, name: str, **options: Unpack[ConsumerOptions]) -> Consumer:
@@ -114,9 +115,10 @@ class Log(ReadableLog, Closing):
     # Deleting records, close
 
     def delete_records(self, before: int) -> int:
-        """Move the log start up to ``before`` (-1: the end), durably; the new start. Raises LogError."""
+        """Raise the log start offset to ``before`` (-1: to the high watermark), durably; returns the log
+        start offset. Raises LogError."""
         return self._manager.delete_records(self.topic_partition, before)
 
     def close(self) -> None:
-        """Close it in order: the next opening reads no more than its tail. Raises StorageError."""
+        """Close the log in order, so that the next opening reads only its tail. Raises StorageError."""
         self._manager.close()

@@ -388,11 +388,11 @@ def choose_logs(
     )
     if not logs:
         return []
-    first = logs[0]
-    if first.size > small_bytes or failures.get(first.topic_partition):
-        return [first]
+    dirtiest = logs[0]
+    if dirtiest.size > small_bytes or failures.get(dirtiest.topic_partition):
+        return [dirtiest]
     # The other threads choose at the same time: with equal shares of the small logs all of them are busy. The
-    # first of ``small`` is ``first``, so the dirtiest log is always chosen.
+    # first of ``small`` is ``dirtiest``, so it is always chosen.
     small = [log for log in logs if log.size <= small_bytes and not failures.get(log.topic_partition)]
     share = min(max(-(-len(small) // threads), 1), MAX_LOGS_PER_ROUND)  # rounded up
     total_sizes = itertools.accumulate(log.size for log in small)
@@ -570,7 +570,7 @@ class LogCleaner(LogService[Engine]):
 
     def samples(self) -> list[Sample]:
         """The gauges of Kafka's ``LogCleaner`` and ``LogCleanerManager``, by the names that the usual
-        exporter rules give them. Those of uncleanable logs are one for each directory in service.
+        exporter rules give them. Each directory in service has its own gauges of uncleanable logs.
 
         ``LogManager.samples`` includes them. ``_HELP`` says what each is, and where it differs from Kafka's.
         """
@@ -582,14 +582,14 @@ class LogCleaner(LogService[Engine]):
         after = sum(result.bytes_after for result in last)
         keys = max((result.distinct_dirty_keys or 0 for result in last), default=0)
         map_keys = kafka_map_keys(config)
-        alive = sum(thread.is_alive() for thread in self._threads.values())
-        wanted = self._wanted_threads if self._is_started else 0
+        live_threads = sum(thread.is_alive() for thread in self._threads.values())
+        wanted_threads = self._wanted_threads if self._is_started else 0
         values = {
             f"{_CLEANER}max_buffer_utilization_percent": 100 * keys / max(map_keys, 1),
             f"{_CLEANER}cleaner_recopy_percent": 100 * after / before if before else 0.0,
             f"{_CLEANER}max_clean_time_secs": max((result.seconds for result in last), default=0.0),
             f"{_CLEANER}max_compaction_delay_secs": delay_ms / 1000,
-            f"{_CLEANER}deadthreadcount": max(wanted - alive, 0),
+            f"{_CLEANER}deadthreadcount": max(wanted_threads - live_threads, 0),
             f"{_MANAGER}max_dirty_percent": 100 * dirty_ratio,
             f"{_MANAGER}time_since_last_run_ms": 0 if last_ms is None else now_ms - last_ms,
         }
@@ -630,7 +630,7 @@ class LogCleaner(LogService[Engine]):
         listed = [cleaning for cleaning in cleanings if cleaning.result.status in statuses]
         for served in self._manager.serving():
             in_directory = [cleaning for cleaning in listed if cleaning.result.topic_partition in served.logs]
-            self._history.keep(served.path, in_directory)
+            self._history.append(served.path, in_directory)
 
     # One round
 
@@ -706,7 +706,8 @@ class LogCleaner(LogService[Engine]):
         for claimed in claimed_logs.values():
             _log_beginning(claimed)
         cleaner = Cleaner(lambda: engine.engine, destination, self._limits)
-        # Logs that were planned, but not cleaned for want of an engine, have one of these reasons.
+        # Results with one of these reasons are of logs that were planned, but not cleaned, because there was
+        # no engine.
         reasons_without_cleaning = [""]
         try:
             config, tasks = self._manager.config, 1

@@ -400,19 +400,19 @@ class LogManager(Closing):
         return self.topics.partitions_of(topic)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, here and in other directories of its broker; None if no metadata
-        tells."""
+        """How many partitions a topic has, here and in other directories of its broker; None if neither the
+        registry nor the broker's metadata says it."""
         return self.topics.partition_count(topic)
 
     def refresh(self) -> None:
-        """Open logs are always as new as they can be."""
+        """Do nothing: open logs are always up to date, since no other process writes them."""
 
     # Producing and consuming
 
     def producer(
         self, *, key_serializer: Serializer | None = None, value_serializer: Serializer | None = None
     ) -> RecordProducer:
-        """A producer that makes bytes of keys and values; see ``send``."""
+        """A producer that encodes keys and values with these functions; see ``RecordProducer``."""
         return RecordProducer(self, key_serializer=key_serializer, value_serializer=value_serializer)
 
     def send(
@@ -508,7 +508,7 @@ class LogManager(Closing):
                 path=str(topic_partition),
                 advice="open the directory that has it, too, or delete the topic",
             )
-        raise UnknownTopicError("the partition does not exist here", path=str(topic_partition))
+        raise UnknownTopicError("the log directories have no such partition", path=str(topic_partition))
 
     # Uncleanable partitions
 
@@ -700,9 +700,9 @@ class LogManager(Closing):
         """Run the periodic tasks that are due at ``now_ms`` (default: the clock's time). Returns their
         names."""
         self.upkeep.take_failed_offline()
-        ran = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
+        task_names = self.scheduler.tick(self.clock.now_ms() if now_ms is None else now_ms)
         self.upkeep.take_failed_offline()
-        return ran
+        return task_names
 
     def start(self) -> None:
         """Start the thread that calls ``tick`` until ``close``."""
@@ -747,7 +747,7 @@ class LogManager(Closing):
     def close(self) -> None:
         """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.
 
-        Raises StorageError if a directory could not be closed in order; the other directories are.
+        Raises StorageError if a directory could not be closed in order; the others were.
         """
         if self._is_closed:
             return

@@ -9,8 +9,8 @@
 
 A record with a key goes to the partition of the key's hash (murmur2), so the records of a key keep their
 order and a Java client finds them. Records without a key stay with one partition for ``batch.size`` bytes and
-then go to another one (KIP-794). Answers to Kafka's ``KafkaProducer`` and ``BuiltInPartitioner``. Nothing is
-in flight: a record is in the log when ``send`` returns, and durable with ``sync`` or after a flush.
+then go to another one (KIP-794). Corresponds to Kafka's ``KafkaProducer`` and ``BuiltInPartitioner``. But no
+record is in flight: it is in the log when ``send`` returns, and durable with ``sync`` or after a flush.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ from siltstone.log.partition import AppendResult, PartitionLog
 Header = tuple[str | bytes, bytes | None]
 Headers = Mapping[str, bytes | None] | Sequence[Header]
 Serializer = Callable[[Any], bytes | None]
-"""Makes bytes of a key or a value. It is not called for None, which stays null."""
+"""Encodes a key or a value as bytes. It is not called for None, which stays null."""
 PLAIN = NewBatchHeader()
 """A batch without a producer id."""
 _BATCH_BYTES = 256 << 10
+"""Bytes of the largest batch that ``batches_for`` makes of several records."""
 STICKY_BYTES = 16 << 10
 """Kafka's ``batch.size``: so many bytes without a key go to one partition before another one is picked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
-    """A record to append; ``timestamp`` in ms, None: now. Header names repeat only in a sequence of pairs.
+    """A record to append; ``timestamp`` in ms, None: now. To repeat a header's name, pass ``headers`` as a
+    sequence of pairs.
 
     Raises UsageError for a key or value that is not bytes, and for a timestamp in seconds.
     """
@@ -102,12 +104,13 @@ def _checked_pairs(headers: Headers) -> Iterable[Header]:
 
 
 def new_record(value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None) -> NewRecord:
-    """The record of a call that passes its parts. Raises UsageError, also when it passes none."""
+    """The record with these parts. Raises UsageError, also if all of them are missing."""
     record = NewRecord(value=value, key=key, headers=headers, timestamp=timestamp)
     if record.is_empty:
         raise UsageError(
             "there is nothing to append: no value, no key, no headers",
-            advice="pass value=…, or only key=… for a tombstone; append_many([NewRecord()]) if it is meant",
+            advice="pass value=…, or only key=… for a tombstone; for a record that has none of them call "
+            "append_many([NewRecord()])",
         )
     return record
 
@@ -122,19 +125,21 @@ def append(
 ) -> AppendResult:
     """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
 
-    ``shape``: the producer's id, epoch and sequence, for an idempotent or transactional producer. Raises
-    LogError, and UsageError when there are no records.
+    ``shape``: header fields of the batch, such as the id, epoch and sequence of an idempotent or
+    transactional producer. Raises LogError, and UsageError when there are no records.
     """
     if not isinstance(log, PartitionLog):
         raise UsageError(
-            f"a {type(log).__name__} is no open partition",
+            f"a {type(log).__name__} is not an open partition",
             advice='pass logs["users", 0] of st.open(…, mode="a"); a Log has append_many, logs have send',
         )
     now_ms = SystemClock().now_ms() if now_ms is None else checked_ms(now_ms, "now_ms")
-    return log.append(batch_of(listed(records), log.config.compression_type, now_ms, shape), sync=sync)
+    return log.append(
+        batch_of(checked_records(records), log.config.compression_type, now_ms, shape), sync=sync
+    )
 
 
-def listed(records: Iterable[NewRecord]) -> list[NewRecord]:
+def checked_records(records: Iterable[NewRecord]) -> list[NewRecord]:
     """The records of a call that takes many. Raises UsageError for one record, and for other objects."""
     if isinstance(records, NewRecord):
         raise UsageError("one record is passed where a batch is meant", advice="pass [record]")
@@ -195,7 +200,7 @@ def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[lis
 # Partitions: one rule for every producer. ``tables.writing`` asks ``partitions_of_keys``, all others ask a
 # ``Partitioner``.
 
-_NAME_PARTITION = (
+_PARTITION_ADVICE = (
     "open all of its log directories, or name the partition: partition=… in a program, --partition N, a "
     "column partition in a table"
 )
@@ -205,8 +210,8 @@ def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int 
     """The partition that Kafka's default partitioner picks for each key, -1 for a null key; int32.
 
     ``here``: the topic's partitions in the directories, ascending. ``count``: how many it has by its
-    metadata; None if that is not known, and then all must be here, as far as that can be seen: their numbers
-    have no gap. Raises UsageError for a key whose partition is not known or not here.
+    metadata. If that is not known (None), all of them must be here; a gap in the numbers shows that one is
+    not. Raises UsageError for a key whose partition is not known or not in ``here``.
     """
     partitions = np.full(len(keys.size), -1, np.int32)
     if not (keys.size >= 0).any():
@@ -214,23 +219,27 @@ def partitions_of_keys(topic: str, keys: Spans, here: Sequence[int], count: int 
     if count is None:
         count = len(here)
         if here[-1] != count - 1:
+            numbers = ", ".join(map(str, here))
             raise UsageError(
-                f"topic {topic!r} has only the partitions {', '.join(map(str, here))} here, and a key's "
+                f"of topic {topic!r} the log directories have only the partitions {numbers}, and a key's "
                 "partition depends on how many there are",
-                advice=_NAME_PARTITION,
+                advice=_PARTITION_ADVICE,
             )
     partitions_for_keys(keys.data, keys.start, keys.size, count, partitions)
     absent = np.setdiff1d(partitions, (-1, *here)) if len(here) < count else partitions[:0]
     if len(absent):
         where = f"partition {absent[0]} of the {count} of topic {topic!r}"
-        raise UsageError(f"a key belongs to {where}, which is not here", advice=_NAME_PARTITION)
+        raise UsageError(
+            f"a key belongs to {where}, which is not in these directories", advice=_PARTITION_ADVICE
+        )
     return partitions
 
 
 class Partitioner:
     """Picks partitions as Kafka's default partitioner does; for any number of threads.
 
-    A key's by its hash; records without a key stay with one partition for ``STICKY_BYTES``.
+    The partition of a key follows from its hash. Records without a key stay with one partition for
+    ``STICKY_BYTES``.
     """
 
     def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
@@ -254,8 +263,8 @@ class Partitioner:
                     if picked >= 0:
                         continue
                     if left <= 0 or number not in here:
-                        others = [other for other in here if other != number]
-                        number, left = self._choose(others or here), STICKY_BYTES
+                        changed = [candidate for candidate in here if candidate != number]
+                        number, left = self._choose(changed or here), STICKY_BYTES
                     left -= record_size_max(records[row])
                     numbers[row] = number
                 self._sticky[topic] = number, left
@@ -267,7 +276,7 @@ class Partitioner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
-    """Where a record is that was sent (Kafka's class of this name); ``timestamp`` in ms, as it is stored."""
+    """Where a sent record is (Kafka's class of this name); ``timestamp`` in ms, as it is stored."""
 
     topic_partition: TopicPartition
     offset: int
@@ -306,7 +315,7 @@ class ServedTopics(Protocol):
 
 
 class RecordProducer:
-    """Appends records to the topics of an open ``LogManager``, which makes it. For any number of threads.
+    """Appends records to the topics of an open ``LogManager``. For any number of threads.
 
     Without serializers keys and values are bytes.
     """
@@ -349,12 +358,13 @@ class RecordProducer:
     def send_many(
         self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None, sync: bool = False
     ) -> list[RecordMetadata]:
-        """Append records, in their order within each partition; where each one is. Keys and values are bytes.
+        """Append records, in their order within each partition; returns the place of each record. Keys and
+        values are bytes.
 
         Each partition gets as few batches as ``max.message.bytes`` allows. Records that were appended before
         an error stay. Raises UsageError, UnknownTopicError, LogError.
         """
-        rows, numbers = listed(records), self._logs.partitions_of(topic)
+        rows, numbers = checked_records(records), self._logs.partitions_of(topic)
         if partition is not None and partition not in numbers:
             advice = f"pass one of {', '.join(map(str, numbers))}, or none: the key picks it"
             raise UnknownTopicError(f"topic {topic!r} has no partition {partition}", advice=advice)
@@ -368,9 +378,10 @@ class RecordProducer:
         # Every log is looked up before the first append: one that is not served refuses the whole call.
         logs = {number: self._logs.get(TopicPartition(topic, number)) for number in by_partition}
         sent: dict[int, RecordMetadata] = {}
-        for number, own in by_partition.items():
-            sent |= zip(own, self._append(logs[number], [rows[row] for row in own], sync=sync), strict=True)
-        return [sent[row] for row in range(len(rows))]
+        for number, indexes in by_partition.items():
+            appended = self._append(logs[number], [rows[index] for index in indexes], sync=sync)
+            sent |= zip(indexes, appended, strict=True)
+        return [sent[index] for index in range(len(rows))]
 
     def flush(self) -> None:
         """Make everything that was appended durable. Raises StorageError."""

@@ -47,10 +47,10 @@ def refuse_bad_name(name: str) -> None:
             )
 
 
-def refuse_collision(name: str, others: Iterable[str]) -> None:
-    """Raises InvalidTopicError if one of ``others`` differs from ``name`` only in '.' and '_': Kafka's
-    metrics replace '.' by '_', so the two topics would have the same."""
-    for other in others:
+def refuse_collision(name: str, existing: Iterable[str]) -> None:
+    """Raise InvalidTopicError if a topic of ``existing`` differs from ``name`` only in '.' and '_': Kafka's
+    metrics replace '.' by '_', so the two topics would have the same metrics."""
+    for other in existing:
         if other != name and other.replace(".", "_") == name.replace(".", "_"):
             raise InvalidTopicError(
                 f"topic {name!r} collides with topic {other!r}: they differ only in '.' and '_'",
@@ -84,8 +84,8 @@ def is_deleted_directory(name: str) -> bool:
     return _DELETED_DIRECTORY.match(name) is not None
 
 
-# Pulsar's names of topics and namespaces, and the topics here that they name (``TopicName``,
-# ``NamespaceName``).
+# Pulsar's names of topics and namespaces (``TopicName``, ``NamespaceName``), and the topics in the log
+# directories that they name.
 #
 # ::
 #
@@ -93,11 +93,11 @@ def is_deleted_directory(name: str) -> bool:
 #     persistent://public/default/name                  the topic name
 #     persistent://tenant/namespace/name-partition-3    its partition 3
 #     persistent://tenant-namespace/name                as the first, split at a hyphen so that a topic fits
-#     name                                              the topic of that name here
+#     name                                              the topic of that name
 #
 # A namespace is the text ``tenant/namespace``. The parts of a topic name before the first and the second dot
 # are its tenant and its namespace; a name with fewer dots is in ``public/default``. So tenants and namespaces
-# have no dots here, and ``persistent://public/default/com.acme.users`` is the topic
+# have no dots, and ``persistent://public/default/com.acme.users`` is the topic
 # ``persistent://com/acme/users``, too.
 
 NAMESPACE_KEYS = ("compactionThreshold",)
@@ -150,8 +150,8 @@ def find_partitions(text: str, existing: Iterable[TopicPartition]) -> list[Topic
             advice=f"pass one of: {', '.join(map(persistent_name, topics))}",
         )
     if not topics:
-        name_here = "" if names == [text] else f" ({names[0]})"
-        raise UnknownTopicError(f"topic {text!r}{name_here} does not exist here")
+        topic_name = "" if names == [text] else f" ({names[0]})"
+        raise UnknownTopicError(f"the log directories have no topic {text!r}{topic_name}")
     return matching
 
 
@@ -170,7 +170,7 @@ def _possible_names(text: str) -> Iterator[str]:
     if f"{scheme}://" != _SCHEME or not 2 <= len(parts) <= 3 or not all(parts):
         raise UsageError(
             f"{text!r} is not a topic name of Pulsar's",
-            advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name here",
+            advice=f"pass {_SCHEME}tenant/namespace/name, or the topic's name in the log directories",
         )
     *namespace, name = parts
     if len(namespace) == 2:
@@ -186,7 +186,7 @@ def _possible_names(text: str) -> Iterator[str]:
 
 
 def _topic_name(namespace: str, name: str) -> str:
-    """The name here of Pulsar's topic ``name`` in ``tenant/namespace``."""
+    """The name in the log directories of Pulsar's topic ``name`` in ``tenant/namespace``."""
     return name if namespace == DEFAULT_NAMESPACE else f"{namespace.replace('/', '.')}.{name}"
 
 
@@ -208,7 +208,7 @@ def altered_texts(
     before: Mapping[str, str], set_to: Mapping[str, str], remove: Iterable[str], source: str
 ) -> dict[str, str]:
     """The settings ``before`` (name → text), after those in ``set_to`` were set and those in ``remove``
-    removed. A setting may have several names; any of them will do.
+    removed. If a setting has several names, any of them sets or removes it.
 
     ``source``: whose settings they are, for errors. Raises InvalidConfigError for an unknown or invalid one.
     """

@@ -82,7 +82,8 @@ TOPICS_FILE = "siltstone-topics.json"
 class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: its id ("" if Kafka gave it none), the numbers of its partitions, its settings as texts.
 
-    ``uncreated``: the partitions that are still to be created; a crash may have come between.
+    ``uncreated``: the partitions that are still to be created. They are listed before their directories are
+    created, so that the next start can create them after a crash.
     """
 
     topic_id: str = msgspec.field(name="id")
@@ -90,9 +91,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
     uncreated: tuple[int, ...] = msgspec.field(name="unmade")
     config: Mapping[str, str]
 
-    def describe(
-        self, name: str, *, created_by_siltstone: bool, offline: tuple[int, ...] = ()
-    ) -> TopicDescription:
+    def describe(self, name: str, *, is_registered: bool, offline: tuple[int, ...] = ()) -> TopicDescription:
         """This entry as the description of topic ``name``; see ``TopicDescription``."""
         return TopicDescription(
             name=name,
@@ -100,7 +99,7 @@ class TopicEntry(msgspec.Struct, frozen=True, kw_only=True):
             partitions=self.partitions,
             config=dict(self.config),
             offline=offline,
-            created_by_siltstone=created_by_siltstone,
+            is_registered=is_registered,
         )
 
 
@@ -122,18 +121,18 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     def without_topic(self, name: str, topic_id: str) -> TopicRegistry:
         """Remove a topic; its id stays listed as deleted until its directories are removed."""
-        topics = {other: entry for other, entry in self.topics.items() if other != name}
+        topics = {topic: entry for topic, entry in self.topics.items() if topic != name}
         deleted = {**self.deleted, name: self.deleted.get(name, frozenset()) | {topic_id}}
         return replace(self, generation=self.generation + 1, topics=topics, deleted=deleted)
 
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
         listed = {**self.namespaces, name: dict(policies)}
-        listed = {other: overrides for other, overrides in listed.items() if overrides}
+        listed = {namespace: overrides for namespace, overrides in listed.items() if overrides}
         return replace(self, generation=self.generation + 1, namespaces=listed)
 
     def entry(self, name: str, partitions: Mapping[TopicPartition, Path]) -> TopicEntry:
-        """A topic's entry, with those of its partitions added that are on disk.
+        """A topic's entry, with its partitions on disk added.
 
         ``partitions``: the directory of each partition on disk, of all topics. A topic that the registry does
         not list gets an entry without settings. Raises UnknownTopicError if it has no partition either.
@@ -147,7 +146,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         if listed is not None:
             return replace(listed, partitions=tuple(sorted({*listed.partitions, *paths})))
         if not paths:
-            raise UnknownTopicError(f"topic {name!r} does not exist here")
+            raise UnknownTopicError(f"the log directories have no topic {name!r}")
         topic_id = next(filter(None, map(_readable_topic_id, paths.values())), "")
         return TopicEntry(topic_id=topic_id, partitions=tuple(paths), uncreated=(), config={})
 
@@ -240,7 +239,7 @@ class TopicSettings:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has, in these directories and elsewhere: by the registry if Siltstone
-        created it, else by the broker's metadata log; None if neither tells.
+        created it, else by the broker's metadata log; None if neither says it.
 
         A program may create single partitions (``LogManager.get_or_create``): with a gap in their numbers
         it is not known how many there are to be."""
@@ -310,8 +309,8 @@ _NO_TOPIC = ""
 class TopicDescription:
     """A topic: its id (None if Kafka gave it none), the numbers of its partitions, its own settings as texts.
 
-    ``offline``: partitions that are not served now. ``created_by_siltstone``: Siltstone's registry lists the
-    topic, so the settings are the registry's, and there is no other replica.
+    ``offline``: partitions that are not served now. ``is_registered``: Siltstone's registry lists the topic,
+    since it was created or altered with Siltstone, so the settings are the registry's.
     """
 
     name: str
@@ -319,23 +318,23 @@ class TopicDescription:
     partitions: tuple[int, ...]
     config: Mapping[str, str]
     offline: tuple[int, ...]
-    created_by_siltstone: bool
+    is_registered: bool
 
 
 # The checks before a change of topics, also for ``--dry-run``.
 
 
 def refuse_new_topic(
-    name: str, others: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
+    name: str, existing: Iterable[str], partitions: int, overrides: Mapping[str, str], broker: Config
 ) -> None:
-    """Check a topic that is to be created; ``others``: the names of all existing topics.
+    """Check a topic that is to be created; ``existing``: the names of all topics.
 
     Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, InvalidConfigError.
     """
     refuse_bad_name(name)
-    if name in others:
+    if name in existing:
         raise TopicExistsError(f"topic {name!r} already exists")
-    refuse_collision(name, others)
+    refuse_collision(name, existing)
     if partitions < 1:
         raise InvalidPartitionsError(
             f"topic {name!r} cannot have {partitions} partitions", advice="pass at least 1"
@@ -518,7 +517,7 @@ class Topics:
             if log.topic_partition.topic == name
         }
         offline = tuple(number for number in entry.partitions if number not in served)
-        return entry.describe(name, created_by_siltstone=name in self._registry.topics, offline=offline)
+        return entry.describe(name, is_registered=name in self._registry.topics, offline=offline)
 
     def partitions_of(self, name: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions, served or not. Raises UnknownTopicError."""
@@ -530,15 +529,15 @@ class Topics:
 
     def _partitions_and_count(self, name: str) -> tuple[tuple[int, ...], int | None]:
         """Cached, since every record that is sent asks for it."""
-        known = self._partitions.get(name)
-        if known is None:
+        cached = self._partitions.get(name)
+        if cached is None:
             with self._manager.creation_or_deletion_lock:  # else a change could come between the two
-                known = self._entry(name).partitions, self._topic_settings.partition_count(name)
-                self._partitions[name] = known
-        return known
+                cached = self._entry(name).partitions, self._topic_settings.partition_count(name)
+                self._partitions[name] = cached
+        return cached
 
     def forget_partitions(self) -> None:
-        """Partitions were created or deleted."""
+        """Forget the cached partitions of topics, after some were created or deleted."""
         self._partitions = {}
 
     def _entry(self, name: str) -> TopicEntry:
@@ -569,7 +568,8 @@ class Topics:
             names, overrides = self.names(), config_texts(config or {}, f"topic {name}")
             if name not in names and self._topic_settings.broker_topic_id(name) is not None:
                 raise TopicExistsError(
-                    f"topic {name!r} already exists in the broker's metadata, and has no partition here",
+                    f"topic {name!r} already exists in the broker's metadata, but these directories have no "
+                    "partition of it",
                     advice="create its partitions one by one with LogManager.get_or_create",
                 )
             count = self._manager.config.integer("num.partitions") if partitions is None else partitions
@@ -619,7 +619,7 @@ class Topics:
         if self._manager.only is not None:
             if topic_partition != self._manager.only:
                 raise UnknownTopicError(
-                    f"only {self._manager.only} is open here",
+                    f"only {self._manager.only} is open",
                     path=str(topic_partition),
                     advice="open its log directory with LogManager.open",
                 )

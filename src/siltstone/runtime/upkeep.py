@@ -93,17 +93,17 @@ class Scheduler:
 
         When a task raises, the others still run; the first error is raised at the end.
         """
-        ran = []
+        task_names = []
         errors: list[Exception] = []
         with self._ticking:
             with self._lock:
                 due = [task for task in self._waiting if task.due_ms <= now_ms]
                 self._waiting = [task for task in self._waiting if task.due_ms > now_ms]
             for due_ms, name, action, period in sorted(due, key=lambda task: task.due_ms):
-                ran.append(name)
+                task_names.append(name)
                 if period is not None:
-                    # The next run is scheduled before this one begins: the action may hasten it. It is the
-                    # first that is still to come: runs that were missed are not made up for.
+                    # The next run is scheduled before this one begins: the action may hasten it. Runs that
+                    # were missed are skipped.
                     period_ms = max(period(), 1)
                     missed = (now_ms - due_ms) // period_ms
                     self.schedule(name, action, due_ms=due_ms + (missed + 1) * period_ms, period=period)
@@ -113,7 +113,7 @@ class Scheduler:
                     errors.append(error)
         if errors:
             raise errors[0]
-        return ran
+        return task_names
 
 
 class Ticker:
@@ -214,7 +214,7 @@ class Upkeep:
     # The tasks
 
     def delete_old_segments(self) -> dict[str, tuple[Deletion, ...]]:
-        """Apply retention to every log; the decisions by partition.
+        """Apply retention to every log; returns the deletions by partition.
 
         As in ``LogManager.cleanupLogs`` the cleaning of each log is paused meanwhile: a cleaning that began
         then would plan with segments that retention deletes. A log that is being cleaned is skipped: the

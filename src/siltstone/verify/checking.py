@@ -38,7 +38,7 @@ BUCKET_BYTES = 512 << 20
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
-"""A span reports no more new delete horizons than that; they should all be one."""
+"""A span reports at most so many new delete horizons. A correct cleaning sets the same one everywhere."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 
 
 def bucket_count(pair: LogPair, minimum: int = 1) -> int:
-    """So many buckets that the check of each takes about ``BUCKET_BYTES``, but at least ``minimum``.
+    """How many buckets a log is checked in, at least ``minimum``: each takes about ``BUCKET_BYTES``.
 
     The number of records is not known: it is at most the number of offsets.
     """
@@ -297,7 +297,7 @@ def _entry_offsets(entries: Entries, segment: Segment) -> Int64:
 
 
 def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
-    """The first entry that fails a check, of the first check that one fails."""
+    """(row of the first entry that fails, what is wrong) for the first check that fails; None if all hold."""
     return next(((int(bad.argmax()), f"an entry {detail}") for bad, detail in checks if bad.any()), None)
 
 
@@ -329,7 +329,7 @@ def _check_horizons(settings: CleaningSettings, horizons: set[int], findings: Fi
     """All new delete horizons must be the same: the cleaning's time plus ``delete.retention.ms``."""
     if len(horizons) > 1:
         shown = ", ".join(map(str, sorted(horizons)[:3]))
-        findings.add("horizons_differ", f"new ones of one pass: {shown}", times=len(horizons) - 1)
+        findings.add("horizons_differ", f"new horizons of one pass: {shown}", times=len(horizons) - 1)
     elif horizons and settings.cleaned_at_is_exact and settings.delete_retention_ms is not None:
         (horizon,) = horizons
         expected = min(settings.cleaned_at_ms + settings.delete_retention_ms, LONG_MAX)

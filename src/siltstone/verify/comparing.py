@@ -6,8 +6,8 @@ A span is a range of a log's offsets: those of one segment of AFTER (``pairs.Spa
 the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
 of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
 no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
-judges by the first two. For each record with a key it returns an entry, which says whether the third holds,
-and ``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
+tests the first two. For each record with a key it returns an entry, which says whether the third holds, and
+``keys`` looks for the later record. Variables ``old`` are of BEFORE, ``new`` of AFTER.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from siltstone.base.records.control import ABORT, COMMIT
 from siltstone.base.records.decode import decode_records
 from siltstone.base.records.decompression import slices_within
 from siltstone.base.records.kernel import kernel
-from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, delete_horizons
+from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64, Words, have_delete_horizons
 from siltstone.log.segments import Segment, Window, open_unchanged, windows
 from siltstone.verify import keys
 from siltstone.verify.findings import TOMBSTONE, Findings
@@ -91,8 +91,8 @@ def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> I
 def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Iterator[BatchRecords]:
     """The batches of a segment of BEFORE that overlap the span [start, end).
 
-    A batch that overlaps two spans is in both. In a sound AFTER no segment begins within a batch, so there is
-    none and no record counts twice. ``pairs`` reports a segment that begins at another offset
+    A batch that overlaps two spans would be in both. But no segment of a sound AFTER begins within a batch,
+    so no record counts twice. ``pairs`` reports a segment that begins at another offset
     (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises CorruptFileError,
     OSError.
     """
@@ -167,9 +167,9 @@ class AfterStream:
     def finish(self, *, report_rest: bool) -> None:
         """Close the segment. With ``report_rest`` each batch that was not taken is a problem: BEFORE does not
         have it."""
-        for rest in self.take(self._end) if report_rest else ():
-            rows = np.arange(len(rest.batches))
-            rest.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
+        for unmatched in self.take(self._end) if report_rest else ():
+            rows = np.arange(len(unmatched.batches))
+            unmatched.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
         self._reader.close()
 
 
@@ -190,23 +190,23 @@ _PRESERVED_BITS = (
 
 @kernel
 def first_difference(
-    one: Bytes, ranges: Int64, other: Bytes, other_ranges: Int64, out: npt.NDArray[np.int8]
+    old: Bytes, old_ranges: Int64, new: Bytes, new_ranges: Int64, out: npt.NDArray[np.int8]
 ) -> None:
     """Compare n pairs of batches or records, each k ranges of bytes. Fills ``out`` (int8[n]) with the number
     of the first range that differs, from 1 on, or 0 if all are the same.
 
-    ``ranges``, ``other_ranges`` (int64[n, 2k]): start and size of each range in ``one`` and in ``other``; a
+    ``old_ranges``, ``new_ranges`` (int64[n, 2k]): start and size of each range in ``old`` and in ``new``; a
     size of -1 is null.
     """
-    for i in range(len(ranges)):
+    for i in range(len(old_ranges)):
         out[i] = 0
-        for field in range(ranges.shape[1] // 2):
-            start, size = ranges[i, 2 * field], ranges[i, 2 * field + 1]
-            other_start = other_ranges[i, 2 * field]
-            is_same = size == other_ranges[i, 2 * field + 1]
+        for field in range(old_ranges.shape[1] // 2):
+            old_start, size = old_ranges[i, 2 * field], old_ranges[i, 2 * field + 1]
+            new_start = new_ranges[i, 2 * field]
+            is_same = size == new_ranges[i, 2 * field + 1]
             byte = 0
             while is_same and byte < size:
-                is_same = one[start + byte] == other[other_start + byte]
+                is_same = old[old_start + byte] == new[new_start + byte]
                 byte += 1
             if not is_same:
                 out[i] = field + 1
@@ -227,7 +227,7 @@ def _record_byte_ranges(columns: RecordColumns, rows: Int64) -> Int64:
 
 def _horizons(batches: BatchHeaders) -> Int64:
     """The delete horizon of each batch in ms, or ``NO_HORIZON``. It replaces the base timestamp (KIP-534)."""
-    return np.where(delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
+    return np.where(have_delete_horizons(batches), batches["base_timestamp"], NO_HORIZON)
 
 
 def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Iterator[tuple[str, str, Flags]]:
@@ -312,9 +312,9 @@ class Comparison:
         is_matched = (old["base_offset"][old_rows] == new["base_offset"]) | (old["magic"][old_rows] < 2)
         is_matched &= old["last_offset"][old_rows] >= new["last_offset"]
         unknown, rows = np.flatnonzero(~is_matched), np.flatnonzero(is_matched)
-        for first in unknown[:1].tolist():
-            detail = f"offsets {new['base_offset'][first]} to {new['last_offset'][first]}"
-            after.note("batch_unknown", detail, unknown, self._findings)
+        if len(unknown):
+            first, last = (int(new[name][unknown[0]]) for name in ("base_offset", "last_offset"))
+            after.note("batch_unknown", f"offsets {first} to {last}", unknown, self._findings)
         old_rows = old_rows[rows]
         differs = np.empty(len(rows), np.int8)
         ranges, new_ranges = _batch_byte_ranges(old[old_rows]), _batch_byte_ranges(new[rows])
@@ -411,7 +411,7 @@ class Comparison:
         counts.update(before=len(columns), after=int(self._retained.sum()))
         if not self._is_rewritable:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
-            self._findings.add_offsets("beyond_range", "a batch is gone", offsets)
+            self._findings.add_offsets("beyond_range", "a batch is missing", offsets)
             return np.empty((0, 3), np.uint64)
         data = ~control & ~aborted
         in_range = columns.offset < pair.cleaned_end_offset
@@ -420,8 +420,8 @@ class Comparison:
         counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
         tombstones = (columns.value_size < 0) & data & in_range
         without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
-        # The last rewritten segment may go on above the cleaned range. There no record may be discarded for
-        # its key, nor because it has none, so ``keys`` gets no entries of these records.
+        # The last rewritten segment may have records above the cleaned range. Of these no record may be
+        # discarded for its key, nor because it has none, so ``keys`` gets no entries of them.
         lost_above_range = discarded & data & ~in_range
         self._note("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
@@ -481,7 +481,9 @@ class Comparison:
             holds_epoch = (offsets[rows] < 0) & self._control & (epochs[rows] == batches["producer_epoch"])
             is_needed = is_active & ((offsets[rows] == batches["last_offset"]) | holds_epoch)
         discarded = self._outcome == DISCARDED
-        for row in np.flatnonzero(discarded & is_needed)[:1].tolist():
+        is_lost = discarded & is_needed
+        if is_lost.any():
+            row = int(is_lost.argmax())
             offset, producer = int(batches["last_offset"][row]), batches["producer_id"][row]
             self._findings.add("sequence_lost", f"of producer {producer}", offset=offset)
         last_lost = batches["last_offset"][discarded & is_last & ~is_needed]
@@ -504,6 +506,7 @@ class Comparison:
         last_marker: dict[int, int] = {}  # producer id → row
         first_record = np.searchsorted(self._before.columns.batch, np.arange(len(batches)))
         for row in np.flatnonzero(self._control & (batches["count"] > 0)).tolist():
+            # The key of a control record is two int16: its version and its type.
             key = self._before.columns.key(int(first_record[row])) or b""
             marker_type = int.from_bytes(key[2:4], "big") if len(key) >= 4 else -1
             if marker_type not in (ABORT, COMMIT):

@@ -66,12 +66,12 @@ PROBLEM_KINDS = {
     "unchecked": "the check of the log failed: its job on Spark failed",
     "snapshot": "the newest producer snapshot is missing or changed",
     "leader_epochs": "the leader epochs are missing or changed",
-    "checkpoint": "the cleaner checkpoint went back, or lies where nothing may be cleaned",
+    "checkpoint": "the cleaner checkpoint moved backwards, or lies where nothing may be cleaned",
     # Order and place
     "order": "batches or records are not in ascending order of offsets",
     "segment_bounds": "a batch has offsets that its segment cannot have",
     "segment_name": "a segment has the name of an offset at which no segment began",
-    "segment_missing": "whole segments are gone, and retention may not have deleted them",
+    "segment_missing": "whole segments are missing, and retention may not have deleted them",
     "end_moved": "the log ends at another offset",
     # Batches
     "batch_unknown": "a batch that BEFORE does not have, or that begins or ends at another offset",
@@ -80,8 +80,8 @@ PROBLEM_KINDS = {
     "beyond_range": "something changed above the cleaned range",
     "batch_times": "base or largest timestamp of a rewritten batch is not that of its records",
     "empty_batch": "an emptied batch is more than its header, or need not be there",
-    "sequence_lost": "the last batch of an active producer is gone",
-    "last_batch_lost": "the batch with the last offset of the cleaned range is gone",
+    "sequence_lost": "the last batch of an active producer is missing",
+    "last_batch_lost": "the batch with the last offset of the cleaned range is missing",
     "not_converted": "a message set (v0, v1) stayed in the cleaned range",
     # Records
     "record_unknown": "a record that BEFORE does not have, or has in another batch",
@@ -89,12 +89,12 @@ PROBLEM_KINDS = {
     "value_changed": "a record has another value",
     "headers_changed": "a record has other headers",
     "timestamp_changed": "a record has another timestamp",
-    "lost": "the last value of a key is gone",
-    "lost_unkeyed": "a record is gone for no reason that cleaning has",
+    "lost": "the last value of a key is missing",
+    "lost_unkeyed": "a record is missing, and no reason to discard it holds",
     "superseded_kept": "a record stayed that a later one of its key supersedes",
     "keyless_kept": "a record without a key stayed in the cleaned range",
     # Tombstones
-    "tombstone_lost": "a tombstone is gone before its delete horizon",
+    "tombstone_lost": "a tombstone was discarded before its delete horizon",
     "tombstone_kept": "a tombstone stayed although its delete horizon has passed",
     "unstamped": "a tombstone stayed without a delete horizon in its batch",
     "horizon_changed": "a delete horizon changed",
@@ -102,7 +102,7 @@ PROBLEM_KINDS = {
     "horizons_differ": "new delete horizons of one pass are not the same, or not now and delete.retention.ms",
     # Transactions
     "aborted_kept": "a record of an aborted transaction stayed in the cleaned range",
-    "marker_lost": "a transaction's marker is gone too early",
+    "marker_lost": "a transaction's marker was discarded too early",
     "marker_kept": "a marker stayed whose transaction is empty and whose horizon has passed",
     "marker_stamp": "a marker has a delete horizon while its transaction has data, or none without",
     "aborted_entry": "the index of aborted transactions lacks an entry, or has a wrong one",
@@ -135,8 +135,8 @@ class Findings:
     """Problems of one log, or of a part of it.
 
     ``problem_counts``: kind → how many problems. ``counts``: records "before", "after", discarded by each of
-    ``REASONS``, and "keys", the distinct ones. ``is_complete``: all batches could be read. ``notes``: remarks
-    that are no problems.
+    ``REASONS``; and "keys": how many distinct keys there are. ``is_complete``: all batches could be read.
+    ``notes``: remarks that are no problems.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -185,7 +185,7 @@ class Findings:
     def merge(self, other: Findings) -> None:
         """Add the findings of another part of the log."""
         for problem in other.problems:
-            if sum(known.kind == problem.kind for known in self.problems) < EXAMPLES:
+            if sum(listed.kind == problem.kind for listed in self.problems) < EXAMPLES:
                 self.problems.append(problem)
         self.problem_counts += other.problem_counts
         self.counts += other.counts
@@ -232,7 +232,7 @@ class Verdict:
         return all(log.is_sound for log in self.logs)
 
     def raise_for_errors(self) -> None:
-        """Raises CheckFailedError, with the first problem, unless all is sound."""
+        """Raise CheckFailedError, with the first problem, unless all logs are sound."""
         for log in self.logs:
             if not log.is_sound:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(log.found.items()))

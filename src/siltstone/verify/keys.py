@@ -119,7 +119,7 @@ def _check_entries(
 
     ``table`` is a hash table with open addressing, which stores rows of ``entries`` (-1: a free slot). Its
     size is a power of two, and at least twice the number of entries. For each key it has the entry with the
-    largest offset in the dirty section, or, without one there, the first that was met.
+    largest offset in the dirty section, or, without one there, the first one.
     """
     slot_mask = np.uint64(len(table) - 1)
     distinct = 0
@@ -127,14 +127,14 @@ def _check_entries(
     for i in range(len(entries)):
         slot = np.int64(entries[i, 0] & slot_mask)
         while True:
-            other = table[slot]
-            if other < 0:
+            occupant = table[slot]
+            if occupant < 0:
                 table[slot] = i
                 distinct += 1
                 break
-            has_same_first_word = entries[other, 0] == entries[i, 0]
-            if has_same_first_word and (entries[other, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
-                if entries[i, 2] >= first_dirty_offset and entries[i, 2] > entries[other, 2]:
+            has_same_first_word = entries[occupant, 0] == entries[i, 0]
+            if has_same_first_word and (entries[occupant, 1] ^ entries[i, 1]) & _HASH_MASK == 0:
+                if entries[i, 2] >= first_dirty_offset and entries[i, 2] > entries[occupant, 2]:
                     table[slot] = i
                 break
             slot = np.int64(np.uint64(slot + 1) & slot_mask)
@@ -156,7 +156,7 @@ def _check_entries(
 def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: bool) -> Findings:
     """Check all entries of one bucket of a log, in any order.
 
-    ``was_cleaned``: the log was cleaned, so records that must be discarded have to be gone.
+    ``was_cleaned``: the log was cleaned, so no record may be left that must be discarded.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
     findings, verdicts = Findings(), np.empty(len(entries), np.uint8)

@@ -1,17 +1,17 @@
 """Pairs the logs before with those after, checks the files beside their segments, cuts a pair into spans.
 
-BEFORE are copies of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
---keep-originals`` kept of a
-run: hard links to the replaced segments and a file that lists the swaps::
+BEFORE is a copy of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
+--keep-originals`` kept of a run: hard links to the replaced segments, and a file that lists the swaps::
 
     KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
 
 In this case the segments that were not swapped are taken from AFTER. A pair is cut into *spans*, which tasks
 check independently::
 
-    BEFORE   │ 0 │ 127 │ 300 │ 520 │ 700      segments by base offset AFTER    │ 0       │ 300       │ 700
-    spans     [..,300)  [300,700)   [700,..)  one for each segment of AFTER, and one for what retention
-    deleted
+    BEFORE   │ 0   │ 127 │ 300 │ 520 │ 700       segments, by base offset
+    AFTER    │ 0         │ 300       │ 700
+    spans      [0,300)     [300,700)   [700,…)   one for each segment of AFTER, and one below all of them for
+                                                 segments that retention deleted
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ class CleaningSettings:
     not known, and what depends on it is not checked.
 
     ``cleaned_at_ms``: the time of the cleaning or, if ``cleaned_at_is_exact`` is False, a later time.
-    ``deletes``:
+    ``index_interval`` and ``index_bytes``: ``index.interval.bytes`` and ``segment.index.bytes``. ``deletes``:
     ``cleanup.policy`` has ``delete``, so retention may have deleted segments. ``beyond_high_watermark``:
-    records above it may be cleaned. ``batch_limit``: how many bytes one batch may decompress to.
+    records above the high watermark may be cleaned. ``batch_limit``: how many bytes one batch may decompress
+    to.
     """
 
     cleaned_at_ms: int
@@ -132,8 +133,8 @@ class LogPair:
     after the cleaning. ``rewritten_end_offset``: segments of BEFORE below it may have been rewritten, those
     above must be as they were. ``aborted_entries``: the bytes of BEFORE's ``.txnindex`` files. ``producers``:
     (id, last data offset or -1, epoch) of the active producers, by id. ``hash_key``: the two seeds of the
-    hash of keys, drawn anew for each run. ``tombstones_from``: tombstones from this offset on are retained at
-    any age, for the log's compacted ledger.
+    hash of keys, chosen at random for each pair. ``tombstones_from``: tombstones from this offset on are
+    retained at any age, for the log's compacted ledger.
     """
 
     name: str
@@ -222,7 +223,7 @@ class LogSide:
 def open_sides(
     before: Sequence[Path], after: Sequence[Path], topics: Sequence[str] = ()
 ) -> tuple[Logs, Logs, list[str]]:
-    """The logs of all directories of both sides, read without a lock, and notes for people. Raises
+    """The logs of all directories of both sides, read without a lock, and notes for the report. Raises
     UsageError, NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
     for path in (*before, *after):
         if not files.is_directory(path):
@@ -238,10 +239,10 @@ def open_sides(
     old, notes = dict(copied), list[str]()
     for path, kept in runs.items():
         notes += _without_undone(path, kept, new)
-        twice = ", ".join(sorted(map(str, kept.keys() & old.keys())))
-        if twice:
+        repeated = ", ".join(sorted(map(str, kept.keys() & old.keys())))
+        if repeated:
             advice = "name one state before the cleaning"
-            raise UsageError(f"BEFORE has {twice} twice", path=path, advice=advice)
+            raise UsageError(f"BEFORE has {repeated} twice", path=path, advice=advice)
         old |= _kept_sides(kept, new)
     if len(old) == 1 and len(new) == 1 and old.keys() != new.keys():
         reason = f"is {next(iter(new))}, but BEFORE ({before[0]}) is {next(iter(old))}"
@@ -267,17 +268,18 @@ def open_sides(
 
 
 def _refuse_unmatched(old: Logs, new: Logs) -> None:
-    """Raises UsageError for a log directory of which the other side has no log at all."""
-    sides = (("AFTER", "--after", new, old), ("BEFORE", "--before", old, new))
-    for number, (_, _, logs, others) in enumerate(sides):
-        name, flag = sides[1 - number][:2]
+    """Raise UsageError for a log directory of which the other side has no log at all."""
+    for logs, other_logs, other_name, other_flag in (
+        (new, old, "BEFORE", "--before"),
+        (old, new, "AFTER", "--after"),
+    ):
         directories: dict[Path, list[TopicPartition]] = {}
         for partition, side in logs.items():
             directories.setdefault(side.directory.parent, []).append(partition)
         for path, partitions in directories.items():
-            if not any(partition in others for partition in partitions):
-                reason = f"{name} has none of the logs of this directory, such as {min(partitions)}"
-                advice = f"name all log.dirs of the broker on both sides, with another {flag}"
+            if not any(partition in other_logs for partition in partitions):
+                reason = f"{other_name} has none of the logs of this directory, such as {min(partitions)}"
+                advice = f"name all log.dirs of the broker on both sides, with another {other_flag}"
                 raise UsageError(reason, path=path, advice=advice)
 
 
@@ -322,9 +324,9 @@ def _kept_logs(path: Path) -> dict[TopicPartition, Path]:
     folders = [path]
     if not files.exists(path / UNDO_FILE):
         folders = [path / entry.name for entry in files.entries(path) if entry.is_directory]
-    marked = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
-    named = ((parse_partition(folder.absolute().name), folder) for folder in marked)
-    return {partition: folder for partition, folder in named if partition}
+    with_undo = [folder for folder in folders if files.exists(folder / UNDO_FILE)]
+    parsed = ((parse_partition(folder.absolute().name), folder) for folder in with_undo)
+    return {partition: folder for partition, folder in parsed if partition}
 
 
 def _without_undone(run: Path, kept: dict[TopicPartition, Path], after: Logs) -> list[str]:
@@ -424,6 +426,8 @@ def _pair(
         findings.add("checkpoint", "AFTER has none, but BEFORE had one")
     elif after.checkpoint is None and len(after.segments) > 1:
         findings.notes.append("AFTER has no cleaner checkpoint: taken for never cleaned")
+    # If the checkpoint did not move, a cleaning may still have rewritten the clean section, for its
+    # tombstones.
     below = [base for base in bases if base <= cleaned_end_offset]
     above = [base for base in bases if base >= cleaned_end_offset]
     rewritten_end_offset = (
@@ -453,10 +457,10 @@ def _pair(
 
 
 def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
-    """The checkpoint must not go back, nor into what may not be cleaned; the log's end must be the same."""
+    """The checkpoint must not move backwards, nor beyond what may be cleaned; the log's end must not move."""
     end = pair.cleaned_end_offset
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty_offset:
-        findings.add("checkpoint", f"went back from {before.checkpoint} to {end}")
+        findings.add("checkpoint", f"moved backwards from {before.checkpoint} to {end}")
     for name, bound in (
         ("the active segment", before.segments[-1].base_offset),
         ("an open transaction", producers.first_open_transaction()),
@@ -527,8 +531,8 @@ def _check_other_files(before: LogSide, after: LogSide, findings: Findings) -> N
 
 def _check_snapshot(before: Path, after: Path, findings: Findings) -> None:
     """The newest snapshot must be the same: a broker restores the producers from it at startup."""
-    named = (parse_segment_file(entry.name) for entry in files.entries(before))
-    offsets = [name.base_offset for name in named if name and name.kind == SNAPSHOT and not name.suffix]
+    parsed = (parse_segment_file(entry.name) for entry in files.entries(before))
+    offsets = [name.base_offset for name in parsed if name and name.kind == SNAPSHOT and not name.suffix]
     if not offsets:
         return
     name = segment_file(max(offsets), SNAPSHOT)

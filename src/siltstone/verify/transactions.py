@@ -179,23 +179,23 @@ def check_entries(
         for offset in by_marker
         if offset >= bases[0] and (offset in aborts_with_data or offset >= pair.rewritten_end_offset)
     }
-    seen: set[int] = set()
+    read_offsets: set[int] = set()
     for base, data in after:
         entries = np.frombuffer(data, TRANSACTION_ENTRY)
         offsets = entries["last_offset"].tolist()  # of the markers
-        end = next((following for following in bases if following > base), LONG_MAX + 1)
+        end = next((later_base for later_base in bases if later_base > base), LONG_MAX + 1)
         for entry, offset in zip(entries.tolist(), offsets, strict=True):
             if by_marker.get(offset) != entry:
                 findings.add("aborted_entry", "BEFORE has no such entry", offset=offset)
             elif not base <= offset < end:
                 findings.add("aborted_entry", "is in another segment than its marker", offset=offset)
-            elif offset in seen:
+            elif offset in read_offsets:
                 findings.add("aborted_entry", "is there twice", offset=offset)
             elif offset not in expected and pair.was_cleaned:
                 findings.add("aborted_entry", "nothing of its transaction is left", offset=offset)
-            seen.add(offset)
+            read_offsets.add(offset)
         if offsets != sorted(offsets):
             findings.add("aborted_entry", "entries are not in order", offset=base)
-    for offset in sorted(expected - seen):
+    for offset in sorted(expected - read_offsets):
         detail = "is missing: readers of committed records would get the transaction's"
         findings.add("aborted_entry", detail, offset=offset)

@@ -17,8 +17,8 @@ from siltstone.base.records.checksum import (
     HAS_CRC32C,
     batch_checksums,
     crc32c_of,
-    crc32c_of_each,
-    crc_of_each,
+    crc32c_of_ranges,
+    crc_of_ranges,
     first_bad_checksum,
     message_checksums,
     patch_checksums,
@@ -33,7 +33,7 @@ def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Sums) -> li
     """The kernel's sums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
-    crc_of_each(array(data), starts, ends, tables, out)
+    crc_of_ranges(array(data), starts, ends, tables, out)
     sums: list[int] = out.tolist()
     return sums
 
@@ -68,7 +68,7 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
     random.Random(count).shuffle(spans)
     starts, ends = (np.array(side[:count], INT64) for side in zip(*spans, strict=True))
     out = np.empty(count, np.uint32)
-    crc32c_of_each(array(data), starts, ends, out)
+    crc32c_of_ranges(array(data), starts, ends, out)
     want = [twin.crc32c(data[start:end]) for start, end in spans[:count]]
     assert out.tolist() == want
     assert [crc32c_of(array(data), start, end) for start, end in spans[:count]] == want
@@ -82,7 +82,7 @@ def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> No
     ends = np.array([100, 100, 100, 200], INT64)
     ends[shortest] = 9
     out = np.empty(3, np.uint32)
-    crc32c_of_each(array(data), np.zeros(4, INT64)[:3], ends[:3], out)
+    crc32c_of_ranges(array(data), np.zeros(4, INT64)[:3], ends[:3], out)
     assert out.tolist() == [twin.crc32c(data[:end]) for end in ends[:3].tolist()]
 
 

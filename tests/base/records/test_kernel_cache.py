@@ -71,6 +71,8 @@ def python(folder: Path, code: str, **variables: str) -> str:
         **os.environ,
         "NUMBA_CACHE_DIR": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join(sys.path),
+        # Python compares a file's byte code by size and second, and these files change within one.
+        "PYTHONDONTWRITEBYTECODE": "1",
         **variables,
     }
     command = [sys.executable, "-c", code]

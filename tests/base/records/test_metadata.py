@@ -11,8 +11,10 @@ from siltstone.base.records.metadata import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
+    Replicas,
     TopicRecord,
     UndecodableMessageError,
     decode_metadata,
@@ -33,6 +35,25 @@ def test_each_record_is_read() -> None:
     assert decode_metadata(frames.BEGIN) == BeginTransactionRecord()
     assert decode_metadata(frames.END) == EndTransactionRecord()
     assert decode_metadata(frames.ABORT) == AbortTransactionRecord()
+
+
+def test_a_partitions_replicas_are_read() -> None:
+    described = decode_metadata(frames.partition(5, 7, [3, 1, 2], [1], -1))
+    assert described == PartitionRecord(5, frames.topic_id(7), Replicas((3, 1, 2), (1,), -1))
+    leader = (-1).to_bytes(4, "big", signed=True)
+    change = frames.partition_change(5, 7, {0: frames.int32s([]), 1: leader, 6: b"not known"})
+    assert decode_metadata(change) == PartitionChangeRecord(
+        5, frames.topic_id(7), Replicas(replicas=None, isr=(), leader=-1)
+    )
+
+
+@pytest.mark.parametrize("count", [1 << 31, 0xFFFFFFFF])
+def test_an_array_longer_than_its_record_is_not_read(count: int) -> None:
+    head = (5).to_bytes(4, "big") + bytes(15) + b"\x07"
+    assert decode_metadata(frames.frame(3, head + frames.varint(count))) == PartitionRecord(
+        5, frames.topic_id(7)
+    )
+    assert decode_metadata(frames.partition_change(5, 7, {2: frames.varint(count)})) is None
 
 
 def test_null_and_the_empty_text_are_different_values() -> None:

@@ -105,6 +105,25 @@ def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManage
     assert len(list(store.folder.glob("ledger-*.json"))) == 1
 
 
+def test_a_ledger_that_goes_beyond_the_log_as_it_was_before_is_read(
+    manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log grows, and is compacted, while a reader opens the ledger."""
+    log, floor = manager.get_or_create(WHERE), dict[bytes, int]()
+    a_round(log, 0, floor)
+    open_ledger = LedgerStore.open
+
+    def open_later(store: LedgerStore) -> object:
+        if len(floor) < KEYS + 2:
+            a_round(log, 1, floor)
+            plainly.compact(log)
+        return open_ledger(store)
+
+    monkeypatch.setattr(LedgerStore, "open", open_later)
+    check_read(log, {})
+    check_read(log, floor)
+
+
 READ = """
 import sys
 from siltstone.log.read_only import ReadOnlyLogs

@@ -39,6 +39,26 @@ def topic(name: str, number: int) -> bytes:
     return frame(2, text(name) + number.to_bytes(16, "big"))
 
 
+def int32s(numbers: list[int]) -> bytes:
+    """A compact array of int32."""
+    return varint(len(numbers) + 1) + b"".join(number.to_bytes(4, "big", signed=True) for number in numbers)
+
+
+def partition(index: int, topic_number: int, replicas: list[int], isr: list[int], leader: int) -> bytes:
+    """PartitionRecord, version 0."""
+    head = index.to_bytes(4, "big") + topic_number.to_bytes(16, "big")
+    lists = int32s(replicas) + int32s(isr) + int32s([]) + int32s([])
+    epochs = (3).to_bytes(4, "big") + (4).to_bytes(4, "big")
+    return frame(3, head + lists + leader.to_bytes(4, "big", signed=True) + epochs)
+
+
+def partition_change(index: int, topic_number: int, changes: dict[int, bytes]) -> bytes:
+    """PartitionChangeRecord; ``changes``: its tagged fields by their tags."""
+    tags = [varint(tag) + varint(len(value)) + value for tag, value in sorted(changes.items())]
+    head = index.to_bytes(4, "big") + topic_number.to_bytes(16, "big")
+    return frame(5, head, tags=varint(len(tags)) + b"".join(tags))
+
+
 def remove_topic(number: int) -> bytes:
     """RemoveTopicRecord."""
     return frame(9, number.to_bytes(16, "big"))

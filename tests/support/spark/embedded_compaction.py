@@ -44,6 +44,7 @@ def main(folder: Path) -> None:
         assert compacted(compactions).status == SUCCESS
         session = running_session()
         assert session is not None and len(seen(log)) == 5
+        log.flush()  # segments are cleaned once they are durable; a thread flushes rolled ones
         assert [each.status for each in cleaner.clean_once()] == [CLEANED]
         assert running_session() is session, "both use the one session"
         SparkContext._gateway.proc.kill()
@@ -57,6 +58,7 @@ def main(folder: Path) -> None:
         assert running_session() not in (None, session)
         cleaner.clean_once()
         write(log, 90, keys=7, timestamp=THEN)
+        log.flush()
         assert [each.status for each in cleaner.clean_once()] == [CLEANED]
     assert running_session() is None
     sys.stdout.write("compacted, killed, compacted\n")

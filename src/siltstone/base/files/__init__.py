@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import hashlib
 import mmap
 import os
@@ -73,7 +74,7 @@ from siltstone.base.files.opening import unlink as unlink
 # Flags of sync_file_range(2): start to write; wait for earlier writes, write, and wait for these.
 _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WRITE_AND_WAIT = 2, 7
 _UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of kernels and containers that do not support the call. Then there is no hint."""
+"""Errors of kernels and containers that do not support the call. It is only a hint, so it is skipped."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
@@ -115,14 +116,14 @@ def drop_cached(descriptor: int, position: int, size: int) -> None:
 _WRITEBACK_BYTES = 8 << 20
 """Writeback is started, and pages are dropped, for at least this many bytes at a time."""
 _RECENT_BYTES = 24 << 20
-"""The last bytes of a file that grows, which are hardly on disk yet: dropping them would wait for the
+"""The last bytes of a file that grows, which are probably not on disk yet: dropping them would wait for the
 disk."""
 _EXTRA_READ_BYTES = 1 << 12
 """How much more than a file's size the first read asks for."""
 _REMOVAL_ROUNDS = 100
 """How often the removal of a tree is repeated while another process still makes files in it."""
 _MAX_TREE_DEPTH = 32
-"""Levels of directories in a tree that Siltstone makes; a deeper one is not its own."""
+"""Most levels of directories in a tree that Siltstone creates; it does not remove a deeper one."""
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -249,6 +250,12 @@ def entries(directory: PathLike | int) -> list[Entry]:
     return sorted(rows, key=lambda row: row.name)
 
 
+def matching(pattern: str) -> list[str]:
+    """The paths that a pattern of a shell (``*``, ``?``, ``[…]``) matches, sorted; what cannot be listed
+    matches nothing."""
+    return sorted(glob.glob(pattern))
+
+
 def list_all(directory: PathLike, *, may_vanish: tuple[str, ...] = ()) -> dict[str, FileStat]:
     """The ``FileStat`` of every entry of the directory by name: of a link itself, not of its target.
 
@@ -368,7 +375,8 @@ class Writer(OpenFile):
         before_change("create", path)
         with OpenedParent(path) as (parent, name):
             self.descriptor = os.open(name, _NEW_FILE_FLAGS, permissions, dir_fd=parent)
-        self._lasting = will_be_synced
+        self._will_be_synced = will_be_synced
+        # Positions: the bytes before them were handed to writeback, and dropped from the page cache.
         self.size = self._written_back = self._dropped = 0
 
     def write(self, data: Any) -> None:
@@ -379,13 +387,14 @@ class Writer(OpenFile):
             written = os.write(self.descriptor, view)
             self.size += written
             view = view[written:]
-        if self._lasting and self.size - self._written_back >= _WRITEBACK_BYTES:
+        if self._will_be_synced and self.size - self._written_back >= _WRITEBACK_BYTES:
             start_writeback(self.descriptor, self._written_back, self.size - self._written_back)
             self._written_back = self.size
 
     def drop_cached(self, position: int) -> None:
-        """Drop bytes before ``position``, which are not read again, from the page cache, except those that
-        are hardly on disk yet. Raises OSError if some could not be written.
+        """Drop bytes before ``position``, which are not read again, from the page cache, except the last
+        bytes that were written: they are probably not on disk yet. Raises OSError if some could not be
+        written.
         """
         end = min(position, self._written_back, self.size - _RECENT_BYTES)
         if end - self._dropped >= _WRITEBACK_BYTES:
@@ -418,8 +427,9 @@ class Appender:
     is written or synced any more, since the contents on disk are unknown.
 
     ``reserve_up_to``: disk blocks are allocated before they are written, up to this file size. A file of 1
-    MiB or more gets as many bytes as it has, at most 64 MiB. Writes are a fifth faster on ext4 that way. The
-    file's size never includes reserved blocks; ``release`` and ``close`` free those that were not used.
+    MiB or more is allocated as many more bytes as it already has, at most 64 MiB at a time. Writes are a
+    fifth faster on ext4 that way. The file's size never includes reserved blocks; ``release`` and ``close``
+    free those that were not used.
     """
 
     def __init__(self, path: PathLike, size: int | None = None, *, reserve_up_to: int = 0) -> None:
@@ -456,22 +466,21 @@ class Appender:
         if self.size < _MIN_RESERVED_BYTES or _fallocate is None:
             return
         size = min(self.size, _MAX_RESERVED_BYTES, self._reserve_up_to - self.size)
-        _fallocate(
-            self._descriptor, _FALLOC_FL_KEEP_SIZE, self.size, size
-        )  # if it fails, the write allocates
+        # If this fails, the write itself allocates the blocks.
+        _fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, self.size, size)
         self._reserved = self.size + size
 
     def release(self) -> None:
         """Free the reserved blocks that were not used; keep the file's times."""
         if self._reserved > self.size and not self._is_broken:
-            # ftruncate(2) to the file's own size frees the blocks behind it, but also touches its time.
+            # ftruncate(2) to the file's own size frees the blocks after it, but also changes its time.
             times = os.fstat(self._descriptor)
             os.ftruncate(self._descriptor, self.size)
             os.utime(self._descriptor, ns=(times.st_atime_ns, times.st_mtime_ns))
         self._reserved = 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file off at ``size`` bytes, durably. Raises OSError."""
+        """Truncate the file to ``size`` bytes, durably. Raises OSError."""
         self._refuse_broken()
         before_change("truncate", self.path, str(size))
         os.ftruncate(self._descriptor, size)
@@ -488,9 +497,8 @@ class Appender:
         try:
             os.fsync(self._descriptor)
         except OSError:
-            self._is_broken = (
-                True  # the kernel may have dropped the pages: a second fsync would succeed falsely
-            )
+            # The kernel may have dropped the dirty pages, so a second fsync would succeed falsely.
+            self._is_broken = True
             raise
 
     def _refuse_broken(self) -> None:
@@ -500,7 +508,7 @@ class Appender:
             )
 
     def close(self) -> None:
-        """Close the file. The system writes bytes that are not synced back some time later."""
+        """Close the file. Bytes that were not synced are written to disk by the system, some time later."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 self.release()
@@ -592,8 +600,8 @@ def make_directory(path: PathLike, *, parents: bool = False) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "exists and is not a directory (or is a link to one)")
         before_change("mkdir", path)
         os.mkdir(name, 0o755, dir_fd=parent)
-        with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as made:
-            set_owner(made, os.fstat(parent))
+        with closing(os.open(name, NOFOLLOW_FLAGS | os.O_DIRECTORY, dir_fd=parent)) as created:
+            set_owner(created, os.fstat(parent))
 
 
 def remove_directory(path: PathLike) -> None:
@@ -604,7 +612,7 @@ def remove_directory(path: PathLike) -> None:
 
 
 def remove_tree(path: PathLike) -> None:
-    """Remove a directory that Siltstone made, with everything in it. Links in it are removed and never
+    """Remove a directory that Siltstone created, with everything in it. Links in it are removed and never
     followed. Raises NotADirectoryError, and removes nothing, if ``path`` itself is a link.
 
     Another process, such as a task that outlives its job, may create or remove files in it meanwhile. Raises
@@ -643,10 +651,10 @@ def _remove_tree(parent: int, name: str, path: str, levels_left: int) -> None:
 
 
 def unsafe_directory_reason(path: PathLike) -> str | None:
-    """Why files may not be put into the directory ``path``: it is no directory, or root, this user and the
-    owner of its parent do not own it.
+    """Why files may not be put into the directory ``path``: it is not a directory, or its owner is neither
+    root nor this user nor the owner of its parent.
 
-    None if they may, or there is nothing of that name. Raises OSError.
+    None if they may, or if nothing has that name. Raises OSError.
     """
     with OpenedParent(path) as (parent, name):
         try:
@@ -656,7 +664,7 @@ def unsafe_directory_reason(path: PathLike) -> str | None:
         if modes.S_ISLNK(status.st_mode):
             return "is a symbolic link"
         if not modes.S_ISDIR(status.st_mode):
-            return "is no folder"
+            return "is not a directory"
         if status.st_uid not in (0, os.geteuid(), os.fstat(parent).st_uid):
             return f"belongs to user {status.st_uid}, and the directory that it is in to another"
         return None
@@ -683,7 +691,7 @@ def sync_file(path: PathLike) -> None:
 
 
 def sync_files(paths: Iterable[PathLike]) -> None:
-    """``sync_file`` for each, in order. Writeback of all files begins before the first fsync."""
+    """``sync_file`` of all ``paths``, in order. Writeback of all files begins before the first fsync."""
     with contextlib.ExitStack() as stack:
         opened = []
         for path in paths:
@@ -774,11 +782,13 @@ def file_system(path: PathLike) -> str:
     longest_mount, kind = "", ""
     for line in lines:
         # mount id, parent, device, root, mount point, options … - file system, source, options
-        left, _, right = line.partition(b" - ")
-        mount = os.fsdecode(_OCTAL_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), left.split()[4]))
+        mount_fields, _, file_system_fields = line.partition(b" - ")
+        mount = os.fsdecode(
+            _OCTAL_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), mount_fields.split()[4])
+        )
         is_inside = real == mount or real.startswith(mount.rstrip("/") + "/")
         if is_inside and len(mount) >= len(longest_mount):
-            longest_mount, kind = mount, os.fsdecode(right.split()[0])
+            longest_mount, kind = mount, os.fsdecode(file_system_fields.split()[0])
     return kind
 
 

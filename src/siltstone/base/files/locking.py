@@ -34,7 +34,10 @@ class Lock:
 
     ``lockf`` and not ``flock``: Java's ``FileChannel.lock`` is a POSIX record lock. Closing any other
     descriptor of the same file in this process would drop it, so nothing else may open the file, and a second
-    ``Lock`` on it is refused before it does. Raises BlockingIOError, OSError where the name is a link's.
+    ``Lock`` on it is refused before it opens the file. Raises BlockingIOError if the lock is held, OSError if
+    ``path`` is a link.
+
+    ``created``: whether the file did not exist before, so that ``release`` removes it.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -46,10 +49,11 @@ class Lock:
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.lstat(path)) in _locked_files:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)
-        self._descriptor, self.made = open_for_writing(path)
+        self._descriptor, self.created = open_for_writing(path)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The holder may have removed the file since it was opened: that lock would exclude no process.
+            # The previous holder may have removed the file between the open and the lock. A lock on a removed
+            # file would exclude no process.
             if not os.path.samestat(os.fstat(self._descriptor), os.lstat(path)):
                 raise FileNotFoundError(errno.ENOENT, "was removed by the process that held it", self.path)
         except OSError as error:
@@ -65,7 +69,7 @@ class Lock:
         with _locked_files_guard:
             if self._descriptor >= 0:
                 try:
-                    if self.made:
+                    if self.created:
                         with contextlib.suppress(FileNotFoundError):
                             unlink(self.path)
                 finally:
@@ -79,7 +83,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def lock_holder(path: PathLike) -> int | None:
-    """The process that holds a ``Lock`` on the file, None for none. Nothing is locked, created or changed
+    """The process that holds a ``Lock`` on the file, None if none does. Nothing is locked, created or changed
     (``F_GETLK``).
 
     None also where there is no such file, or it may not be read, or is no regular file.
@@ -92,7 +96,7 @@ def lock_holder(path: PathLike) -> int | None:
         except OSError:
             return None
         with closing(descriptor):
-            request = [0, 0, 0, 0, 0]
+            request = [0, 0, 0, 0, 0]  # from the start (whence 0, start 0) to the end of the file (length 0)
             request[_LOCK_TYPE_FIELD] = fcntl.F_WRLCK
             reply = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*request)))
     return None if reply[_LOCK_TYPE_FIELD] == fcntl.F_UNLCK else int(reply[_LOCK_PROCESS_FIELD])

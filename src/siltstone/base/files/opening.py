@@ -227,7 +227,8 @@ def lstat_at(name: str, parent: int) -> os.stat_result:
 
 
 def open_regular(path: PathLike, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
-    """A descriptor of a regular file; of a link's target, unless not ``follow`` (then it is read only).
+    """A descriptor of a regular file, opened with ``flags``; of a link's target. Without ``follow``, a link
+    is refused, and the file is opened for reading whatever ``flags`` say.
 
     Raises OSError, for any other kind of file too. Nothing waits: a FIFO without a writer would otherwise
     stop its reader for ever.
@@ -266,7 +267,7 @@ def open_for_writing(path: PathLike) -> tuple[int, bool]:
 
 def _open_existing(name: str, flags: int, parent: int) -> int:
     if not stat.S_ISREG(lstat_at(name, parent).st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file (but a link, a directory, a pipe): remove it")
+        raise OSError(errno.EINVAL, "is a link, a directory or a pipe, not a regular file: remove it")
     return os.open(name, flags, dir_fd=parent)
 
 
@@ -276,11 +277,11 @@ def set_owner(descriptor: int, to: os.stat_result) -> None:
     Raises OSError if the file has several hard links. A new file has one; with more, another user may have
     put a link to another file in its place.
     """
-    own = os.fstat(descriptor)
-    if (to.st_uid, to.st_gid) == (own.st_uid, own.st_gid):
+    created = os.fstat(descriptor)
+    if (to.st_uid, to.st_gid) == (created.st_uid, created.st_gid):
         return
-    if own.st_nlink > 1 and not stat.S_ISDIR(own.st_mode):
-        raise OSError(errno.EMLINK, "is not the file that was created: it has other names, too")
+    if created.st_nlink > 1 and not stat.S_ISDIR(created.st_mode):
+        raise OSError(errno.EMLINK, "has other hard links, so it is not the file that was created")
     os.fchown(descriptor, to.st_uid, to.st_gid)
 
 

@@ -26,7 +26,8 @@ from siltstone.base.records.varint import varint_size, write_varint
 MAX_RECORD_OVERHEAD = 60
 """Most bytes of a record besides its key, value and headers: varints and the attributes byte."""
 MAX_REENCODING_GROWTH = 16
-"""Most bytes by which a record can grow when it is encoded again with another base timestamp."""
+"""Most bytes by which a record can grow when it is encoded again with another base timestamp: its timestamp
+delta, and the record's size in front of it, may take more bytes."""
 _MAX_VARINT_SIZE = 10
 
 
@@ -283,6 +284,7 @@ def compress_batches(
         records = [view[spans[row][0] + layout.BATCH_OVERHEAD : sum(spans[row])] for row in rows]
         for row, body in zip(rows, compress_all(codec, records), strict=True):
             compressed_bodies[row] = body
+    # Two parts a batch: its header and its compressed records, or the whole batch and nothing.
     parts: list[Any] = []
     for (start, size), body in zip(spans, compressed_bodies, strict=True):
         parts.append(view[start : start + (size if body is None else layout.BATCH_OVERHEAD)])

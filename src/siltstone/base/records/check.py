@@ -1,13 +1,14 @@
 """Validation of batches before an append, and assignment of their offsets (Kafka's ``LogValidator``).
 
-The first pass checks the bytes: each batch's header, its checksum, and the fields of every record. It builds
-no columns. The second pass writes what the log assigns: offsets, leader epoch, and the time under log-append
-time. The first pass changes nothing, so a refused batch still has the bytes that came.
+The first pass checks the bytes: each batch's header, its checksum, and the fields of every record. The second
+pass writes what the log assigns: offsets, leader epoch, and the time under log-append time. The first pass
+changes nothing, so a refused batch still has the bytes that the producer sent.
 
 Only the log may set two attribute bits: log-append time and the delete horizon. A batch that comes with one
-of them, such as one copied from another log, is accepted, and the bit is cleared. Its records then have their
-own timestamps, and its tombstones get their delete horizon from a cleaning. Kafka clears the first bit and
-keeps the second, so a producer could have tombstones removed at once.
+of them, such as one copied from another log, is accepted, and the bit is cleared. (A topic that assigns
+log-append time itself refuses the first bit: ``log.validation``.) Its records then have their own timestamps,
+and its tombstones get their delete horizon from a cleaning. Kafka clears the first bit and keeps the second,
+so a producer could have tombstones removed at once.
 
 The first pass fills ``findings`` (int64), one row a batch, with these columns::
 
@@ -41,12 +42,13 @@ FINDING_COLUMNS = 6
 SMALL_BATCH_SIZE = 2048
 """Kernels verify the checksums of batches up to this size in bytes; a library is faster for larger ones."""
 _ABOVE_ALL_TIMESTAMPS = 1 << 62
-"""What the smallest timestamp is before a record has been read."""
+"""The smallest timestamp so far, before the first record."""
 _MAX_CODEC = len(CODECS) - 1
 RecordRules = tuple[bool, bool, int, int]
 """What the log demands of records: (is_from_client, needs_keys, min_allowed, max_allowed).
 
-``needs_keys``: the topic has ``cleanup.policy=compact``. The other two bound the timestamps (ms)."""
+``is_from_client``: a producer sent them, not a coordinator. ``needs_keys``: the topic has
+``cleanup.policy=compact``. ``min_allowed`` and ``max_allowed`` bound the timestamps (ms)."""
 AssignedFields = tuple[int, int, bool, int]
 """What the log assigns: (next offset, leader epoch, is_log_append_time, the time now in ms)."""
 ANY_REFUSED, ANY_CHECKSUM_PENDING, ANY_COMPRESSED, ANY_LOG_APPEND_TIME = 1, 2, 4, 8
@@ -434,8 +436,8 @@ def validate_single_batch(
 
 @kernel
 def summarize_batches(rows: BatchHeaders) -> tuple[int, int, int, int, int]:
-    """(first offset, last offset, largest timestamp, last offset of the first batch with it, number of
-    records).
+    """(first offset, last offset, largest timestamp, last offset of the first batch with that timestamp,
+    number of records).
 
     A message set entry (magic 0 or 1) counts as one record.
     """

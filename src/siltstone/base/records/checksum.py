@@ -47,7 +47,7 @@ CRC32_TABLES = _slicing_tables(0xEDB88320)
 
 @kernel
 def crc_of(data: Bytes, start: int, end: int, tables: Checksums) -> np.uint32:
-    """The CRC of ``data[start:end]`` with the polynomial of ``tables``. Libraries are faster over a
+    """The CRC of ``data[start:end]`` with the polynomial of ``tables``. A library is faster for more than a
     kilobyte."""
     crc, low = np.uint32(0xFFFFFFFF), np.uint64(0xFF)
     at = np.uint64(start)
@@ -67,8 +67,8 @@ def crc_of(data: Bytes, start: int, end: int, tables: Checksums) -> np.uint32:
 
 
 @kernel
-def crc_of_each(data: Bytes, starts: Int64, ends: Int64, tables: Checksums, out: Checksums) -> None:
-    """``crc_of`` each ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
+def crc_of_ranges(data: Bytes, starts: Int64, ends: Int64, tables: Checksums, out: Checksums) -> None:
+    """Write ``crc_of`` of every ``data[starts[i]:ends[i]]`` into ``out`` (uint32)."""
     for i in range(len(starts)):
         out[i] = crc_of(data, starts[i], ends[i], tables)
 
@@ -86,8 +86,9 @@ def _finish_crc32c(crc: np.uint64, at: int, end: int) -> np.uint32:
 
 
 @kernel
-def crc32c_of_each(data: Bytes, starts: Int64, ends: Int64, out: Checksums) -> None:
-    """CRC32C of each ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's instruction."""
+def crc32c_of_ranges(data: Bytes, starts: Int64, ends: Int64, out: Checksums) -> None:
+    """Write the CRC32C of every ``data[starts[i]:ends[i]]`` into ``out`` (uint32), by the processor's
+    instruction."""
     # ``origin`` is an address. The caller holds ``data``, so it is not freed before the end.
     origin, initial = data.ctypes.data, np.uint64(0xFFFFFFFF)
     in_threes = len(starts) // 3 * 3
@@ -101,6 +102,7 @@ def crc32c_of_each(data: Bytes, starts: Int64, ends: Int64, out: Checksums) -> N
                 crc_of_word_at(crc_b, at_b + at),
                 crc_of_word_at(crc_c, at_c + at),
             )
+        # The three ranges are computed up to the last whole word of the shortest one.
         done = max(shortest, 0) & -8
         out[i] = _finish_crc32c(crc_a, at_a + done, origin + ends[i])
         out[i + 1] = _finish_crc32c(crc_b, at_b + done, origin + ends[i + 1])
@@ -132,7 +134,7 @@ def batch_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
     checked_from, ends = starts + layout.CHECKSUM_START, starts + sizes
     if HAS_CRC32C and int(sizes.sum()) < _LARGE_BATCH_SIZE * len(starts):
         out = np.empty(len(starts), np.uint32)
-        crc32c_of_each(data, checked_from, ends, out)
+        crc32c_of_ranges(data, checked_from, ends, out)
         return out
     return _checksums(data, checked_from, ends, CRC32C_TABLES, crc32c)
 
@@ -150,7 +152,7 @@ def _checksums(
 ) -> Checksums:
     out = np.empty(len(starts), np.uint32)
     if len(starts) and int((ends - starts).sum()) < _SMALL_BATCH_SIZE * len(starts):
-        crc_of_each(data, starts, ends, tables, out)
+        crc_of_ranges(data, starts, ends, tables, out)
         return out
     view = data.data
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -168,9 +170,9 @@ def checksums_hold(data: Bytes, batches: BatchHeaders) -> Flags:
     """Is each batch's stored checksum that of its bytes? bool, one a batch."""
     computed = np.empty(len(batches), np.uint32)
     is_v2 = batches["magic"] == 2
-    for rows, checksums in ((is_v2, batch_checksums), (~is_v2, message_checksums)):
+    for rows, checksums_of in ((is_v2, batch_checksums), (~is_v2, message_checksums)):
         starts = batches["position"][rows]
-        computed[rows] = checksums(data, starts, batches["size"][rows].astype(np.int64))
+        computed[rows] = checksums_of(data, starts, batches["size"][rows].astype(np.int64))
     return np.asarray(computed == batches["crc"])
 
 
@@ -185,8 +187,8 @@ BAD_CHECKSUM = "checksum does not match"
 
 
 def refuse_bad_checksum(data: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> None:
-    """Raises CorruptRecordError for the first such batch, with its position in the file ``path``, where
-    ``data`` begins at ``origin``."""
+    """Raise CorruptRecordError for the first batch with a wrong checksum, if there is one. ``data`` begins at
+    byte ``origin`` of the file ``path``."""
     bad = first_bad_checksum(data, batches)
     if bad is not None:
         raise CorruptRecordError(path, origin + int(batches["position"][bad]), BAD_CHECKSUM)

@@ -33,6 +33,7 @@ DEFAULT_DECOMPRESSION_LIMIT = 256 << 20
 """Most bytes that one batch may decompress to: the default of the setting."""
 DECOMPRESSION_LIMIT_SETTING = "max.decompressed.message.bytes"
 _MAX_GROWTH_BYTES = 16 << 20
+"""A buffer doubles when it grows, or grows by this much if that is less."""
 
 
 class DecompressionError(ValueError):
@@ -113,7 +114,7 @@ def _decompress_into(
         try:
             size = int(function(data, output))
         except cramjam.DecompressionError as error:
-            if "whole buffer" not in str(error):
+            if "whole buffer" not in str(error):  # cramjam's words for an output that is too small
                 raise DecompressionError(f"{codec}: {error}") from None
         else:
             scratch.used += size
@@ -134,12 +135,12 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
     parts: list[bytes] = []
     size = 0
     while not parts or len(data):
-        member, output = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
+        member, max_output = zlib_ng.decompressobj(_GZIP_WINDOW_BITS), limit + 1 - size
         try:
-            contents: bytes = member.decompress(data, output)
+            contents: bytes = member.decompress(data, max_output)
         except _GZIP_ERROR as error:
             raise DecompressionError(f"gzip: {error}") from None
-        if not member.eof and len(contents) < output:
+        if not member.eof and len(contents) < max_output:
             raise DecompressionError("gzip: the stream is truncated")
         size += len(contents)
         if size > limit:
@@ -220,8 +221,12 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_SINGLE_BLOCK_HEAD = struct.Struct("<7sI")
 """The header of a frame without sizes (seven bytes), and the size of its first block."""
 _LZ4_END_MARK = bytes(4)
+# A frame's flag byte: its version (01) and whether blocks are independent, then the other bits.
 _LZ4_INDEPENDENT_BLOCKS, _LZ4_LINKED_BLOCKS = 0x60, 0x40
+_LZ4_HAS_DICTIONARY_ID, _LZ4_HAS_CONTENT_CHECKSUM = 0x01, 0x04
+_LZ4_HAS_CONTENT_SIZE, _LZ4_HAS_BLOCK_CHECKSUMS = 0x08, 0x10
 _LZ4_MAX_BLOCK_SIZE = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
+"""The largest block in bytes, by the byte of the header that says it."""
 
 
 def _lz4_checksum(descriptor: bytes) -> int:
@@ -263,7 +268,7 @@ def _correct_lz4(data: Bytes | memoryview) -> Bytes | memoryview:
     raw = bytearray(data)
     if len(raw) < 7 or raw[:4] != _LZ4_MAGIC:
         return data
-    end = 6 + (8 if raw[4] & 0x08 else 0)
+    end = 6 + (8 if raw[4] & _LZ4_HAS_CONTENT_SIZE else 0)
     if len(raw) > end:
         raw[end] = _lz4_checksum(bytes(raw[4:end]))
     return np.frombuffer(raw, np.uint8)
@@ -285,9 +290,9 @@ def _compress_lz4(data: memoryview, level: int | None) -> Any:
 # gets single frames that are not too large, as clients write them. ``cramjam`` reads all others, and its
 # errors say what is damaged.
 #
-# Where the system has libzstd, a kernel calls it for many consecutive batches. A call of a Python library
-# takes half as long again for a batch: it allocates and copies the output, and takes the interpreter's lock
-# twice. libzstd's interface is stable, and nearly every Linux has it.
+# Where the system has libzstd, a kernel calls it for many consecutive batches. Through a Python library a
+# batch takes half as long again: the library allocates and copies the output, and takes the interpreter's
+# lock twice. libzstd's interface is stable, and nearly every Linux has it.
 
 _DEFAULT_ZSTD_LEVEL = 3
 # ``zstandard`` allocates up to 16 times the compressed bytes, and at least 64 KiB.
@@ -470,13 +475,19 @@ def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
 #
 # A declared size is either *exact*, which the codecs verify when they decompress, or an upper bound for every
 # valid stream. A size that the stream cannot reach (deflate grows by 1032 at most, an lz4 block by 255, a
-# zstd block to 128 KiB) is replaced by the one that it can, so a few forged bytes cannot make us allocate.
+# zstd block to 128 KiB) is replaced by the largest one that it can reach, so a few forged bytes cannot cause
+# a large allocation.
 
 UNREADABLE_SIZE = -1
 """The bytes are not a stream of the codec, or they are truncated."""
 _ZSTD_MAGIC_NUMBER, _LZ4_MAGIC_NUMBER, _SKIPPABLE_MAGIC_NUMBER = 0xFD2FB528, 0x184D2204, 0x184D2A50
 _XERIAL_MAGIC_NUMBER = int.from_bytes(_XERIAL_MAGIC[:7], "little")
 _ZSTD_MAX_BLOCK_SIZE, _MAX_LZ4_RATIO, _MAX_DEFLATE_RATIO = 1 << 17, 255, 1032
+# Bits of a zstd frame's descriptor byte, and two of its block types: RLE (one byte, repeated) and compressed.
+_ZSTD_DICTIONARY_ID_MASK, _ZSTD_HAS_CHECKSUM = 0x03, 0x04
+_ZSTD_RLE_BLOCK, _ZSTD_COMPRESSED_BLOCK = 1, 2
+_MIN_GZIP_MEMBER_SIZE = 18
+"""Bytes of a gzip member's header and trailer."""
 
 
 @kernel
@@ -499,7 +510,7 @@ def _zstd_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, bo
     is_single_segment, size_flag = (descriptor >> 5) & 1, descriptor >> 6
     # The window descriptor takes a byte, unless the frame is a single segment; the dictionary id 0, 1, 2 or
     # 4.
-    at = position + 5 + (1 - is_single_segment) + (1 << (descriptor & 3) >> 1)
+    at = position + 5 + (1 - is_single_segment) + (1 << (descriptor & _ZSTD_DICTIONARY_ID_MASK) >> 1)
     # The content size takes 0 (1 in a single segment), 2, 4 or 8 bytes; 256 is added to one of two bytes.
     size_bytes = is_single_segment if size_flag == 0 else 1 << size_flag
     if end - at < size_bytes:
@@ -512,9 +523,10 @@ def _zstd_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, bo
             return -1, 0, False
         block_header = _read_little_endian(data, at, 3)
         is_last_block, block_type, size = bool(block_header & 1), (block_header >> 1) & 3, block_header >> 3
-        maximum += _ZSTD_MAX_BLOCK_SIZE if block_type == 2 else min(size, _ZSTD_MAX_BLOCK_SIZE)
-        at += 3 + (1 if block_type == 1 else size)
-    at += 4 if descriptor & 4 else 0
+        is_compressed = block_type == _ZSTD_COMPRESSED_BLOCK
+        maximum += _ZSTD_MAX_BLOCK_SIZE if is_compressed else min(size, _ZSTD_MAX_BLOCK_SIZE)
+        at += 3 + (1 if block_type == _ZSTD_RLE_BLOCK else size)
+    at += 4 if descriptor & _ZSTD_HAS_CHECKSUM else 0
     if at > end:
         return -1, 0, False
     return at, min(content_size, maximum) if is_exact else maximum, is_exact
@@ -526,12 +538,14 @@ def _lz4_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, boo
     if end - position < 7:
         return -1, 0, False
     frame_flags, block_size_code = int(data[position + 4]), (int(data[position + 5]) >> 4) & 7
-    is_exact, at, maximum = (frame_flags & 8) != 0, position + 6, 0
-    if block_size_code < 4 or end - at < (8 if is_exact else 0) + (4 if frame_flags & 1 else 0) + 1:
+    is_exact, at, maximum = (frame_flags & _LZ4_HAS_CONTENT_SIZE) != 0, position + 6, 0
+    # Content size, dictionary id and the header's checksum.
+    rest_of_header = (8 if is_exact else 0) + (4 if frame_flags & _LZ4_HAS_DICTIONARY_ID else 0) + 1
+    if block_size_code < 4 or end - at < rest_of_header:
         return -1, 0, False
     max_block_size = 1 << (8 + 2 * block_size_code)
     content_size = _read_little_endian(data, at, 8) if is_exact else 0
-    at += (8 if is_exact else 0) + (4 if frame_flags & 1 else 0) + 1  # content size, dictionary id, checksum
+    at += rest_of_header
     while True:
         if end - at < 4:
             return -1, 0, False
@@ -542,8 +556,8 @@ def _lz4_frame_size(data: Bytes, position: int, end: int) -> tuple[int, int, boo
         # The highest bit marks an uncompressed block.
         is_uncompressed, size = size >> 31 != 0, size & 0x7FFFFFFF
         maximum += min(max_block_size, size if is_uncompressed else _MAX_LZ4_RATIO * size)
-        at += size + (4 if frame_flags & 16 else 0)
-    at += 4 if frame_flags & 4 else 0
+        at += size + (4 if frame_flags & _LZ4_HAS_BLOCK_CHECKSUMS else 0)
+    at += 4 if frame_flags & _LZ4_HAS_CONTENT_CHECKSUM else 0
     if at > end:
         return -1, 0, False
     return at, min(content_size, maximum) if is_exact else maximum, is_exact
@@ -609,11 +623,10 @@ def _snappy_size(data: Bytes, start: int, end: int) -> int:
 @kernel
 def _gzip_size(data: Bytes, start: int, end: int) -> tuple[int, bool]:
     """The size in the trailer, unless there may be a second member: (most bytes, whether that is exact)."""
-    if end - start < 18:
+    if end - start < _MIN_GZIP_MEMBER_SIZE:
         return UNREADABLE_SIZE, False
-    # A member's header and trailer take 18 bytes; after them, a gzip header (1F 8B 08) may begin another
-    # member.
-    for i in range(start + 18, end - 2):
+    # After the smallest possible member, a gzip header (1F 8B 08) may begin another member.
+    for i in range(start + _MIN_GZIP_MEMBER_SIZE, end - 2):
         if data[i] == 0x1F and data[i + 1] == 0x8B and data[i + 2] == 8:
             return _MAX_DEFLATE_RATIO * (end - start), False
     return min(_read_little_endian(data, end - 4, 4), _MAX_DEFLATE_RATIO * (end - start)), True

@@ -1,8 +1,8 @@
 """Record columns, arrays with one row a record, and the kernels that read one record's fields.
 
-The columns do not copy keys, values and headers: they hold spans (start and size) into ``data``. That is the
-window, the bytes of the file that were read, if none of its batches is compressed, else the decompressed
-records of its batches, one after another.
+The columns do not copy keys, values and headers: they hold spans (start and size) into ``data``. If no batch
+is compressed, ``data`` is the window: the bytes of the file that were read. Otherwise it has the decompressed
+records of the batches, one after another.
 """
 
 from __future__ import annotations

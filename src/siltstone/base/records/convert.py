@@ -75,8 +75,9 @@ def _write_batches(
     out: Bytes,
     built: _BuiltBatches,
 ) -> int:
-    """Write each entry's records, ``columns[bounds[i]:bounds[i + 1]]``, as one batch without compression and
-    checksum, and fill ``built``; returns -1, or the row whose offsets do not fit into a batch.
+    """Write the records of every entry, ``columns[record_bounds[i]:record_bounds[i + 1]]``, as one batch
+    without compression and checksum, and fill ``built``; returns -1, or the row of the entry whose offsets do
+    not fit into a batch.
     """
     offset, timestamp, position = columns.offset, columns.timestamp, 0
     keys = Spans(data, columns.key_start, columns.key_size)
@@ -128,8 +129,8 @@ def convert_entries(
     ``columns`` are the decoded records of exactly these entries, ``is_retained`` (bool, one a record) says
     which of them are retained. ``horizon_ms`` (int64, one an entry) are delete horizons or NO_HORIZON.
     ``keeps_empty`` (bool, one an entry): if no record is retained, the entry becomes a batch without records.
-    The window begins at byte ``origin`` of the file ``path``. Raises CorruptRecordError for offsets too far
-    apart for one batch.
+    The entries' positions count from byte ``origin`` of the file ``path``. Raises CorruptRecordError for
+    offsets too far apart for one batch.
     """
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"
@@ -137,7 +138,7 @@ def convert_entries(
     records_size = int((records.size.astype(np.int64) + MAX_CONVERSION_GROWTH).sum())
     out = np.empty(layout.BATCH_OVERHEAD * total + records_size, np.uint8)
     built = _BuiltBatches(*np.empty((4, total), np.int64))
-    bad = _write_batches(
+    bad_row = _write_batches(
         entries,
         _attributes(entries, horizon_ms),
         horizon_ms,
@@ -148,8 +149,8 @@ def convert_entries(
         out,
         built,
     )
-    if bad >= 0:
-        raise corrupt_batch(entries, bad, TOO_FAR_APART, path, origin)
+    if bad_row >= 0:
+        raise corrupt_batch(entries, bad_row, TOO_FAR_APART, path, origin)
     codecs = np.where(built.size > layout.BATCH_OVERHEAD, codec_of(entries), 0)
     data, starts, sizes = out[: int(built.size.sum())], built.start, built.size
     if codecs.any():
@@ -168,8 +169,6 @@ def convert_entries(
 def _attributes(entries: BatchHeaders, delete_horizons: Int64) -> Int64:
     """The attributes of the batches: codec and timestamp type of the entries, and the delete horizon's
     bit."""
-    known = np.where(entries["magic"] == 0, layout.CODEC_MASK, layout.CODEC_MASK | layout.TIMESTAMP_TYPE_BIT)
-    attributes = (entries["attributes"] & known) | np.where(
-        delete_horizons >= 0, layout.DELETE_HORIZON_BIT, 0
-    )
+    kept = np.where(entries["magic"] == 0, layout.CODEC_MASK, layout.CODEC_MASK | layout.TIMESTAMP_TYPE_BIT)
+    attributes = (entries["attributes"] & kept) | np.where(delete_horizons >= 0, layout.DELETE_HORIZON_BIT, 0)
     return attributes.astype(np.int64)

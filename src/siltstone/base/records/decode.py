@@ -265,15 +265,15 @@ class _Source:
         **options: Unpack[DecodeOptions],
     ) -> _Source:
         path, origin = options.get("path", ""), options.get("origin", 0)
-        chosen = batches if rows is None else batches[rows]
-        data, starts, ends = decompress_batches(window, chosen, scratch or Scratch(), **options)
+        selected = batches if rows is None else batches[rows]
+        data, starts, ends = decompress_batches(window, selected, scratch or Scratch(), **options)
         assert len(data) <= MAX_RECORD_BUFFER_BYTES, "spans are int32"
-        counts = chosen["count"].astype(np.int64)
-        bad, reason = count_messages(data, chosen, starts, ends, counts)
+        counts = selected["count"].astype(np.int64)
+        bad, reason = count_messages(data, selected, starts, ends, counts)
         if reason:
-            raise corrupt_batch(chosen, bad, LEGACY_REASON[reason], path, origin)
+            raise corrupt_batch(selected, bad, LEGACY_REASON[reason], path, origin)
         limit = options.get("limit", DEFAULT_DECOMPRESSION_LIMIT)
-        refuse_impossible_counts(chosen, counts, ends - starts, path, origin, limit)
+        refuse_impossible_counts(selected, counts, ends - starts, path, origin, limit)
         rows = np.arange(len(batches)) if rows is None else rows
         plain = _PlainBatches(data, starts, ends, rows, batches)
         return cls(plain=plain, counts=counts, path=path, origin=origin)

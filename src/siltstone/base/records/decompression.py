@@ -82,7 +82,8 @@ def slices_within(window: Bytes, batches: BatchHeaders, budget: int = SLICE_BYTE
     if not len(batches):
         return
     sizes, is_legacy = decompressed_size_bounds(window, batches), batches["magic"] < 2
-    # A compressed message set has the count -1: it has at most as many messages as the smallest one fits in.
+    # A compressed message set has the count -1. It has at most as many messages as the smallest messages that
+    # fit into its bytes.
     records = np.where(
         is_legacy & (codec_of(batches) > 0), sizes // MIN_ENTRY_SIZE, np.maximum(batches["count"], 1)
     )
@@ -121,9 +122,9 @@ def decompress_batches(
         return window, spans.start, spans.end
     scratch.clear()
     bounds, is_exact = declared_sizes(window, spans)
-    for row in np.flatnonzero(is_exact & (bounds > limit) & (spans.codec > 0))[:1].tolist():
-        text = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
-        raise corrupt_batch(batches, row, text, path, origin, _LIMIT_ADVICE)
+    is_too_large = is_exact & (bounds > limit) & (spans.codec > 0)
+    if is_too_large.any():
+        raise _too_large_batch(batches, spans, int(is_too_large.argmax()), limit, path, origin)
     inexact_total = int(bounds[~is_exact].clip(min=0, max=limit).sum())
     reserved = int(bounds[is_exact].sum()) + min(inexact_total, _MAX_RESERVED_FOR_BOUNDS)
     scratch.allocate(min(reserved, MAX_RECORD_BUFFER_BYTES))
@@ -146,6 +147,13 @@ def decompress_batches(
             raise corrupt_batch(batches, row, "more than 2 GiB of records at a time", path, origin)
     ends = np.cumsum(sizes)
     return scratch.array(), ends - sizes, ends
+
+
+def _too_large_batch(
+    batches: BatchHeaders, spans: RecordSpans, row: int, limit: int, path: str, origin: int
+) -> CorruptRecordError:
+    reason = str(DecompressedTooLargeError(codec_name(spans.codec[row]), limit))
+    return corrupt_batch(batches, row, reason, path, origin, _LIMIT_ADVICE)
 
 
 def corrupt_batch(

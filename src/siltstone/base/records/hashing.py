@@ -176,16 +176,16 @@ def murmur2(data: Bytes, start: int, size: int) -> np.uint32:
     numba computes products and shifts in 64 bits, so each result is converted to 32 bits again.
     """
     mixed = np.uint32(_SEED ^ np.uint32(size))
-    whole = start + (size & ~3)
-    for at in range(start, whole, 4):
+    words_end = start + (size & ~3)
+    for at in range(start, words_end, 4):
         word = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
         word |= np.uint32(data[at + 2]) << np.uint32(16) | np.uint32(data[at + 3]) << np.uint32(24)
         word = np.uint32(word * _MULTIPLIER)
         word = np.uint32((word ^ (word >> _SHIFT)) * _MULTIPLIER)
         mixed = np.uint32(np.uint32(mixed * _MULTIPLIER) ^ word)
-    # Up to three bytes are left. Only if there is one, the multiplication follows.
-    for at in range(start + size - 1, whole - 1, -1):
-        mixed = np.uint32(mixed ^ np.uint32(data[at]) << np.uint32(8 * (at - whole)))
+    # Up to three bytes are left. They are mixed in as one word; without them there is no multiplication.
+    for at in range(start + size - 1, words_end - 1, -1):
+        mixed = np.uint32(mixed ^ np.uint32(data[at]) << np.uint32(8 * (at - words_end)))
     if size & 3:
         mixed = np.uint32(mixed * _MULTIPLIER)
     mixed = np.uint32((mixed ^ (mixed >> np.uint32(13))) * _MULTIPLIER)
@@ -199,9 +199,8 @@ def partitions_for_keys(data: Bytes, start: Int64 | Int32, size: Int32, partitio
     for row in range(len(start)):
         out[row] = -1
         if size[row] >= 0:
-            positive = murmur2(data, start[row], size[row]) & np.uint32(
-                0x7FFFFFFF
-            )  # Kafka's Utils.toPositive
+            # Kafka's ``Utils.toPositive``: the hash without its sign bit.
+            positive = murmur2(data, start[row], size[row]) & np.uint32(0x7FFFFFFF)
             out[row] = positive % np.uint32(partitions)
 
 

@@ -66,12 +66,12 @@ def _fingerprint(function: Any) -> str:
     """
     codes = [function.__code__]
     values = [cell.cell_contents for cell in function.__closure__ or ()]
-    for generate in codes:  # grows by the functions in functions, which intrinsics have
-        codes += [constant for constant in generate.co_consts if isinstance(constant, CodeType)]
-        named = [function.__globals__.get(name) for name in generate.co_names]
+    for code in codes:  # the list grows in the loop: an intrinsic has functions within functions
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        named = [function.__globals__.get(name) for name in code.co_names]
         owners = [owner for owner in named if isinstance(owner, EnumType) or _is_siltstone_module(owner)]
-        members = [getattr(owner, name, None) for owner in owners for name in generate.co_names]
-        values += [generate.co_code, *generate.co_consts, *named, *members]
+        members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
+        values += [code.co_code, *code.co_consts, *named, *members]
     return hashlib.sha256("|".join(map(_constant_text, values)).encode()).hexdigest()
 
 
@@ -111,7 +111,7 @@ HAS_CRC32C = bool(dict(get_host_cpu_features()).get("sse4.2")) and not vars(conf
 ``NUMBA_CPU_NAME`` chooses another processor."""
 
 
-def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+def _call_c_function(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         pointer = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 5).as_pointer())
@@ -120,7 +120,7 @@ def _call_c5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any)
     return types.int64(*[types.int64] * 6), generate
 
 
-call_c_function: Any = intrinsic(_call_c5)
+call_c_function: Any = intrinsic(_call_c_function)
 """Calls the C function at an address (int64) with five int64 arguments; returns its int64."""
 
 

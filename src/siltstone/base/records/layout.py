@@ -97,9 +97,9 @@ entry, its 12 bytes of offset and size included. A message set entry (magic 0 or
 its offset as stored, count -1 (unknown before it is decoded), its timestamp in both timestamps."""
 
 
-def delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
-    """Which batches have a delete horizon (KIP-534): attribute bit 6 is set, the base timestamp holds it;
-    bool.
+def have_delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
+    """Whether each batch has a delete horizon (KIP-534): bool. Its attribute bit 6 is set, and its base
+    timestamp is the horizon.
 
     A negative delete horizon counts as none. Kafka never writes one
     (``MemoryRecordsBuilder.hasDeleteHorizonMs``), but its cleaner would treat it as passed. It can only come
@@ -111,5 +111,5 @@ def delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
 
 
 def codec_of(batches: BatchHeaders) -> npt.NDArray[np.int16]:
-    """Codec number of each batch: int16, a view computed from ``attributes``."""
+    """The codec number of each batch: int16."""
     return np.asarray(batches["attributes"] & CODEC_MASK)

@@ -146,12 +146,11 @@ def count_messages(
 
 @kernel
 def _assign_offsets(wrapper: Any, offset: Int64, first_record: int, count: int) -> bool:
-    """Replace the relative offsets of one set (magic 1) by absolute ones; False for offsets that cannot be.
+    """Check the inner offsets of ``wrapper``, ``offset[first_record:first_record + count]``, and replace
+    relative ones (magic 1) by absolute ones. False if they do not ascend, or do not end at the wrapper's.
 
-    ``offset[first_record:first_record + count]`` are the inner offsets of ``wrapper``.
-
-    A wrapper of magic 0 has the offset of its last message, and no checksum covers either: two numbers that
-    differ mean that one of them was changed after the broker wrote it.
+    A wrapper of magic 0 has the offset of its last message, and no checksum covers either of the two. If they
+    differ, one of them was changed after the broker wrote it.
     """
     previous = -1
     for record in range(first_record, first_record + count):

@@ -4,11 +4,17 @@ A record's value is a frame, and fields in the protocol's flexible form::
 
     frame version varint (1) | api key varint | version varint | fields … | tagged fields
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
-    tagged fields   count varint, then each: tag varint, size varint, bytes
+    tagged fields   count varint, then for every field: tag varint, size varint, bytes
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
-skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of a
-partition's record only the first two fields are read, which all versions have.
+skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
+records of a partition only what all versions have is read::
+
+    PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
+                                leader int32 …
+    PartitionChangeRecord (5)   partition int32 | topic id 16 | tagged fields: 0 isr, 1 leader, 2 replicas …
+    replicas, isr, …            count + 1 varint, then the brokers' ids, int32 each
+
 Corresponds to ``AbstractApiMessageSerde`` and ``MetadataRecordType``.
 """
 
@@ -40,11 +46,34 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """The brokers that have a partition, by their ids: all ``replicas``, those in sync (``isr``), and the
+    ``leader``, -1 if there is none now.
+
+    In a ``PartitionChangeRecord`` a field is None if it does not change.
+    """
+
+    replicas: tuple[int, ...] | None = None
+    isr: tuple[int, ...] | None = None
+    leader: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """A partition is created, or described anew in a snapshot."""
+    """A partition is created, or described anew in a snapshot. ``replicas``: None if they cannot be read."""
 
     partition: int
     topic_id: str
+    replicas: Replicas | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChangeRecord:
+    """Some of a partition's replicas have changed."""
+
+    partition: int
+    topic_id: str
+    replicas: Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +111,7 @@ class AbortTransactionRecord:
 MetadataRecord = (
     TopicRecord
     | PartitionRecord
+    | PartitionChangeRecord
     | RemoveTopicRecord
     | ConfigRecord
     | BeginTransactionRecord
@@ -97,10 +127,10 @@ class MessageReader:
         self._data = data
         self.position = 0
 
-    def take(self, size: int, what: str) -> bytes:
-        """Read the next ``size`` bytes. ``what`` names them in the error."""
+    def take(self, size: int, field: str) -> bytes:
+        """Read the next ``size`` bytes. ``field`` names them in the error."""
         if size > len(self._data) - self.position:
-            raise UndecodableMessageError(self.position, f"{what} ends beyond the record")
+            raise UndecodableMessageError(self.position, f"{field} ends beyond the record")
         self.position += size
         return self._data[self.position - size : self.position]
 
@@ -119,6 +149,22 @@ class MessageReader:
 
     def int32(self) -> int:
         return int.from_bytes(self.take(4, "a number"), "big", signed=True)
+
+    def int32s(self) -> tuple[int, ...] | None:
+        """An array of int32; None for null."""
+        count = self.varint()
+        if count == 0:
+            return None
+        data = self.take(4 * (count - 1), "an array")
+        return tuple(int.from_bytes(data[at : at + 4], "big", signed=True) for at in range(0, len(data), 4))
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """The tagged fields by their tags."""
+        by_tag = {}
+        for _ in range(self.varint()):
+            tag = self.varint()
+            by_tag[tag] = self.take(self.varint(), "a tagged field")
+        return by_tag
 
     def uuid(self) -> str:
         """A UUID as 22 characters of URL-safe base64."""
@@ -139,8 +185,8 @@ class MessageReader:
         return text
 
 
-# The records by their api keys (``MetadataRecordType``), and the readers of their fields. Kafka 4.3 has only
-# version 0.
+# The records by their api keys (``MetadataRecordType``), and the functions that read their fields, in order.
+# Kafka 4.3 has only version 0 of these records.
 _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], Any], ...]]] = {
     2: (TopicRecord, (MessageReader.string, MessageReader.uuid)),
     4: (
@@ -153,8 +199,10 @@ _SCHEMAS: dict[int, tuple[type[MetadataRecord], tuple[Callable[[MessageReader], 
     25: (AbortTransactionRecord, ()),
 }
 assert all(len(reads) == len(fields(record)) for record, reads in _SCHEMAS.values())
-_PARTITION_RECORD = 3
-"""The api key of ``PartitionRecord``."""
+_PARTITION_RECORD, _PARTITION_CHANGE_RECORD = 3, 5
+"""The api keys of ``PartitionRecord`` and ``PartitionChangeRecord``."""
+_ISR, _LEADER, _REPLICAS = 0, 1, 2
+"""Tags of the fields of ``PartitionChangeRecord``."""
 
 
 def decode_metadata(value: bytes) -> MetadataRecord | None:
@@ -172,15 +220,15 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
     start, version = frame.position, frame.varint()
     if api_key == _PARTITION_RECORD:
         return _partition_record(frame)
+    if api_key == _PARTITION_CHANGE_RECORD:
+        return _partition_change_record(frame)
     if schema is None:
         return None
     record, reads = schema
     if version:
         raise UndecodableMessageError(start, f"{record.__name__} version {version}; only 0 is known")
     fields_read = [read(frame) for read in reads]
-    for _ in range(frame.varint()):
-        frame.varint()
-        frame.take(frame.varint(), "a tagged field")
+    frame.tagged_fields()
     if frame.position < len(value):
         left_over = len(value) - frame.position
         raise UndecodableMessageError(frame.position, f"{left_over} bytes are left after the record")
@@ -188,9 +236,28 @@ def decode_metadata(value: bytes) -> MetadataRecord | None:
 
 
 def _partition_record(frame: MessageReader) -> PartitionRecord | None:
-    """The first fields of a partition's record. None for one that ends before them: no setting depends on
-    it, so it is skipped as a record of an unknown kind is."""
+    """The first fields of a partition's record. None for one that ends before its topic: no setting depends
+    on it, so it is skipped as a record of an unknown kind is."""
     try:
-        return PartitionRecord(frame.int32(), frame.uuid())
+        partition, topic_id = frame.int32(), frame.uuid()
     except UndecodableMessageError:
         return None
+    try:
+        replicas, isr, _removing, _adding = (frame.int32s() for _ in range(4))
+        return PartitionRecord(partition, topic_id, Replicas(replicas, isr, frame.int32()))
+    except UndecodableMessageError:
+        return PartitionRecord(partition, topic_id)
+
+
+def _partition_change_record(frame: MessageReader) -> PartitionChangeRecord | None:
+    """A change of a partition's replicas. None if it cannot be read: no setting depends on it, so it is
+    skipped."""
+    try:
+        partition, topic_id, changed = frame.int32(), frame.uuid(), frame.tagged_fields()
+        isr, replicas = (
+            MessageReader(changed[tag]).int32s() if tag in changed else None for tag in (_ISR, _REPLICAS)
+        )
+        leader = MessageReader(changed[_LEADER]).int32() if _LEADER in changed else None
+    except UndecodableMessageError:
+        return None
+    return PartitionChangeRecord(partition, topic_id, Replicas(replicas, isr, leader))

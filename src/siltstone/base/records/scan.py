@@ -109,7 +109,7 @@ def scan_into(data: Bytes, position: int, limit: int, out: BatchHeaders) -> tupl
         size = read_int32(data, position + layout.SIZE_POSITION)
         magic = int(data[position + layout.MAGIC_POSITION])
         if magic > 2:
-            # Kafka checks the size first: one that no entry has is the fault, whatever the magic byte is.
+            # Kafka checks the size first: a size that no entry can have is the fault, whatever the magic is.
             return rows, position, ScanEnd.BAD_MAGIC if size > 0 else ScanEnd.BAD_SIZE, 0
         if size < layout.MIN_SIZE_FIELD[magic]:
             return rows, position, ScanEnd.BAD_SIZE, 0

@@ -145,9 +145,9 @@ def read_int16(data: Bytes, position: int) -> int:
 
 
 @kernel
-def byte_of_word(data: Bytes, position: np.uint64, at: int) -> np.uint64:
-    """The byte at ``position + at``, shifted to its place in a little-endian word."""
-    return np.uint64(data[position + np.uint64(at)]) << np.uint64(8 * at)
+def byte_of_word(data: Bytes, position: np.uint64, index: int) -> np.uint64:
+    """The byte at ``position + index``, shifted to its place in the little-endian word at ``position``."""
+    return np.uint64(data[position + np.uint64(index)]) << np.uint64(8 * index)
 
 
 @kernel

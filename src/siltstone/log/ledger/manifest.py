@@ -40,7 +40,7 @@ def seal(fields: Mapping[str, Any]) -> bytes:
 def unseal(path: Path, data: bytes) -> dict[str, Any]:
     """The fields of a sealed file, without version and checksum.
 
-    Raises LedgerError for bytes that ``seal`` did not make, or whose version is a later one.
+    Raises LedgerError for bytes that ``seal`` would not return, and for a later version.
     """
     try:
         fields = json.loads(data)
@@ -114,8 +114,9 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
 class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
     """A compacted ledger of a log below ``horizon``, the first offset that it does not cover.
 
-    ``order`` is one of ``ORDERS``. ``hash_key``: the key of the hash function for keys. ``created_ms``: when
-    it was made. ``superseded_crc``: CRC32C of the file of superseded offsets, None if there is no such file.
+    ``order`` is one of ``ORDERS``. ``hash_key``: the secret key of SipHash, which records' keys are hashed
+    with. ``created_ms``: when the ledger was created. ``superseded_crc``: CRC32C of the file of superseded
+    offsets, None if there is no such file.
     """
 
     id: int

@@ -76,7 +76,8 @@ def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
 def without_superseded(polled: PolledRecords, superseded: Int64, path: str) -> PolledRecords:
     """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
 
-    Raises LedgerError, with ``path``, if a superseded offset between the first and the last record has none.
+    Raises LedgerError, with ``path``, if a superseded offset between the first and the last record has no
+    record.
     """
     columns = polled.columns
     first, end = np.searchsorted(superseded, [columns.offset[0], columns.offset[-1] + 1]).tolist()
@@ -137,7 +138,7 @@ class CompactedReader(RecordReader, Closing):
         self._log_reader = LogReader(log, 0, **without_reset)
         self._held: HeldLedger | None = None
         self._current: tuple[LedgerSegment, LogReader] | None = None
-        self._log_from = 0
+        self._log_from = 0  # the offset from which the log itself is read
         self._is_closed = False
         self.resets = 0
         self.offset = 0
@@ -152,8 +153,10 @@ class CompactedReader(RecordReader, Closing):
         """Continue at another offset, in the ledger that is current now. Raises as the constructor does."""
         self._release()
         self._is_closed = False
-        store, view = LedgerStore(self._log.directory), self._log.view
+        store = LedgerStore(self._log.directory)
         held = store.open()
+        # After the ledger: a log that grows meanwhile, and is compacted, has a ledger beyond an older view.
+        view = self._log.view
         if held is None:
             self.offset = self._resolve_start(view, start)
             return
@@ -200,8 +203,8 @@ class CompactedReader(RecordReader, Closing):
         self.offset = position.offset
         offset = None
         while offset is None and (polled := self._poll_segment(segment, None)) is not None:
-            late = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
-            offset = int(polled.columns.offset[late[0]]) if len(late) else None
+            rows = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
+            offset = int(polled.columns.offset[rows[0]]) if len(rows) else None
         self._current = None
         return offset
 
@@ -271,9 +274,11 @@ class CompactedReader(RecordReader, Closing):
         if self._options.get("verify", True):
             self._held.verify_segment(segment)
             base = segment.entry.base_offset
-            following = next((later for later in self._held.segments if later.entry.base_offset > base), None)
-            if following is not None:
-                self._held.start_verification(following)
+            next_segment = next(
+                (later for later in self._held.segments if later.entry.base_offset > base), None
+            )
+            if next_segment is not None:
+                self._held.start_verification(next_segment)
         self.offset = max(self.offset, segment.view.log_start_offset)
         options: ReaderSettings = {
             **self._options,
@@ -286,7 +291,8 @@ class CompactedReader(RecordReader, Closing):
         return LogReader(_FixedLog(segment.view), self.offset, **options)
 
     def _poll_log(self, max_bytes: int | None) -> PolledRecords | None:
-        """The next records of the log itself. Releases the ledger, so retention may go on."""
+        """The next records of the log itself. Releases the ledger, so that retention may delete the log's
+        records."""
         try:
             if self._held is not None:
                 self.offset = max(self.offset, self._log_from)

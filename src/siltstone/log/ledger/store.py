@@ -143,9 +143,9 @@ def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[Led
     for entry, start, end in zip(run.segments, starts, ends, strict=False):
         check_files(directory, entry)
         segment = find_segment(directory, entry.base_offset)
-        live = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
-        _ = live.reader  # opens the log
-        view = LogView((live,), start, end, end, end, live.size)
+        live_segment = LiveSegment(segment, LogConfig(), created_ms=segment.modified_ms)
+        _ = live_segment.reader  # opens the log
+        view = LogView((live_segment,), start, end, end, end, live_segment.size)
         yield LedgerSegment(view=view, superseded=superseded, entry=entry)
 
 
@@ -255,8 +255,8 @@ def _check_run(directory: Path, run: Run) -> None:
 
 
 CURSOR = "cursor.json"
-_LEDGER_FILE_PATTERN = re.compile(r"ledger-(\d+)\.(json|hidden)\Z", re.ASCII)
-_RUN_PATTERN = re.compile(r"generation-(\d+)\Z", re.ASCII)
+_LEDGER_FILE_PATTERN = re.compile(r"ledger-(?P<id>\d+)\.(?P<kind>json|hidden)\Z", re.ASCII)
+_RUN_PATTERN = re.compile(r"generation-(?P<id>\d+)\Z", re.ASCII)
 _UNFINISHED_PATTERN = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
 _OPEN_ATTEMPTS = 100
 
@@ -318,7 +318,7 @@ class LedgerStore:
         superseded = decode_superseded(path, _read(path), ledger)
         counts = {run.id: run.superseded for run in ledger.runs if run.superseded}
         if {run: len(offsets) for run, offsets in superseded.items()} != counts:
-            raise LedgerError(str(path), "the superseded offsets are not as many as the manifest says")
+            raise LedgerError(str(path), "the number of superseded offsets is not that of the manifest")
         return superseded
 
     def open(self) -> HeldLedger | None:
@@ -368,17 +368,19 @@ class LedgerStore:
         return min(horizons, default=None)
 
     def _try_lock_exclusively(self, ledger_id: int) -> files.Flock | None:
-        """An exclusive lock on a ledger's manifest; None while a reader has it open, or if it is gone."""
+        """An exclusive lock on a ledger's manifest; None if a reader has it open, or if it does not exist."""
         try:
             return files.Flock(self.folder / manifest_name(ledger_id), exclusive=True)
         except (BlockingIOError, FileNotFoundError):
             return None
 
     def _ledgers(self) -> list[int]:
-        return sorted({int(name[1]) for name in self._matches(_LEDGER_FILE_PATTERN) if name[2] == "json"})
+        """The ids of the ledgers that have a manifest, ascending."""
+        matches = self._matches(_LEDGER_FILE_PATTERN)
+        return sorted({int(match["id"]) for match in matches if match["kind"] == "json"})
 
     def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-        """The names in the folder that match."""
+        """The matches of the names in the folder."""
         if not files.is_directory(self.folder):
             return []
         matches = (pattern.match(entry.name) for entry in files.entries(self.folder))
@@ -389,9 +391,9 @@ class LedgerStore:
     def next_ids(self) -> tuple[int, int]:
         """(id for the next ledger, first id for its new runs): no file has these ids yet."""
         cursor = self.cursor()
-        ledgers = [int(name[1]) for name in self._matches(_LEDGER_FILE_PATTERN)]
+        ledgers = [int(match["id"]) for match in self._matches(_LEDGER_FILE_PATTERN)]
         ledgers += [] if cursor is None else [cursor.ledger_id]
-        runs = [int(name[1]) for name in self._matches(_RUN_PATTERN)]
+        runs = [int(match["id"]) for match in self._matches(_RUN_PATTERN)]
         return max(ledgers, default=-1) + 1, max(runs, default=-1) + 1
 
     def make_folder(self) -> None:
@@ -497,13 +499,16 @@ class LedgerStore:
                     removed.append(self._remove(manifest_name(number)))
         ledgers = self._ledgers()
         ledger_files = self._matches(_LEDGER_FILE_PATTERN)
-        orphans = [name for name in ledger_files if name[2] == "hidden" and int(name[1]) not in ledgers]
+        orphans = [
+            match for match in ledger_files if match["kind"] == "hidden" and int(match["id"]) not in ledgers
+        ]
         unfinished = self._matches(_UNFINISHED_PATTERN)
         runs = self._unreferenced_runs(ledgers)
         if runs:
             # Otherwise a crash could bring a deleted manifest back, but not its runs.
             files.sync_directory(self.folder)
-        removed += [self._remove(name[0]) for name in (*orphans, *runs, *unfinished) if name[0] not in keep]
+        unused = [match[0] for match in (*orphans, *runs, *unfinished) if match[0] not in keep]
+        removed += [self._remove(name) for name in unused]
         if removed:
             files.sync_directory(self.folder)
         return removed
@@ -514,7 +519,7 @@ class LedgerStore:
             referenced = {run.id for number in ledgers for run in self._load(number).runs}
         except LedgerError:
             return []
-        return [name for name in self._matches(_RUN_PATTERN) if int(name[1]) not in referenced]
+        return [match for match in self._matches(_RUN_PATTERN) if int(match["id"]) not in referenced]
 
     def _remove(self, name: str) -> str:
         path = self.folder / name
@@ -525,7 +530,8 @@ class LedgerStore:
         return name
 
 
-# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger prevents nothing.
+# What a log does with its ledger when it is opened, truncated or cleaned. A corrupt ledger stops none of
+# these: a warning is logged.
 #
 # If a ledger covers offsets beyond the log's end, its cursor is deleted, since new records will get these
 # offsets. This happens before a truncation, so that a crash never leaves the shorter log with that ledger. If

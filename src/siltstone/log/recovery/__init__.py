@@ -1,1 +1,1 @@
-"""A partition directory is brought into order before it is opened (Kafka's ``LogLoader``)."""
+"""Recovery: makes the files of log directories consistent before their logs are opened (``LogLoader``)."""

@@ -31,6 +31,8 @@ from siltstone.log.recovery.partition import RecoveredPartition, recover_partiti
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
+"""The statuses of a ``LogRecovery``. DAMAGED: the log is served, but has corrupt batches below its recovery
+point. REFUSED, FAILED: it is not served, because of its files or an error of the file system."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a directory's path, how many of its logs are done, and how many it has."""
@@ -38,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecovery:
-    """The result for one log. ``status``: one of the constants above; ``reason``: why, in words.
+    """The result for one log. ``status``: ``NOTHING_TO_DO`` …; ``reason``: why, in words.
 
     ``recovered`` is None if the log cannot be served. ``damage``: what is corrupt in it.
     """
@@ -241,15 +243,18 @@ class _DirectoryRecoverer:
             for offsets in (self._recovery_points, self._log_start_offsets)
         )
         new_watermarks = dict(high_watermarks)
-        for topic_partition, log in (
-            (log.topic_partition, log.recovered) for log in self.result.logs if log.recovered
-        ):
-            new_recovery_points[topic_partition] = log.log_end_offset
+        for log in self.result.logs:
+            topic_partition, recovered = log.topic_partition, log.recovered
+            if recovered is None:
+                continue
+            new_recovery_points[topic_partition] = recovered.log_end_offset
             new_log_start_offsets.pop(topic_partition, None)
-            if log.log_start_offset > log.segments[0].base_offset:
-                new_log_start_offsets[topic_partition] = log.log_start_offset
+            if recovered.log_start_offset > recovered.segments[0].base_offset:
+                new_log_start_offsets[topic_partition] = recovered.log_start_offset
             if topic_partition in new_watermarks:
-                new_watermarks[topic_partition] = min(new_watermarks[topic_partition], log.log_end_offset)
+                new_watermarks[topic_partition] = min(
+                    new_watermarks[topic_partition], recovered.log_end_offset
+                )
         for name, old, new in (
             (names.LOG_START_CHECKPOINT, self._log_start_offsets, new_log_start_offsets),
             (names.REPLICATION_CHECKPOINT, high_watermarks, new_watermarks),

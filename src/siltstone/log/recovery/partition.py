@@ -12,8 +12,8 @@ The steps, with those of ``LogLoader.load`` in parentheses::
       batch, rebuild the indexes                          (recoverLog, recoverSegment)
       after a clean shutdown: check the last batches of the active segment; scan it if one is corrupt
     6 rebuild the producer states, write snapshots        (UnifiedLog.rebuildProducerState)
-    7 truncate the leader epochs to the log's start and end; a damaged file of them is made again from the
-      batches of all segments
+    7 truncate the leader epochs to the log's start and end; rebuild a damaged file of them from the batches
+      of all segments
 
 Where this differs from ``LogLoader.recoverLog``:
 
@@ -271,14 +271,14 @@ def split_overflowed_segments(
     """
     split: dict[int, list[int]] = {}
     listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
-    for segment, following in itertools.pairwise(segments_of_listing(changes.directory, listing)):
+    for segment, next_segment in itertools.pairwise(segments_of_listing(changes.directory, listing)):
         limit = segment.base_offset + LARGEST_RELATIVE_OFFSET + 1
-        if not could_overflow(segment, following):
+        if not could_overflow(segment, next_segment):
             continue
         if not all_candidates and not impossible_indexes(segment, limit, listing, all_entries=False):
             continue
         with contextlib.suppress(CorruptRecordError):
-            if overflowed_segments([segment, following]):
+            if overflowed_segments([segment, next_segment]):
                 bases = []
                 if not changes.dry_run:
                     bases = split_overflowed_segment(
@@ -446,7 +446,8 @@ class _Recovery:
         The first ``durable_count`` segments were flushed, so only their indexes are checked. All later ones
         are scanned. ``durable_count`` is::
 
-            clean shutdown, valid tail      all segments; the active one's indexes were checked with its tail
+            clean shutdown, valid tail      all but the active segment, whose indexes were checked with its
+                                            tail; with ``check`` all segments
             clean shutdown, corrupt tail    all but the active segment
             crash                           those below the segment with the recovery point
             no segment                      none: the log begins empty
@@ -455,7 +456,7 @@ class _Recovery:
         end = self._tail_end() if self._had_clean_shutdown else None
         durable_count = len(self.segments) - 1
         if end is not None:
-            durable_count += self._check
+            durable_count += 1 if self._check else 0
         elif not self._had_clean_shutdown:
             durable_count = max(floor_segment_index(self.segments, recovery_point), 0)
         for number in range(durable_count):
@@ -481,8 +482,8 @@ class _Recovery:
         maximum = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
             return maximum
-        following = self.segments[number + 1].base_offset
-        return following if base in self._overflowed else min(maximum, following)
+        next_base = self.segments[number + 1].base_offset
+        return next_base if base in self._overflowed else min(maximum, next_base)
 
     def _tail_end(self) -> int | None:
         """The log end offset after a clean shutdown; None if the active segment has to be scanned."""
@@ -521,10 +522,10 @@ class _Recovery:
         if scan.gaps and not scan.skipped:
             self.notes.append(f"{log}: {scan.gaps} gaps between offsets, as cleaning leaves them")
         if number + 1 < len(self.segments) and scan.damage is None:
-            following = self.segments[number + 1].base_offset
-            if scan.next_offset < following:
+            next_base = self.segments[number + 1].base_offset
+            if scan.next_offset < next_base:
                 self.notes.append(
-                    f"{log}: offsets {scan.next_offset} to {following - 1} are missing after it"
+                    f"{log}: offsets {scan.next_offset} to {next_base - 1} are missing after it"
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, skip_corrupt: bool = False) -> SegmentScan:
@@ -547,9 +548,9 @@ class _Recovery:
             if invalid is not None and exists and name not in invalid:
                 continue
             # A dry run did not split an overflowed segment: no index of it can be right.
-            wrong = kind != "txnindex" and segment.base_offset in self._overflowed
-            wrong = wrong or name in (invalid or ()) or not exists
-            if wrong or not self._is_prefix_or_extension(name, kind, data):
+            is_wrong = kind != "txnindex" and segment.base_offset in self._overflowed
+            is_wrong = is_wrong or name in (invalid or ()) or not exists
+            if is_wrong or not self._is_prefix_or_extension(name, kind, data):
                 self.rebuilt_indexes.append(name)
             self._changes.write(name, data)
 
@@ -660,7 +661,7 @@ class _Recovery:
         self.log_start_offset = self._checkpointed_log_start
         for offset in sorted(self._snapshots.offsets):
             self._snapshots.remove_snapshot(offset)
-        for kind in SEGMENT_KINDS[:3]:
+        for kind in ("log", "index", "timeindex"):
             self._changes.create(segment_file(self.log_start_offset, kind))
         self._changes.sync_names()
         self.states = ProducerStates()

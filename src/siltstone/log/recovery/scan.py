@@ -237,8 +237,8 @@ class SegmentScan:
 def check_tail(segment: Segment) -> int | None:
     """The offset after a segment's last batch; None if the whole segment has to be scanned.
 
-    That is if a batch at the end is invalid, if an index entry does not fit these batches, and if reading
-    from that entry on would take more than ``_TAIL_SIZE_MAX`` bytes. Raises OSError.
+    It has to be if one of the last batches is invalid, if an index entry does not fit them, or if they have
+    more than ``_TAIL_SIZE_MAX`` bytes. Raises OSError.
     """
     if not segment.size:
         return segment.base_offset
@@ -374,6 +374,7 @@ def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
+    # An entry may begin below ``aborted``: a cleaning may have discarded the transaction's first batches.
     first_offsets = {(producer, last): first for _, producer, first, last, _ in entries}
     return all(first_offsets.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 
