@@ -68,7 +68,10 @@ if TYPE_CHECKING:
     from siltstone.spark.embedded import start_compaction as start_compaction
     from siltstone.spark.read import read as read
     from siltstone.tables.arrow import to_arrow as to_arrow
+    from siltstone.tables.avro import Avro as Avro
+    from siltstone.tables.decoding import Json as Json
     from siltstone.tables.export import Export as Export
+    from siltstone.tables.protobuf import Protobuf as Protobuf
     from siltstone.verify.findings import Verdict as Verdict
 
 __version__ = "0.1.0"
@@ -107,7 +110,10 @@ _MODULES = {
     "siltstone.spark.embedded": ("start_compaction",),
     "siltstone.spark.read": ("read",),
     "siltstone.tables.arrow": ("to_arrow",),
+    "siltstone.tables.avro": ("Avro",),
+    "siltstone.tables.decoding": ("Json",),
     "siltstone.tables.export": ("Export",),
+    "siltstone.tables.protobuf": ("Protobuf",),
     "siltstone.verify.findings": ("Verdict",),
 }
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}

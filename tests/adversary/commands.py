@@ -128,6 +128,11 @@ _PARSED = {
     "explain": (cli_review.explain, cli_review.ExplainFlags),
 }
 
+_JSON: dict[str, dict[str, Any]] = {
+    "clean": {"shown": cli_clean.Shown(json=True)},
+    "explain": {"json_": True},
+}
+
 
 def _run_quickly(arguments: list[str]) -> int:
     """What ``main._run`` does with a command line that is known to be right."""
@@ -143,7 +148,7 @@ def _run_quickly(arguments: list[str]) -> int:
         if not word.startswith("--"):
             places.append(Path(word))
         elif word == "--json":
-            more["json_"] = True
+            more |= _JSON[arguments[0]]
         elif word == "--all-topics":
             more["all_topics"] = True
         elif field_name == "html":

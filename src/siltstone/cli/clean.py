@@ -13,11 +13,14 @@ from pathlib import Path
 from cyclopts import Parameter
 
 from siltstone.base.config import ConfigSource
+from siltstone.base.errors import UsageError
+from siltstone.cli import fleet as fleets
 from siltstone.cli import output
 from siltstone.cli.watch import watch_logs
 from siltstone.commands import clean as cleaning
 from siltstone.commands.engines import log_bytes
 from siltstone.commands.explain_page import size_text
+from siltstone.commands.fleet import FleetOptions
 from siltstone.compaction.inplace.expiry import would_change
 from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, NOTHING_TO_DO, REASONS, SKIPPED, LogResult, failures
@@ -32,23 +35,51 @@ class CleanFlags(cleaning.CleanRequest):
     topics: output.Topics = ()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFlags(FleetOptions):
+    """The options of a fleet as flags."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is printed.
+
+    Parameters
+    ----------
+    verbose
+        Show skipped logs, segments, seconds, ignored files and the settings of each log, too; with --fleet,
+        the logs of each broker.
+    quiet
+        Show only what failed.
+    json
+        Print one JSON document instead of the table; one object a line for each snapshot with --watch, for
+        each broker with --fleet.
+    """
+
+    verbose: output.Verbose = False
+    quiet: output.Quiet = False
+    json: output.Json = False
+
+
 def clean(
     directories: output.Directories = (),
     /,
     *,
     dir_: output.DirFlag = (),
     flags: CleanFlags = CleanFlags(),
+    fleet: FleetFlags = FleetFlags(),
+    shown: Shown = Shown(),
     all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
-    verbose: output.Verbose = False,
-    quiet: output.Quiet = False,
-    json_: output.Json = False,
 ) -> int:
     """Clean the compacted topics of stopped Kafka log directories.
 
     Choose --in-place (the result is swapped in, crash-safe), --out NEW (a cleaned copy) or --dry-run, which
     changes nothing. --watch only shows the state of the logs, also beside a running broker or cleaner.
+    --fleet cleans many brokers, each with its own locks and settings, and shows a row for each.
 
     Parameters
     ----------
@@ -62,26 +93,57 @@ def clean(
         Show how clean the logs are and what was cleaned, until Ctrl-C; locks and changes nothing.
     interval
         With --watch: seconds between two snapshots; default: 2.
-    verbose
-        Show skipped logs, segments, seconds, ignored files and the settings of each log, too.
-    quiet
-        Show only what failed.
-    json_
-        Print one JSON document instead of the table; with --watch, one object a line for each snapshot.
     """
+    if fleet.fleet:
+        watches = watch or interval is not None
+        _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
+        return _clean_fleet(flags, fleet, shown)
+    without = "pass --fleet, or leave it out"
+    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
     request = replace(flags, directories=output.named_directories(directories, dir_))
     if watch:
-        return watch_logs(request, interval, json=json_)
+        return watch_logs(request, interval, json=shown.json)
     output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
-    outcome = _clean(request, all_topics=all_topics, quiet=quiet or json_)
+    outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
     if outcome is None:
         return 1
-    if json_:
+    if shown.json:
         output.write_json(_document(request, outcome))
     else:
-        _show(request, outcome, time.monotonic() - began, verbose=verbose, quiet=quiet)
+        _show(request, outcome, time.monotonic() - began, verbose=shown.verbose, quiet=shown.quiet)
     return _exit_status(outcome)
+
+
+def _clean_fleet(request: CleanFlags, options: FleetFlags, shown: Shown) -> int:
+    """Clean the brokers of a fleet; the exit status."""
+    return fleets.clean_fleet(
+        request,
+        options,
+        show_broker=partial(_show_broker, request) if shown.verbose else None,
+        document=partial(_document, request) if shown.json else None,
+        quiet=shown.quiet,
+    )
+
+
+def _refuse_with_fleet(has_directories: bool, request: CleanFlags, *, all_topics: bool, watch: bool) -> None:
+    """Raises UsageError for what does not go with --fleet."""
+    output.refuse_if(
+        has_directories,
+        "--fleet is passed, and log directories",
+        "put its pattern in quotes, so that the shell does not expand it",
+    )
+    output.refuse_if(watch, "--fleet does not go with --watch", "watch the log directories of one broker")
+    output.refuse_if(
+        request.changes_every_topic and not all_topics,
+        "--in-place would clean all compacted topics of all brokers",
+        "pass --topic TOPIC for some of them, or --all-topics; --dry-run shows what would be cleaned",
+    )
+
+
+def _show_broker(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, seconds: float) -> None:
+    """Show the logs of one broker of a fleet."""
+    _show(request, done, seconds, verbose=True, quiet=False)
 
 
 def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
@@ -264,9 +326,10 @@ def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
 
 
 def undo(
-    run: Path,
+    run: Path | None = None,
     /,
     *,
+    fleet: Sequence[str] = (),
     topics: output.Topics = (),
     dry_run: bool = False,
     json_: output.Json = False,
@@ -279,13 +342,20 @@ def undo(
     ----------
     run
         The run's folder, KEEP/RUN, as clean printed it.
+    fleet
+        A pattern, in quotes, of the runs' folders of many brokers: 'KEEP/*/RUN'; repeat it for more.
     topics
         Only this topic; repeat it for more.
     dry_run
         Check everything, show what would be restored, change nothing.
     json_
-        Print one JSON document.
+        Print one JSON document; with --fleet, one object a line for each broker.
     """
+    if fleet:
+        output.refuse_if(run is not None, "--fleet is passed, and RUN", "put its pattern in quotes")
+        return fleets.undo_fleet(fleet, topics, dry_run=dry_run, as_json=json_)
+    if run is None:
+        raise UsageError("no run", advice="pass KEEP/RUN, or --fleet 'KEEP/*/RUN'")
     restored = cleaning.undo(run, topics, dry_run=dry_run)
     if json_:
         logs = [{"directory": path, "restored": names} for path, names in restored.items()]

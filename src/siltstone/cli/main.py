@@ -7,8 +7,10 @@ SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -162,6 +164,8 @@ def main() -> NoReturn:
     interrupt = interruption.InterruptHandler(print_line=_say_interrupted)
     interrupt.install()
     logging.getLogger().addFilter(_is_worth_logging)
+    # Nothing here multiplies matrices. Threads for that would only keep this process from being forked.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     status = run()
     try:
         sys.stdout.flush()
@@ -170,4 +174,5 @@ def main() -> NoReturn:
 
         files.discard_standard_output()
     interrupt.wait_for_callbacks()
+    gc.freeze()  # the collections at the end would go through all objects of the libraries
     sys.exit(interrupt.status if interrupt.was_signalled else status)

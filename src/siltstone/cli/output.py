@@ -184,8 +184,7 @@ class RunProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._line is not None:
-            self._line.stop()
+        self.hide()
 
     def __call__(self, log: str, stage: str, done: int, total: int) -> None:
         """Show the stage of a log."""
@@ -196,15 +195,23 @@ class RunProgress:
         if (log, stage) != self._stage:
             self._stage, self._began, self._bytes_at_begin = (log, stage), now, done
         read, seconds = done - self._bytes_at_begin, now - self._began
-        line = self._logs + stage_text(f"{log} {stage}", done, total, read, seconds)
+        self.show(self._logs + stage_text(f"{log} {stage}", done, total, read, seconds))
+
+    def show(self, line: str) -> None:
+        """Show a line instead of the one before; off a terminal at most one a minute."""
         if self._quiet:
             return
         if self._line is not None:
             self._line.update(escape(line))
             self._line.start()
-        elif now - self._last_line_at >= LINE_SECONDS:
+        elif (now := self._clock()) - self._last_line_at >= LINE_SECONDS:
             self._last_line_at = now
             note(line)
+
+    def hide(self) -> None:
+        """Take the line off the terminal, before something else is written there."""
+        if self._line is not None:
+            self._line.stop()
 
 
 def stage_text(stage: str, done: int, total: int, read: int, seconds: float) -> str:

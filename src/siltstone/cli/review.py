@@ -16,13 +16,12 @@ from siltstone.commands import review
 from siltstone.commands.explain_page import size_text
 from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
-    KEPT_BY_LEDGER,
-    NOT_STAMPED,
     WOULD_CLEAN,
     Explanation,
     LogExplanation,
 )
 from siltstone.compaction.report import FAILED, REASONS, SKIPPED, UNCLEANABLE
+from siltstone.compaction.statistics import KEPT_BY_LEDGER, NOT_STAMPED
 from siltstone.verify.findings import PROBLEM_KINDS, LogVerdict, Verdict
 from siltstone.verify.findings import REASONS as VERIFIED_REASONS
 

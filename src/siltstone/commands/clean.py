@@ -29,7 +29,7 @@ from siltstone.base.clock import Clock, SystemClock, resolve_now_ms, time_text
 from siltstone.base.config import LogConfig, parse_assignments
 from siltstone.base.errors import CorruptFileError, SiltstoneError, UsageError
 from siltstone.commands.directories import locked_directories, refuse_unclean
-from siltstone.commands.engines import cleanable_bytes
+from siltstone.commands.engines import cleanable_bytes, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     Policies,
@@ -233,13 +233,15 @@ Confirm = Callable[[Sequence[LogState], PlanOptions], None]
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
     """A Spark engine on the requested master. Raises EngineError, UsageError."""
+    settings = request.spark_settings
+    start_java(request.master, settings)
     from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import start_session
 
     if progress is not None:
         progress("Spark", "starting", 0, 1)
     spill = None if request.spill_dir is None else str(request.spill_dir)
-    session = start_session(request.master, spill_folder=spill, settings=request.spark_settings)
+    session = start_session(request.master, spill_folder=spill, settings=settings)
     return SparkEngine(session, progress=progress)
 
 
@@ -250,6 +252,7 @@ def compaction_engine(
     Raises EngineError, UsageError."""
     if not spark:
         return InProcessCompactionEngine()
+    start_java(master, settings or {})
     from siltstone.spark.compact import SparkCompactionEngine
     from siltstone.spark.session import start_session
 
@@ -263,17 +266,20 @@ def clean(
     clock: Clock | None = None,
     engine: EngineFactory | None = None,
     confirm: Confirm | None = None,
+    run: str | None = None,
 ) -> CleanOutcome:
     """Clean log directories. ``engine``: makes the engine, instead of the one that the request's options
-    choose. ``confirm`` is called before anything is changed, and raises to refuse.
+    choose. ``confirm`` is called before anything is changed, and raises to refuse. ``run``: the run's name,
+    by default a new one.
 
     Raises SiltstoneError for the run; the failure of a log is in its result.
     """
-    _refuse_contradictions(request)
+    refuse_contradictions(request)
+    _refuse_outputs(request)
     clock = clock or SystemClock()
     now_ms = resolve_now_ms(request.now_ms, clock)  # refused before anything is opened
     started = clock.now_ms()
-    run = f"{datetime.fromtimestamp(started / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    run = run or run_name(started)
     with contextlib.ExitStack() as stack:
         opened = open_directories(request.directories, dry_run=request.dry_run)
         directories = [stack.enter_context(directory) for directory in opened]
@@ -294,6 +300,11 @@ def clean(
         was_started = engine_of_run.cache_info().currsize > 0
         engine_name = _engine_name(engine_of_run()) if was_started else None
         return _outcome(audit, directories, policies, results, excluded, originals, engine_name)
+
+
+def run_name(started_ms: int) -> str:
+    """A new name for a run: its time, and a random number."""
+    return f"{datetime.fromtimestamp(started_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def _run_cleaner(
@@ -430,7 +441,8 @@ def _report_excluded(
     return not_selected
 
 
-def _refuse_contradictions(request: CleanRequest) -> None:
+def refuse_contradictions(request: CleanRequest) -> None:
+    """Raises UsageError for flags that are wrong, or do not go together."""
     advice = "pass --in-place (swap the result in) or --out NEW (a cleaned copy), or --dry-run first"
     if request.in_place and request.out is not None:
         raise UsageError("--in-place and --out are both passed", advice=advice)
@@ -440,9 +452,6 @@ def _refuse_contradictions(request: CleanRequest) -> None:
     if request.max_extra_bytes is not None and request.max_extra_bytes <= 0:
         reason = f"--max-extra-bytes {request.max_extra_bytes} is not over 0"
         raise UsageError(reason, advice="pass a number of bytes")
-    if request.out is not None and len(request.directories) != 1:
-        advice = "pass --in-place for several log directories, or clean one after the other"
-        raise UsageError("--out takes one DIR", advice=advice)
     if request.keep_originals is not None and not request.in_place:
         advice = "pass --in-place, or leave it out: --out does not change the originals"
         raise UsageError("--keep-originals is passed without --in-place", advice=advice)
@@ -451,6 +460,13 @@ def _refuse_contradictions(request: CleanRequest) -> None:
         raise UsageError(reason, advice="pass minutes, from 0 on")
     if request.roll and (request.dry_run or not request.in_place):
         raise UsageError("--roll changes the logs", advice="pass --in-place, and no --dry-run")
+
+
+def _refuse_outputs(request: CleanRequest) -> None:
+    """Raises UsageError unless ``out`` and ``report`` are new paths, and ``out`` is for one directory."""
+    if request.out is not None and len(request.directories) != 1:
+        advice = "pass --in-place for several log directories, or clean one after the other"
+        raise UsageError("--out takes one DIR", advice=advice)
     for flag, path in (("--out", request.out), ("--report", request.report)):
         if path is not None and files.exists(path):
             raise UsageError(f"{flag}: the path already exists", path=path, advice="pass a new path")
@@ -462,19 +478,24 @@ def _refuse_contradictions(request: CleanRequest) -> None:
 def _refuse_directories(request: CleanRequest, directories: list[LogDirectory]) -> None:
     """Raises UsageError for outputs inside the directories, DirectoryRefusedError for directories that this
     request may not clean."""
-    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
-    for flag, path in outputs.items():
-        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
-        inodes = {files.stat(parent).device_and_inode for parent in above}
-        for directory in directories:
-            if directory.place in inodes:
-                reason = f"{flag}: the path is inside {directory.path}, and no broker would start with it"
-                raise UsageError(reason, path=path, advice="pass another path")
+    refuse_outputs_inside(request, {directory.place: directory.path for directory in directories})
     for directory in directories:
         refuse_unclean(directory)
         if request.in_place:
             refuse_network_file_system(directory)
     require_one_broker(directories)
+
+
+def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int, int], Path]) -> None:
+    """Raises UsageError for an output inside one of the ``directories``, which have (device, inode) as
+    keys."""
+    outputs = {"--out": request.out, "--keep-originals": request.keep_originals, "--report": request.report}
+    for flag, path in outputs.items():
+        above = [] if path is None else [parent for parent in path.resolve().parents if files.exists(parent)]
+        for place in [files.stat(parent).device_and_inode for parent in above]:
+            if place in directories:
+                reason = f"{flag}: the path is inside {directories[place]}, and no broker would start with it"
+                raise UsageError(reason, path=path, advice="pass another path")
 
 
 @dataclass(slots=True, kw_only=True)

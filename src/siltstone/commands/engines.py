@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.compaction.inplace.planning import LogState
@@ -48,6 +48,17 @@ def has_session() -> bool:
     from siltstone.spark.internals import running_session
 
     return running_session() is not None
+
+
+def start_java(master: str | None, settings: Mapping[str, str]) -> None:
+    """Start Java for a session on ``master``, if PySpark is not imported yet and need not start it: Java and
+    Python then load what they need beside each other. What is wrong, the session's start says."""
+    if "pyspark" in sys.modules:
+        return
+    with contextlib.suppress(SiltstoneError, OSError, ImportError):
+        from siltstone.spark import java
+
+        java.prepare(master, settings)
 
 
 def log_bytes(states: Iterable[LogState]) -> int:

@@ -273,7 +273,7 @@ def _takes_spark(manager: LogManager) -> bool:
     size = sum(log.size for _, log in manager.logs() if log.config.compacts)
     if size < SPARK_BYTES or importlib.util.find_spec("pyspark") is None:
         return False
-    from siltstone.spark.session import java_version
+    from siltstone.spark.java import java_version
 
     try:
         java_version()

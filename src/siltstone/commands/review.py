@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from siltstone.base.clock import SystemClock, resolve_now_ms
 from siltstone.base.errors import UsageError
-from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf
+from siltstone.commands.engines import cleanable_bytes, log_bytes, parse_spark_conf, start_java
 from siltstone.commands.policies import (
     CleaningOptions,
     RunOptions,
@@ -26,9 +26,7 @@ from siltstone.compaction.explain import (
     HOTTEST_KEYS_DEFAULT,
     ExplainOptions,
     Explanation,
-    Observer,
     explain_logs,
-    observe_in_process,
 )
 from siltstone.compaction.inplace.planning import LogState
 from siltstone.log.directory import open_directories, require_one_broker
@@ -103,6 +101,7 @@ def _paths(path: Path | Sequence[Path]) -> Sequence[Path]:
 
 
 def _spark_checker(request: VerifyRequest) -> Checker:
+    start_java(request.master, request.spark_settings)
     from siltstone.spark.executors import workers_of
     from siltstone.spark.session import session_on
     from siltstone.spark.verify import SparkChecker
@@ -129,19 +128,11 @@ class ExplainRequest(CleaningOptions):
     top: int = HOTTEST_KEYS_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """The engine of an explanation's dry run, and its observer."""
-
-    engine: Engine
-    observer: Observer
-
-
 def explain(
     request: ExplainRequest,
     *,
     progress: Progress | None = None,
-    runner: Callable[[], Runner] | None = None,
+    engine: Callable[[], Engine] | None = None,
 ) -> Explanation:
     """What a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError if
     nothing can be explained; the failure of a log is in its explanation."""
@@ -154,8 +145,7 @@ def explain(
     policies = gather_policies(directories, request)
     states = log_states(directories, policies, request.topics)
     options = ExplainOptions(plan_options=plan_options, show_keys=request.show_keys, top=request.top)
-    runner_of_run = cache(runner or (lambda: _runner(request, states, progress)))
-    logs = explain_logs(states, options, lambda: runner_of_run().engine, lambda: runner_of_run().observer)
+    logs = explain_logs(states, options, cache(engine or (lambda: _engine(request, states, progress))))
     passed_over = [(entry.path, entry.reason) for directory in directories for entry in directory.passed_over]
     unclean = (
         directory
@@ -166,14 +156,12 @@ def explain(
     return Explanation(now_ms=plan_options.now_ms, logs=logs, passed_over=passed_over, notes=notes)
 
 
-def _runner(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Runner:
+def _engine(request: ExplainRequest, states: Sequence[LogState], progress: Progress | None) -> Engine:
     if not request.uses_spark(lambda: cleanable_bytes(states)):
-        engine = InProcessEngine(progress=progress)
-        return Runner(engine=engine, observer=partial(observe_in_process, progress=progress))
-    from siltstone.spark.executors import workers_of
-    from siltstone.spark.explain import SparkObserver
+        return InProcessEngine(progress=progress)
+    start_java(request.master, request.spark_settings)
+    from siltstone.spark.clean import SparkEngine
     from siltstone.spark.session import session_on
 
     session = session_on(request.master, request.spill_dir, request.spark_settings)
-    observer = SparkObserver(session, workers_of(session), progress)
-    return Runner(engine=observer.engine(), observer=observer)
+    return SparkEngine(session, progress=progress)

@@ -269,6 +269,7 @@ def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _MAP_BYTES_PER_ENTRY <= work.limits.memory_bytes
     is_applicable = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
+    is_applicable = is_applicable and work.statistics is None  # all keys are counted
     return fits and is_applicable and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 

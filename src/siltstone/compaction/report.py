@@ -25,7 +25,8 @@ class Summable:
     """Base of dataclasses that add up: the report on a log is the sum of its tasks' reports.
 
     ``add`` adds field by field: numbers and lists are added, dictionaries key by key, and summable fields by
-    their own ``add``. Of any other field (a name, a flag, a failure) the first value that is not empty stays.
+    their own ``add`` unless they are None. Of any other field (a name, a flag, a failure) the first value
+    that is not empty stays.
     A new figure of a report only has to be a field.
     """
 
@@ -36,7 +37,7 @@ class Summable:
         this: Any = self
         for name in [summed.name for summed in fields(this)]:
             value, added = getattr(self, name), getattr(other, name)
-            if isinstance(value, Summable):
+            if isinstance(value, Summable) and added is not None:
                 value.add(added)
             elif isinstance(value, dict):
                 for key, count in added.items():
@@ -51,7 +52,7 @@ class Summable:
 #
 # A reason's number here is its index in the kernels' counts; its field in ``Discarded`` is its name in the
 # JSON, the tables of ``clean`` and ``explain``, the history and the log lines. A new reason is a number and a
-# field, before ``expired``; ``rewrite`` and ``explain`` (``_count_records``) have to count it. ``verify``
+# field, before ``expired``; ``rewrite`` and ``statistics`` (``count_records``) have to count it. ``verify``
 # checks cleanings by rules of its own, so it has a list of its own (``verify/findings``).
 
 SUPERSEDED, TOMBSTONES, ABORTED, KEYLESS, MARKERS, EXPIRED = range(6)

@@ -323,15 +323,15 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
 class OffsetFilter(RecordFilter):
     """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    A batch without a retained offset need not be decompressed. With ``drop_keyless`` every batch is, so that
-    its keyless records are counted; without it a log that has any is refused, and there is none to count.
+    A batch without a retained offset need not be decompressed. With ``has_keyless`` every batch is, so that
+    its keyless records are counted.
     """
 
-    def __init__(self, work: LogWork, base_offset: int, retained: Offsets) -> None:
+    def __init__(self, work: LogWork, base_offset: int, retained: Offsets, *, has_keyless: bool) -> None:
         self.retained = retained
         self._base_offset = base_offset
         self._map_end, self._limit = work.rules.map_end, work.limits.batch_limit
-        self._counts_keyless = work.rules.drop_keyless
+        self._counts_keyless = has_keyless
         self._matched = 0
 
     def superseded_batches(self, batches: BatchHeaders) -> Flags:

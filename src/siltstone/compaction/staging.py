@@ -306,16 +306,21 @@ def rewrite_group(
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
     buffers: Buffers | None = None,
+    *,
+    has_keyless: bool = True,
 ) -> GroupReport:
     """Write the group's new segment to staged files. ``retained``: the retained offsets, less the group's
     base, in any order.
 
     ``transaction_state``: the transactions that are open where the group starts. ``attempt`` is a part of the
-    files' names. A task may use one ``buffers`` for several groups. Never raises for what is wrong with the
-    log, the disk or the counts: the report has the failure, and the files of this attempt are removed.
+    files' names. A task may use one ``buffers`` for several groups. ``has_keyless``: the log may have records
+    without a key. (Without ``drop_keyless`` such a log is refused before.) Never raises for what is wrong
+    with the log, the disk or the counts: the report has the failure, and the files of this attempt are
+    removed.
     """
     ascending = sort_offsets(retained, group.end_offset - group.base_offset)
-    record_filter = OffsetFilter(work, group.base_offset, ascending)
+    has_keyless = has_keyless and work.rules.drop_keyless
+    record_filter = OffsetFilter(work, group.base_offset, ascending, has_keyless=has_keyless)
     return rewrite_with_filter(work, group, record_filter, attempt, transaction_state, buffers)
 
 
@@ -468,7 +473,8 @@ class RetainedFile:
     """The file of retained offsets of group number ``group_index``: its ``name`` in the run's folder (empty
     for no file), the ``count`` of offsets, and their CRC32C (``checksum``).
 
-    ``transaction_state``: the transactions that are open where the group starts.
+    ``transaction_state``: the transactions that are open where the group starts. ``has_keyless``: the log has
+    records without a key.
     """
 
     group_index: int
@@ -476,6 +482,7 @@ class RetainedFile:
     count: int = 0
     checksum: int = 0
     transaction_state: TransactionState = NO_TRANSACTIONS
+    has_keyless: bool = True
     failure: LogFailure | None = None
 
 
@@ -485,12 +492,16 @@ def write_retained(
     retained: Offsets,
     attempt: str,
     transaction_state: TransactionState = NO_TRANSACTIONS,
+    *,
+    has_keyless: bool = True,
 ) -> RetainedFile:
     """Write a group's retained offsets, in any order, to this attempt's file. Never raises: the report has
     the failure."""
     assert work.staging is not None
     if not len(retained):
-        return RetainedFile(group_index=group.index, transaction_state=transaction_state)
+        return RetainedFile(
+            group_index=group.index, transaction_state=transaction_state, has_keyless=has_keyless
+        )
     name = f"{group.base_offset:020d}.{attempt}.retained"
     path = Path(work.staging) / name
     try:
@@ -505,6 +516,7 @@ def write_retained(
             count=len(retained),
             checksum=crc32c(data),
             transaction_state=transaction_state,
+            has_keyless=has_keyless,
         )
     except Exception as error:
         # A file that exists belongs to another attempt, and stays.
@@ -537,7 +549,8 @@ def rewrite_from_file(
         retained = read_retained(Path(work.staging), file)
     except Exception as error:
         return GroupReport(group_index=group.index, failure=failure_of(error))
-    return rewrite_group(work, group, retained, attempt, file.transaction_state, buffers)
+    inputs = (retained, attempt, file.transaction_state, buffers)
+    return rewrite_group(work, group, *inputs, has_keyless=file.has_keyless)
 
 
 @dataclass(slots=True, kw_only=True)

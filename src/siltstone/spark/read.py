@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from siltstone.base.errors import EngineError
+from siltstone.base.errors import EngineError, UsageError
 from siltstone.base.records.layout import Int64
 from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob
 from siltstone.log.names import TopicPartition
@@ -60,7 +60,14 @@ from siltstone.tables.latest import (
 )
 from siltstone.tables.options import ReadOptions, plan_title
 from siltstone.tables.splits import TaskSplit, offsets_in
-from siltstone.tables.table import ReadPlan, plan_stages, read_split, record_options, schema_of
+from siltstone.tables.table import (
+    ReadPlan,
+    plan_stages,
+    read_split,
+    record_options,
+    schema_of,
+    with_inferred_types,
+)
 
 IN_PROCESS_BYTES = 256 << 20
 """Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles
@@ -83,6 +90,7 @@ def read(
     timestamps: tuple[Time | None, Time | None] | None = None,
     partitions: int | Sequence[int] | None = None,
     keys: bytes | str | Sequence[bytes | str] | None = None,
+    decode: Any = None,
     **options: Any,
 ) -> DataFrame:
     """The table of a log directory, or of one partition's: ``st.read(spark, "/backup/kafka", "users")``.
@@ -90,7 +98,8 @@ def read(
     ``path``: one, or all log.dirs of one broker. ``topic``: one or several, in a list or separated by commas;
     all by default. ``as_of``: an offset (int), or a time (ISO text or datetime, UTC where it has no zone).
     ``offsets``, ``timestamps``: (start, end), below the end, None for no bound; with ``partitions`` and
-    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. The other options are
+    ``keys`` (bytes, or text for UTF-8; one or many) the records that are returned. ``decode``: how the values
+    become a typed column, ``st.Json``, ``st.Avro`` or ``st.Protobuf``, or {"key": …}. The other options are
     those of the data source, under their own names (``minPartitions``) or in snake case
     (``min_partitions``), and Python's values: ``True``, ``["key", "value"]``, ``{"users": {"0": 5}}``.
 
@@ -98,7 +107,11 @@ def read(
     EngineError where the session's Python has no Siltstone.
     """
     rows = RowKeywords(offsets=offsets, timestamps=timestamps, partitions=partitions, keys=keys)
-    parsed = read_options(path, topic, as_of, rows, options)
+    parsed = read_options(path, topic, as_of, rows, options).with_decoders(decode)
+    if is_connect(spark) and any(getattr(one, "schema", "") is None for one in parsed.decoders.values()):
+        reason = "through Spark Connect the types of JSON cannot be inferred: the files are the server's"
+        raise UsageError(reason, advice="pass st.Json(schema=pa.schema(…))")
+    parsed = with_inferred_types(parsed)
     schema = from_arrow_schema(schema_of(parsed))
     frame, splits_of = planned(spark, parsed)
     task = worker_task(read_task, splits_of, parsed, name=plan_title(parsed))
@@ -214,11 +227,11 @@ def _retained_offsets(
     _, merge_tasks = merge_shape(max(keys.buckets, 1), workers, entry_bytes, _MERGE_TASK_BYTES)
     merge_tasks = max(1, min(merge_tasks, keys.buckets))
     entries = stage_over_numbers(spark, len(piece_lists), extract_task, keys, piece_lists, options)
-    merged = stage_over(_by_target(entries, merge_tasks), merge_task, keys, splits)
-    return _by_target(merged, max(len(splits), 1))
+    merged = stage_over(by_target(entries, merge_tasks), merge_task, keys, splits)
+    return by_target(merged, max(len(splits), 1))
 
 
-def _by_target(frame: DataFrame, tasks: int) -> DataFrame:
+def by_target(frame: DataFrame, tasks: int) -> DataFrame:
     """The rows, each in the partition ``target % tasks``."""
     return frame.repartitionById(tasks, F.pmod(F.col("target"), F.lit(tasks)).cast("int"))
 

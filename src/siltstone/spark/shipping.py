@@ -28,7 +28,7 @@ import siltstone
 import siltstone_daemon
 from siltstone.base import files
 from siltstone.base.errors import EngineError
-from siltstone.spark.internals import DAEMON_SETTING
+from siltstone.spark.settings import DAEMON_SETTING
 
 DAEMON = siltstone_daemon.__name__
 """The module that forks Python workers on clusters."""

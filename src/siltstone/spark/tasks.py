@@ -1,4 +1,4 @@
-"""Runs tasks and jobs for the cleaner, the compactor, ``explain`` and ``verify``.
+"""Runs tasks and jobs for the cleaner, the compactor and ``verify``.
 
 ``verify`` shares no code with the cleaner, so this module imports nothing of ``compaction``.
 """
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark import InheritableThread
+from pyspark import RDD, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +26,7 @@ from siltstone.base.errors import EngineError, SiltstoneError
 from siltstone.base.records.layout import Words
 from siltstone.spark import internals
 from siltstone.spark.internals import WORKER_EXITED, is_connect
-from siltstone.spark.rows import REPORT, SCHEMA, Report, report_of, report_row, rows_of
+from siltstone.spark.rows import ARROW_SCHEMA, REPORT, SCHEMA, Report, report_of, report_row, rows_of
 
 Batches = Iterable[pa.RecordBatch]
 """The input of a task's function."""
@@ -105,6 +105,22 @@ def worker_task(
     task = functools.partial(in_worker, function, *arguments)
     task.__name__ = name or task_name(function)  # type: ignore[attr-defined]  # Spark asks for it
     return task
+
+
+def numbered_rows(
+    function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
+) -> Callable[[Iterable[int]], Iterator[bytes]]:
+    """``in_worker`` for an RDD of numbers: the numbers of a task come as one batch, and its rows are
+    serialised."""
+    return functools.partial(_numbered_rows, function, arguments)
+
+
+def _numbered_rows(
+    function: Callable[..., Iterator[pa.RecordBatch]], arguments: tuple[object, ...], numbers: Iterable[int]
+) -> Iterator[bytes]:
+    batch = pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
+    for rows in in_worker(function, *arguments, [batch]):
+        yield rows.serialize().to_pybytes()
 
 
 def merge_shape(buckets: int, workers: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
@@ -213,17 +229,24 @@ def is_alive(session: SparkSession) -> bool:
 _DESCRIPTION = "spark.job.description"
 
 
-def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame]) -> pa.Table:
-    """Run the DataFrame that ``job`` makes, and return its rows.
+def run_job(session: SparkSession, title: str, job: Callable[[], DataFrame | RDD[bytes]]) -> pa.Table:
+    """Run the DataFrame that ``job`` makes, or the RDD of rows (``numbered_rows``), and return its rows.
 
     Spark's UI shows ``title`` as the job's description. Raises EngineError if the job fails, and
     KeyboardInterrupt after an interrupt, which cancels the job."""
     with engine_errors(title), _described(session, title):
-        frame = job()
+        rows = job()
         if is_connect(session) or threading.current_thread() is not threading.main_thread():
-            return frame.toArrow()
-        (table,) = run_jobs_in_thread(session, lambda _: frame.toArrow(), 1)
+            return _collected(rows)
+        (table,) = run_jobs_in_thread(session, lambda _: _collected(rows), 1)
         return table
+
+
+def _collected(rows: DataFrame | RDD[bytes]) -> pa.Table:
+    if isinstance(rows, RDD):
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(data), ARROW_SCHEMA) for data in rows.collect()]
+        return pa.Table.from_batches(batches, ARROW_SCHEMA)
+    return rows.toArrow()
 
 
 @contextlib.contextmanager
@@ -281,7 +304,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
                     context.cancelJobsWithTag(tag)
 
 
-# The jobs of ``explain`` and ``verify``: the first stage reads logs, the second one works on keys by bucket.
+# The jobs of ``verify``: the first stage reads logs, the second one works on keys by bucket.
 #
 # ::
 #

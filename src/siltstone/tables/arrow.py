@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
@@ -47,6 +47,7 @@ from siltstone.log.ledger.reading import CompactedReader
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.log.reading import EARLIEST, HasView, LogReader, PolledRecords, ReaderSettings, Start
+from siltstone.tables.decoding import ColumnDecoding
 from siltstone.tables.options import VIEWS
 
 # Spans become Arrow's buffers, without a Python object for each record. A span is a start and a size (-1:
@@ -151,6 +152,7 @@ def _text_array(data: Bytes, start: Int32, size: Int32) -> pa.Array:
     return texts
 
 
+NO_DECODINGS: Mapping[str, ColumnDecoding] = {}
 BATCH_BYTES = 8 << 20
 """About so many bytes of records are in an Arrow batch, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
@@ -412,12 +414,15 @@ def record_batches(
     *,
     batch_bytes: int,
     rows_max: int | None = None,
+    decodings: Mapping[str, ColumnDecoding] = NO_DECODINGS,
 ) -> Iterator[pa.RecordBatch]:
     """Split records (at least one) into Arrow batches of about ``batch_bytes`` and at most ``rows_max`` rows.
 
     ``columns``: ``RecordColumns``, or others with the fields that the columns of ``out_schema`` need;
     ``columns.batch`` has the row in ``batches`` of each record. Decompressed records may be many times as
     large as the window that they were read from. An Arrow batch has at most 2 GiB of keys, and of values.
+    ``decodings``: of the columns that are decoded; ``out_schema`` has their types. Raises
+    UndecodableValueError.
     """
     count = len(columns)
     parts = 1 if rows_max is None else -(-count // rows_max)
@@ -429,4 +434,7 @@ def record_batches(
     for start, end in itertools.pairwise(sorted(edges)):
         part = columns if end - start == count else select(columns, slice(start, end))
         arrays = [_COLUMNS[name][1](part, batches, source) for name in out_schema.names]
+        for at, name in enumerate(out_schema.names):
+            if name in decodings:
+                arrays[at] = decodings[name].decoded(arrays[at], part.offset, source.topic_partition)
         yield pa.RecordBatch.from_arrays(arrays, schema=out_schema)

@@ -29,6 +29,7 @@ from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from siltstone.log.names import TopicPartition
+from siltstone.tables.decoding import Decoders, checked_decoders
 
 # Parsers, which reading, streaming and writing share. A parser takes an option's text and returns its value,
 # or raises UsageError; ``parse_options`` adds the option's name to the error. Names ignore case.
@@ -310,7 +311,8 @@ class ReadOptions:
     is a tombstone. ``quarantine_bad_batches``: a batch that cannot be read is a row with the reason, instead
     of an error. Sizes are in bytes; ``max_decompressed_message_bytes``: the most that one batch may
     decompress to. ``row_filter``: the records that are returned (``with_rows`` sets it). With ``view=latest``
-    it applies to the last record of each key.
+    it applies to the last record of each key. ``decoders``: how keys and values become typed columns
+    (``with_decoders`` sets it).
     """
 
     paths: tuple[str, ...]
@@ -336,6 +338,7 @@ class ReadOptions:
     include_batch_metadata: bool = False
     table: str = RECORDS_TABLE
     row_filter: RowFilter = ALL_ROWS
+    decoders: Decoders = field(default_factory=dict)
 
     @classmethod
     def of(cls, raw_options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -362,6 +365,16 @@ class ReadOptions:
             advice = "filter the DataFrame, or leave out table and badBatches=quarantine"
             raise UsageError(reason, advice=advice)
         return replace(self, row_filter=row_filter)
+
+    def with_decoders(self, decode: Any) -> ReadOptions:
+        """These options with the argument ``decode``. Raises UsageError, also if the table's rows are not
+        records."""
+        if decode is None:
+            return self
+        if self.table != RECORDS_TABLE or self.quarantine_bad_batches:
+            reason = "decode is for the values of records, and not all rows are records"
+            raise UsageError(reason, advice="leave out table and badBatches=quarantine")
+        return replace(self, decoders=checked_decoders(decode))
 
 
 _TITLE_FIELDS = {"table": "table", "view": "view", "isolation": "isolation"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,12 +65,14 @@ from siltstone.tables.arrow import (
     BATCH_BYTES,
     BATCH_COLUMN,
     COLUMNS_WITHOUT_RECORD_DATA,
+    NO_DECODINGS,
     RecordSource,
     batch_structs,
     bytes_array,
     record_batches,
     schema,
 )
+from siltstone.tables.decoding import ColumnDecoding, compiled, decoded_schema
 from siltstone.tables.options import LOG_VIEW, ReadOptions, RowFilter
 from siltstone.tables.splits import (
     READ_WHAT_IS_LEFT,
@@ -101,6 +103,11 @@ _RUN_AGAIN = "run the query again"
 
 def record_schema(options: ReadOptions) -> pa.Schema:
     """The schema of ``table=records``. Raises UsageError for unknown columns."""
+    return decoded_schema(raw_schema(options), options.decoders)
+
+
+def raw_schema(options: ReadOptions) -> pa.Schema:
+    """The same, with keys and values as they are in the log."""
     return schema(
         options.columns,
         include_headers=options.include_headers,
@@ -113,11 +120,13 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     """The split's records as Arrow batches of ``record_schema``.
 
     Raises CorruptRecordError; OffsetOutOfRangeError if records were deleted since the query was planned and
-    ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left.
+    ``failOnDataLoss`` is set; SourceChangedError if a view was planned and its records are not all left;
+    UndecodableValueError.
     """
     out_schema = record_schema(options)
     # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
     decoder: Decoder[Any] = decode_records
+    decodings = compiled(options.decoders, out_schema.names)
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for piece in split.pieces:
@@ -126,7 +135,7 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
         else:
             chunks = _without_superseded(piece, decode(piece, options, decoder))
         for chunk in _filtered(chunks, options.row_filter):
-            yield from _arrow_batches(chunk, out_schema)
+            yield from _arrow_batches(chunk, out_schema, decodings)
 
 
 def _filtered(chunks: Iterator[Chunk[Any]], row_filter: RowFilter) -> Iterator[Chunk[Any]]:
@@ -155,9 +164,19 @@ def has_one_of_keys(columns: KeyColumns, keys: Sequence[bytes]) -> Flags:
     return np.asarray(pc.is_in(column, pa.array(keys, pa.binary())))
 
 
-def _arrow_batches(chunk: Chunk[Any], out_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(
+    chunk: Chunk[Any], out_schema: pa.Schema, decodings: Mapping[str, ColumnDecoding] = NO_DECODINGS
+) -> Iterator[pa.RecordBatch]:
     columns, batches, source = chunk
-    return record_batches(columns, batches, out_schema, source, batch_bytes=BATCH_BYTES, rows_max=BATCH_ROWS)
+    return record_batches(
+        columns,
+        batches,
+        out_schema,
+        source,
+        batch_bytes=BATCH_BYTES,
+        rows_max=BATCH_ROWS,
+        decodings=decodings,
+    )
 
 
 def decode(piece: FilePiece, options: ReadOptions, decoder: Decoder[Columns]) -> Iterator[Chunk[Columns]]:

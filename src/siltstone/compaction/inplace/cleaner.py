@@ -35,8 +35,6 @@ from siltstone.base.errors import (
     CheckFailedError,
     DirectoryRefusedError,
     EngineError,
-    InvalidConfigError,
-    LedgerError,
     SiltstoneError,
 )
 from siltstone.base.interruption import CriticalSection
@@ -46,7 +44,7 @@ from siltstone.compaction.inplace.destination import Destination, SpaceBudget
 from siltstone.compaction.inplace.expiry import (
     count_records,
     fill_expiry,
-    find_expiry,
+    find_expiry_or_note,
     retention_applies,
     total_or_none,
 )
@@ -316,7 +314,6 @@ CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
 )
-RETENTION_LEFT_OUT = "retention was left out: {error}"
 STOPPED_PARTLY = "stopped by --stop-after with {groups_done} of {total} groups done; run again to go on"
 STOPPED_BEFORE_LOG = "stopped by --stop-after before its turn; run again to go on"
 INTERRUPTED = "interrupted; what was swapped in stays, run again to clean the rest"
@@ -642,13 +639,11 @@ class Cleaner:
         try:
             if state.opened is not None:
                 return
-            expiry = find_expiry(state, result, self._options, planned)
+            expiry = find_expiry_or_note(state, result, self._options, planned)
             if expiry is not None:
                 with self._critical():
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
-        except (InvalidConfigError, LedgerError) as error:
-            result.notes.append(RETENTION_LEFT_OUT.format(error=error))
         except (SiltstoneError, OSError) as error:
             failure = failure_of(error)
             reason = f"old segments could not be deleted: {failure.reason}"

@@ -23,7 +23,13 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX, ConfigSource, LogConfig
-from siltstone.base.errors import CorruptFileError, CorruptRecordError, SiltstoneError
+from siltstone.base.errors import (
+    CorruptFileError,
+    CorruptRecordError,
+    InvalidConfigError,
+    LedgerError,
+    SiltstoneError,
+)
 from siltstone.base.records.decode import decode_record_keys
 from siltstone.base.records.layout import BatchHeaders
 from siltstone.compaction import report
@@ -32,6 +38,7 @@ from siltstone.compaction.report import LogResult
 from siltstone.compaction.staging import GroupReport
 from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.lookup import batch_headers
+from siltstone.log.names import CLUSTER_METADATA
 from siltstone.log.overflow import overflowed_segments
 from siltstone.log.replacement import swap_leftovers
 from siltstone.log.retention import SegmentMetadata, segments_to_delete
@@ -41,6 +48,7 @@ UNKNOWN_RETENTION = (
     "retention by time was left out: retention.ms is not set, and Kafka's default would delete {count} more "
     "of the oldest segments; pass --config retention.ms=MS, or the broker's settings with --broker-config"
 )
+RETENTION_LEFT_OUT = "retention was left out: {error}"
 
 
 def count_records(segment: Segment, end: int | None = None) -> int | None:
@@ -219,6 +227,40 @@ def find_expiry(
         records=total_or_none(counts),
         records_of_all=records_of_all,
     )
+
+
+def find_expiry_or_note(
+    state: LogState, result: LogResult, options: PlanOptions, planned: PlannedLog | None
+) -> Expiry | None:
+    """``find_expiry``; if wrong settings or a damaged ledger leave retention out, None, with a note."""
+    try:
+        return find_expiry(state, result, options, planned)
+    except (InvalidConfigError, LedgerError) as error:
+        result.notes.append(RETENTION_LEFT_OUT.format(error=error))
+        return None
+
+
+def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
+    """What retention would remove of a log that is not cleaned; None for nothing. The result has the notes,
+    and is as after a cleaning where a cleaning applies retention. Raises SiltstoneError, OSError."""
+    if retention_applies(result):
+        expiry = find_expiry_or_note(state, result, options, None)
+        if expiry is not None:
+            fill_expiry(result, expiry)
+        return expiry
+    # A broker, or a program that serves the directory, applies retention to a log that only deletes.
+    if state.topic_partition.topic == CLUSTER_METADATA or state.refused is not None or state.config is None:
+        return None
+    if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
+        return None
+    try:
+        # As if cleaned: then only the records of expired segments are counted.
+        expiry = find_expiry(state, replace(result, status=report.CLEANED), options, None)
+    except (SiltstoneError, OSError):  # no failure of a log that is skipped
+        return None
+    if expiry is not None:
+        result.notes += [f"{note}; clean leaves it to the broker" for note in expiry_notes(expiry)]
+    return expiry
 
 
 def _segment_metadata(remaining: Sequence[RemainingSegment], *, needs_times: bool) -> list[SegmentMetadata]:
