@@ -5,8 +5,9 @@ it raises DirectoryLockedError. The path of one partition's directory opens the 
 that partition only.
 
 Files, symbolic links, and directories that are not ``topic-N`` are ignored; ``passed_over`` lists the links
-and directories. Two paths may lead to the same directory, so paths are resolved, and device and inode identify a directory.
-``open_directories`` makes one object for each directory, with one lock and one cache of checkpoints.
+and directories. Two paths may lead to the same directory, so paths are resolved, and device and inode
+identify a directory. ``open_directories`` makes one object for each directory, with one lock and one cache of
+checkpoints.
 
 The rules for the entries of a partition directory (``partition_files``):
 

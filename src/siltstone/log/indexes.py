@@ -17,10 +17,11 @@ offset is an offset minus the segment's base offset. An offset entry says at whi
 the batch with its offset starts. A time entry has the largest timestamp of the records up to its offset. A
 broker preallocates ``.index`` and ``.timeindex``, so zeros may follow the last entry.
 
-The first two can be rebuilt from the ``.log`` alone; a transaction index also needs the state of the producers
-at the segment's start, since a transaction may begin in an earlier segment. ``IndexBuilder`` builds the entries that Kafka writes.
-When more than ``index.interval.bytes`` were written since the last entry, the next batch gets an offset
-entry, and a time entry if the largest timestamp has grown. At the end there is one more time entry.
+The first two can be rebuilt from the ``.log`` alone. A transaction index also needs the state of the
+producers at the segment's start, since a transaction may begin in an earlier segment. ``IndexBuilder`` builds
+the entries that Kafka writes. When more than ``index.interval.bytes`` were written since the last entry, the
+next batch gets an offset entry, and a time entry if the largest timestamp has grown. At the end there is one
+more time entry.
 
 Recovery rebuilds an index that its log contradicts; ``dump`` reports each wrong entry. Versions of Kafka
 write different entries. So an entry is wrong only if no version could have written it:

@@ -73,8 +73,8 @@ _INT32_MAX = (1 << 31) - 1
 # Kafka's ``Topic.validate`` allows 249 characters for a topic.
 _PARTITION = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})\Z", re.ASCII)
 _NOT_SERVED = re.compile(r"-(delete|future|stray)$")
-"""The suffixes of directories that are no current replica: of a deleted topic, of a replica that moves to this
-log directory, of a replica that no longer belongs to the broker."""
+"""The suffixes of directories that are no current replica: of a deleted topic, of a replica that moves to
+this log directory, of a replica that no longer belongs to the broker."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

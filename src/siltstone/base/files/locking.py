@@ -1,9 +1,9 @@
 """Locks: the lock of a log directory, which brokers respect, and shared and exclusive locks on ledgers'
 files.
 
-``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. It belongs to the process, and ends
-when the process closes any descriptor of the file. ``Flock`` is ``flock(2)``: it belongs to one open file, so
-two readers in one process hold one each. Both end with the process.
+``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. It belongs to the process, and
+ends when the process closes any descriptor of the file. ``Flock`` is ``flock(2)``: it belongs to one open
+file, so two readers in one process hold one each. Both end with the process.
 """
 
 from __future__ import annotations
