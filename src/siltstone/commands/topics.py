@@ -31,8 +31,8 @@ from siltstone.runtime.topics import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition. ``directory``: its log directory. ``size``: bytes of its ``.log`` files. ``failure``: why
-    it cannot be read, or why only in part.
+    """One partition. ``directory``: its log directory. ``size``: bytes of its ``.log`` files. ``failure``:
+    why it cannot be read, or why only in part.
 
     ``leader``, ``replicas``, ``isr``: ids of brokers, by the broker's metadata; None without it.
     ``compacted``: its compacted ledger, None without one.

@@ -159,8 +159,8 @@ class EntryCollector:
         self.emitted = 0
 
     def add(self, columns: KeyColumns, selected: Flags) -> Iterator[EntryBlob]:
-        """Add the ``selected`` records (bool, one for each record), which must have keys. Yields the entries of
-        partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
+        """Add the ``selected`` records (bool, one for each record), which must have keys. Yields the entries
+        of partitions that are full. With timestamps ``columns`` must be ``RecordColumns``.
         """
         count = int(np.count_nonzero(selected))
         if not count:
