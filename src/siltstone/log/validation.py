@@ -253,10 +253,9 @@ def validate_and_assign(
     rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
     assigned = (next_offset, leader_epoch, is_append_time, now_ms)
     is_recompressed = config.compression_type != "producer"
-    # 0: the kernel takes no batch, since each may have to be built again.
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
     # The common case first: one kernel call checks one uncompressed batch and writes its offsets. It returns
-    # 0 records for everything else, also for a batch that has to be refused.
+    # 0 records for all else: a batch to refuse; any batch with size limit 0, since it may be built anew.
     rows = np.empty(1, BATCH)
     checksum = _checksum_of_one_batch(data)
     record_count, first, last, largest = validate_single_batch(
